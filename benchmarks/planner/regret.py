@@ -49,10 +49,10 @@ from snugfit.planner.choice.rungs import (  # noqa: E402
     coarser,
     freezes,
     is_for_frozen,
+    labels_of_added,
     placements,
     together,
     told,
-    told_added,
 )
 from snugfit.planner.devices.data_sheets import LINKS, SHEETS  # noqa: E402
 from snugfit.planner.devices.device import Device, Link, Machine  # noqa: E402
@@ -320,7 +320,7 @@ class Table:
         techniques = together(self.pair.own, [self._by_name[name] for name in names])
         prediction = Prediction(memory, {}, {}, memory, host, seconds, None, None, 0.0, 0, 0.0, {})
         return Candidate(
-            techniques, size, told_added(techniques, self.pair.own), prediction, budget.holds(prediction)
+            techniques, size, labels_of_added(techniques, self.pair.own), prediction, budget.holds(prediction)
         )
 
     def budgets(self) -> Iterator[Budget]:
@@ -329,7 +329,7 @@ class Table:
         everything = self.candidates(self.pair.budget(0, Fidelity.QUANTIZED, kind))
         there = sorted({each.level for each in everything})
         for place, level in enumerate(there):
-            peaks = sorted(each.found.most_bytes for each in everything if each.level <= level)
+            peaks = sorted(each.prediction.most_bytes for each in everything if each.level <= level)
             finer = place + 1 < LEVELS
             first = 0 if finer else min(FIT, len(peaks) - 1)
             for low, high in QUANTILES[1:2] if finer else QUANTILES:
@@ -357,7 +357,7 @@ class Table:
 
 
 def median_over_fastest(plans: Sequence[Candidate]) -> float:
-    seconds = [each.found.seconds_per_update for each in plans]
+    seconds = [each.prediction.seconds_per_update for each in plans]
     return statistics.median(seconds) / min(seconds)
 
 
@@ -399,7 +399,7 @@ def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
     began = time.process_time()
     device = searching.machine.type
     outcome = look_for(searching, Request(Plan(device=device), budget))
-    spent, one = time.process_time() - began, outcome.chosen
+    spent, one = time.process_time() - began, outcome.choice
     exact = [
         (each, whole.predict(Plan(micro_batch=each.micro_batch, device=device), each.techniques))
         for each in (one, _finer(outcome))
@@ -411,7 +411,7 @@ def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
 
 def _finer(outcome: Outcome) -> Candidate | None:
     """Return the plan that a choice coarser than `mixed` had to be worth it beside; None where it had to beside none."""
-    one, tried = outcome.chosen, outcome.search.tried
+    one, tried = outcome.choice, outcome.search.tried
     if one is None or one.level <= Fidelity.MIXED:
         return None
     return Goal().choose(each for each in tried if each.level < one.level)
@@ -420,7 +420,7 @@ def _finer(outcome: Outcome) -> Candidate | None:
 def comparison(there: Table, choice: Choice) -> dict[str, Any]:
     """Return a choice beside the best of all plans of its pair that are known."""
     budget, outcome = choice.budget, choice.outcome
-    one, fitting = outcome.chosen, there.fitting(budget)
+    one, fitting = outcome.choice, there.fitting(budget)
     best = Goal().choose(there.all_known(budget))
     row: dict[str, Any] = {
         "pair": there.pair.name,
@@ -444,10 +444,15 @@ def comparison(there: Table, choice: Choice) -> dict[str, Any]:
         row["chosen"] = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
         row["regret"] = float("inf")
         if budget.holds(exact) and best is not None:
-            row["regret"] = exact.seconds_per_update / best.found.seconds_per_update - 1
+            row["regret"] = exact.seconds_per_update / best.prediction.seconds_per_update - 1
             row["coarser"] = one.level > max(best.level, Fidelity.MIXED)
     if best is not None:
-        row["best"] = [best.rung, best.level.label, best.found.seconds_per_update, best.found.most_bytes]
+        row["best"] = [
+            best.rung,
+            best.level.label,
+            best.prediction.seconds_per_update,
+            best.prediction.most_bytes,
+        ]
     return row
 
 

@@ -28,8 +28,8 @@ def trained(
         torch.cuda.reset_peak_memory_stats()
     figures: dict[str, Any] = {
         "plan": candidate.rung,
-        "predicted_seconds": candidate.found.seconds_per_update,
-        "predicted_reserved": candidate.found.reserved_bytes,
+        "predicted_seconds": candidate.prediction.seconds_per_update,
+        "predicted_reserved": candidate.prediction.reserved_bytes,
     }
     try:
         loss = MODELS[budgeted.model].loss

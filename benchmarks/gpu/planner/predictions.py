@@ -128,12 +128,12 @@ def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     budget = Budget(budgeted.bytes, fidelity=Fidelity.MIXED, margin=0.05)
     request = Request(Plan("auto", device=machine.device.kind), budget, seconds=SEARCHING)
     outcome = explained(look_for(Planner(subject, machine), request), request)
-    choice = outcome.chosen
+    choice = outcome.choice
     if choice is None:
         return {"chosen": None, "needed": dict(outcome.needed), "rivals": []}
     fitting = sorted(
         (each for each in outcome.search.tried if each.fits and not each.same(choice)),
-        key=lambda each: each.found.seconds_per_update,
+        key=lambda each: each.prediction.seconds_per_update,
     )
     different = [each for each in fitting if each.techniques != choice.techniques][:RIVALS]
     return {"chosen": choice, "rivals": different, "needed": {}}

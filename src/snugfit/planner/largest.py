@@ -61,25 +61,25 @@ def make_largest(
         return made[value]
 
     usable, holds = request.budget.usable, request.budget.holds
-    value, beyond = largest(probe, holds, lambda found: found.reserved_bytes / usable, size)
-    found = made[size.least if value is None else value]
-    told = None
+    value, beyond = largest(probe, holds, lambda prediction: prediction.reserved_bytes / usable, size)
+    prediction = made[size.least if value is None else value]
+    limit = None
     if value is not None:
         over = None if beyond is None else made[beyond].reserved_bytes
-        told = Largest(what, value, found.peak_bytes, size.parameters(value), UNITS[what], beyond, over)
-    chosen = Candidate(
-        subject.techniques, size.micro_batch(value or size.least), (), found, value is not None
+        limit = Largest(what, value, prediction.peak_bytes, size.parameters(value), UNITS[what], beyond, over)
+    candidate = Candidate(
+        subject.techniques, size.micro_batch(value or size.least), (), prediction, value is not None
     )
     return Answer(
         fits=value is not None,
         device=device_of(machine),
         budget_bytes=request.budget.memory_bytes,
-        prediction=found,
-        choice=describe(chosen),
-        why=(_why(told, size, found, usable), *upper_bound(subject), *machine.notes),
+        prediction=prediction,
+        choice=describe(candidate),
+        why=(_why(limit, size, prediction, usable), *upper_bound(subject), *machine.notes),
         about={**(about or {}), **size.about(value or size.least)},
         planned_seconds=time.monotonic() - started,
-        largest=told,
+        largest=limit,
     )
 
 
@@ -250,15 +250,15 @@ class _Deep(Planner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.blocks = longest_blocks(self.subject.model(), deeper=True)
-        self._kept: dict[tuple[int | None, int | None], Run] = {}
+        self._runs_by_key: dict[tuple[int | None, int | None], Run] = {}
 
     def run(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
     ) -> Run:
         key = depth, micro_batches
-        if key not in self._kept:
-            self._kept[key] = super().run(plan, techniques, depth, micro_batches)
-        return self._kept[key]
+        if key not in self._runs_by_key:
+            self._runs_by_key[key] = super().run(plan, techniques, depth, micro_batches)
+        return self._runs_by_key[key]
 
 
 def of_length(batch: Batch, length: int) -> Batch:
@@ -293,15 +293,15 @@ def _no_blocks() -> SettingError:
     )
 
 
-def _why(told: Largest | None, size: _Size, found: Prediction, usable: int) -> str:
-    need, room = format_bytes(found.reserved_bytes), format_bytes(usable)
-    if told is None:
+def _why(limit: Largest | None, size: _Size, prediction: Prediction, usable: int) -> str:
+    need, room = format_bytes(prediction.reserved_bytes), format_bytes(usable)
+    if limit is None:
         unit = {"examples": "example"}.get(_unit(size), _unit(size)) if size.least == 1 else _unit(size)
         return f"Not even {size.least:,} {unit} would fit: {need} of {room} that may be used."
-    start = f"The largest that fits are {told.value:,} {told.unit}: {need} of {room} that may be used"
-    if told.beyond is None or told.beyond_bytes is None:
+    start = f"The largest that fits are {limit.value:,} {limit.unit}: {need} of {room} that may be used"
+    if limit.beyond is None or limit.beyond_bytes is None:
         return f"{start}; more are not looked at."
-    return f"{start}; {told.beyond:,} would take {format_bytes(told.beyond_bytes)}."
+    return f"{start}; {limit.beyond:,} would take {format_bytes(limit.beyond_bytes)}."
 
 
 def _unit(size: _Size) -> str:

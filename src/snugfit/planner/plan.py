@@ -64,7 +64,7 @@ class Outcome:
     """The outcome of a search: the choice, where nothing fits the least bytes that each level needs, and what each level offers."""
 
     search: Search
-    chosen: Candidate | None
+    choice: Candidate | None
     needed: Mapping[str, int] = field(default_factory=dict)
     frontier: tuple[FrontierPoint, ...] = ()
     bounds: tuple[FrontierBound, ...] = ()
@@ -118,17 +118,17 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
         channel.heed(search)
         if request.search:
             search.best()
-            chosen = search.confirm(search.choice)
+            candidate = search.confirm(search.choice)
         else:
-            chosen = search.choice()
-    found = Outcome(search, chosen, frontier=frontier(search))
-    return replace(found, bounds=bounds(search)) if request.search else found
+            candidate = search.choice()
+    outcome = Outcome(search, candidate, frontier=frontier(search))
+    return replace(outcome, bounds=bounds(search)) if request.search else outcome
 
 
 def explained(outcome: Outcome, request: Request) -> Outcome:
     """Return an outcome that says, where a search found nothing that fits, the least that each level needs."""
     search = outcome.search
-    if outcome.chosen is not None or not request.search:
+    if outcome.choice is not None or not request.search:
         return outcome
     with _settled():
         needed = search.needed()
@@ -147,22 +147,22 @@ def _tell(looked: int, of: int, best: Candidate | None) -> None:
     if best is None:
         channel.tell(looked, of)
     else:
-        channel.tell(looked, of, best.found.seconds_per_update, best.found.reserved_bytes)
+        channel.tell(looked, of, best.prediction.seconds_per_update, best.prediction.reserved_bytes)
 
 
 def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> Answer:
     """Return what a search came to, as an answer."""
-    search, chosen = outcome.search, outcome.chosen
-    best = chosen or search.least()
+    search, candidate = outcome.search, outcome.choice
+    best = candidate or search.least()
     early = (channel.EARLY,) if channel.interrupted() else ()
-    reasons = why_not(search, outcome.needed) if chosen is None else why(chosen, search)
+    reasons = why_not(search, outcome.needed) if candidate is None else why(candidate, search)
     return Answer(
-        fits=chosen is not None,
+        fits=candidate is not None,
         device=device_of(machine),
         budget_bytes=search.budget.memory_bytes,
-        prediction=best.found,
+        prediction=best.prediction,
         choice=describe(best),
-        alternatives=alternatives(search, chosen),
+        alternatives=alternatives(search, candidate),
         rejected=rejected(search),
         why=(*reasons, *early, *outcome.notes, *upper_bound(search.planner.subject), *machine.notes),
         would_fit=outcome.needed,
@@ -182,18 +182,18 @@ def make_measured_plan(
         OutOfMemory: two examples are too many.
     """
     started = time.monotonic()
-    found = measure(subject, request.plan, subject.techniques, machine)
+    prediction = measure(subject, request.plan, subject.techniques, machine)
     size, budget = request.plan.micro_batch, request.budget
     rows = min(size, subject.window.rows) if isinstance(size, int) else subject.window.rows
-    candidate = Candidate(subject.techniques, rows, (), found, budget.holds(found))
-    told = f"Measured on this machine: {brief_bytes(found.reserved_bytes)} of {brief_bytes(budget.memory_bytes)}."
+    candidate = Candidate(subject.techniques, rows, (), prediction, budget.holds(prediction))
+    summary = f"Measured on this machine: {brief_bytes(prediction.reserved_bytes)} of {brief_bytes(budget.memory_bytes)}."
     return Answer(
         fits=candidate.fits,
         device=device_of(machine),
         budget_bytes=budget.memory_bytes,
-        prediction=found,
+        prediction=prediction,
         choice=describe(candidate),
-        why=(told, *upper_bound(subject)),
+        why=(summary, *upper_bound(subject)),
         about=about,
         planned_seconds=time.monotonic() - started,
     )
@@ -216,25 +216,25 @@ def _asked(planner: Planner, request: Request) -> Candidate:
     size = request.plan.micro_batch
     rows = subject.window.rows if not isinstance(size, int) else min(size, subject.window.rows)
     plan = replace(request.plan, micro_batch=rows)
-    found = planner.predict(plan, subject.techniques, rough=request.search)
-    return Candidate(subject.techniques, rows, (), found, request.budget.holds(found))
+    prediction = planner.predict(plan, subject.techniques, rough=request.search)
+    return Candidate(subject.techniques, rows, (), prediction, request.budget.holds(prediction))
 
 
 def upper_bound(subject: Subject) -> tuple[str, ...]:
     """Return what was assumed where there is no data to look at, as a sentence."""
     if not subject.assumed:
         return ()
-    told = f"An upper bound: {subject.assumed}."
+    sentence = f"An upper bound: {subject.assumed}."
     if subject.total_updates is None:
-        told += " How long the run takes is not known without the number of examples; give train.updates."
-    return (told,)
+        sentence += " How long the run takes is not known without the number of examples; give train.updates."
+    return (sentence,)
 
 
 def device_of(machine: Machine) -> dict[str, Any]:
     """Return the device as an answer has it."""
     known = asdict(machine.device)
-    kept = ("name", "kind", "memory_bytes", "reserved", "calibrated")
-    return {key: known[key] for key in kept}
+    names = ("name", "kind", "memory_bytes", "reserved", "calibrated")
+    return {key: known[key] for key in names}
 
 
 def impossible(answer: Answer) -> OutOfMemory:

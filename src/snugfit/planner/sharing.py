@@ -41,7 +41,7 @@ _MOST_RUNS = 4
 """Ways in which a recipe's own plan is run, where none of them fits, before the answer is that none does."""
 
 _AFTER = (Phase.UNSCALE, Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES)
-_BESIDE = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
+_LASTING = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
 """What sharding divides."""
 
 _OFFLOAD: StrategyName = "fsdp-offload"
@@ -86,7 +86,7 @@ class _Shared:
     share: Subject = field(init=False)
     depth: int = field(init=False)
     sizes: list[int] = field(init=False)
-    said: list[str] = field(default_factory=list)
+    rules: list[str] = field(default_factory=list)
     failed: list[Rejected] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     nearest: Answer | None = None  # of those that do not fit, the one that needs least
@@ -104,7 +104,7 @@ class _Shared:
         each = math.ceil(rows / world)
         self.share = replace(self.subject, window=longest_rows(self.subject.window, each))
         self.depth = len(repeated_blocks(self.subject.model()))
-        self.said.append(
+        self.rules.append(
             f"{world} devices take {each} of the {rows} examples of a window each. "
             f"{format_bytes(self.request.budget.usable)} of each may be used."
         )
@@ -115,28 +115,28 @@ class _Shared:
         size, decision = next(
             ((size, each) for way, size, each in options), (self.sizes[-1], decisions[-1][1])
         )
-        self.said += [f"In micro-batches of {size}, by what a step on one device takes:", *decision.why]
+        self.rules += [f"In micro-batches of {size}, by what a step on one device takes:", *decision.why]
         if self.asked is not None:
-            self.said.append(f"{self.asked} is the way to share that was asked for.")
-        found = self._searched() if self.request.search else self._first_that_fits(options)
-        if found is None and self.nearest is None:  # more may fit than was estimated
-            found = self._run(self.asked or "fsdp", self._as_asked(self.sizes[-1]))
-        found = found or self.nearest
-        if found is None:
-            told = "; ".join(f"{each.rung}: {each.reason}" for each in self.failed)
+            self.rules.append(f"{self.asked} is the way to share that was asked for.")
+        result = self._searched() if self.request.search else self._first_that_fits(options)
+        if result is None and self.nearest is None:  # more may fit than was estimated
+            result = self._run(self.asked or "fsdp", self._as_asked(self.sizes[-1]))
+        result = result or self.nearest
+        if result is None:
+            reasons = "; ".join(f"{each.rung}: {each.reason}" for each in self.failed)
             raise SettingError(
-                "devices", f"no way to share this among {self.cluster.world} could be planned", told
+                "devices", f"no way to share this among {self.cluster.world} could be planned", reasons
             )
-        way = found.choice.strategy
-        if found is self.nearest and way in self.outcomes:
-            found = self._explained(found, way)
+        way = result.choice.strategy
+        if result is self.nearest and way in self.outcomes:
+            result = self._explained(result, way)
         if self.request.frontier and self.request.search and way in self.outcomes:
-            found = self._with_way(answer_of(explored(self.outcomes[way]), self.machine, self.about), way)
+            result = self._with_way(answer_of(explored(self.outcomes[way]), self.machine, self.about), way)
         return replace(
-            found,
-            rules=tuple(self.said),
-            alternatives=(*found.alternatives, *alternatives_of(options, found)),
-            rejected=(*found.rejected, *self.failed, *rejections_of(decisions, options)),
+            result,
+            rules=tuple(self.rules),
+            alternatives=(*result.alternatives, *alternatives_of(options, result)),
+            rejected=(*result.rejected, *self.failed, *rejections_of(decisions, options)),
         )
 
     def _explained(self, answer: Answer, way: str) -> Answer:
@@ -174,19 +174,19 @@ class _Shared:
         """Return what a step on one device comes to in micro-batches of this size."""
         plan = replace(self.request.plan, micro_batch=size)
         run, exact = alone.run_of(plan, self.share.techniques, rough=True)
-        found = alone.told_by(run, plan, self.share.techniques, exact)
+        prediction = alone.told_by(run, plan, self.share.techniques, exact)
         blocks, _, gradients = whole(run.parts, self.depth)
         world, budget = self.cluster.world, self.request.budget
-        kinds = {role: found.peak_by_kind.get(str(role), 0) for role in _BESIDE}
+        kinds = {role: prediction.peak_by_kind.get(str(role), 0) for role in _LASTING}
         forward, backward, update = (seconds_of(run, self.machine, phases) for phases in (*PASSES, _AFTER))
         return Facts(
-            peak=found.reserved_bytes,
+            peak=prediction.reserved_bytes,
             weights=max(1, kinds[Role.WEIGHTS]),
             gradients=kinds[Role.GRADIENTS],
             optimizer=kinds[Role.OPTIMIZER],
             exchanged=gradients,
             largest_weights=max(run.parts.blocks, default=0),
-            largest_activations=_activations(run) + found.reserved_bytes - found.peak_bytes,
+            largest_activations=_activations(run) + prediction.reserved_bytes - prediction.peak_bytes,
             blocks=blocks,
             outside=run.parts.outside,
             micro_batches=world * alone.micro_batches(plan),
@@ -224,9 +224,9 @@ class _Shared:
                 continue
             answer = self._run(way, self.request, rivals)
             if answer is not None and answer.fits:
-                chosen = self.outcomes[way].chosen
-                assert chosen is not None
-                best[way] = chosen, answer
+                best_candidate = self.outcomes[way].choice
+                assert best_candidate is not None
+                best[way] = best_candidate, answer
         choice = goal.choose([candidate for candidate, _ in best.values()])
         return next((answer for candidate, answer in best.values() if candidate is choice), None)
 
@@ -237,10 +237,10 @@ class _Shared:
         for way, size, _ in sorted(allowed, key=lambda each: each[0].strategy == _OFFLOAD != self.asked):
             if size >= too_large.get(way.strategy, size + 1) or len(too_large) == _MOST_RUNS:
                 continue
-            found = self._run(way.strategy, self._as_asked(size))
-            if found is not None and found.fits:
-                return found
-            too_large[way.strategy] = 0 if found is None else size
+            answer = self._run(way.strategy, self._as_asked(size))
+            if answer is not None and answer.fits:
+                return answer
+            too_large[way.strategy] = 0 if answer is None else size
         return None
 
     def _as_asked(self, micro_batch: int) -> Request:
@@ -255,27 +255,27 @@ class _Shared:
         try:
             outcome = look_for(self._planner(way), request, rivals)
         except Exception as error:  # noqa: BLE001 - torch's own too, where a technique and a way do not go together
-            told = str(error).strip().partition("\n")[0]
-            told = told if isinstance(error, SnugfitError) else f"{type(error).__name__}: {told}"
-            self.failed.append(Rejected(way, f"cannot be planned: {told}", None))
+            reason = str(error).strip().partition("\n")[0]
+            reason = reason if isinstance(error, SnugfitError) else f"{type(error).__name__}: {reason}"
+            self.failed.append(Rejected(way, f"cannot be planned: {reason}", None))
             return None
         self.outcomes[way] = outcome
-        found = answer_of(outcome, self.machine, self.about)
-        needed, seconds = found.prediction.reserved_bytes, found.prediction.seconds_per_update
-        rung = f"{way}, micro-batch {found.choice.micro_batch}"
-        beside = f" with {', '.join(found.choice.added)}" if found.choice.added else ""
+        answer = answer_of(outcome, self.machine, self.about)
+        needed, seconds = answer.prediction.reserved_bytes, answer.prediction.seconds_per_update
+        rung = f"{way}, micro-batch {answer.choice.micro_batch}"
+        additions = f" with {', '.join(answer.choice.added)}" if answer.choice.added else ""
         where = "On one device" if alone else f"Run as rank 0 of {cluster.world}"
-        self.said.append(
-            f"{where}: {rung}{beside} takes {format_bytes(needed)} of a device and "
-            f"{brief_seconds(seconds)} an update{'' if found.fits else ', and does not fit'}."
+        self.rules.append(
+            f"{where}: {rung}{additions} takes {format_bytes(needed)} of a device and "
+            f"{brief_seconds(seconds)} an update{'' if answer.fits else ', and does not fit'}."
         )
-        if not found.fits:
+        if not answer.fits:
             usable = format_bytes(request.budget.usable)
             self.failed.append(Rejected(rung, f"needs {format_bytes(needed)} of {usable}", needed, seconds))
-        found = self._with_way(found, way)
-        if not found.fits and (self.nearest is None or needed < self.nearest.prediction.reserved_bytes):
-            self.nearest = found
-        return found
+        answer = self._with_way(answer, way)
+        if not answer.fits and (self.nearest is None or needed < self.nearest.prediction.reserved_bytes):
+            self.nearest = answer
+        return answer
 
     def _planner(self, way: str) -> Planner:
         if way == "single":
@@ -306,15 +306,15 @@ class _Shared:
 
     def _waits(self, way: str) -> float:
         """Return the share of the time of a way's choice for which it waits for other devices."""
-        chosen, planner = self.outcomes[way].chosen, self.outcomes[way].search.planner
-        assert chosen is not None and isinstance(planner, Rank)
-        plan = replace(self.request.plan, micro_batch=chosen.micro_batch)
-        return planner.exposed(plan, chosen.techniques) / chosen.found.seconds_per_update
+        candidate, planner = self.outcomes[way].choice, self.outcomes[way].search.planner
+        assert candidate is not None and isinstance(planner, Rank)
+        plan = replace(self.request.plan, micro_batch=candidate.micro_batch)
+        return planner.exposed(plan, candidate.techniques) / candidate.prediction.seconds_per_update
 
 
 def _activations(run: Run) -> int:
     """Return bytes that are there for the passes while the first block computes for the first time."""
     forward = [each for each in run.segments if each.key.phase is Phase.FORWARD and each.key.micro_batch == 0]
     first = next((each for each in forward if each.key.block == 0), forward[0])
-    kept = sum(int(first.peak[ROLES.index(role)]) for role in _BESIDE)
-    return first.bytes - kept
+    lasting = sum(int(first.peak[ROLES.index(role)]) for role in _LASTING)
+    return first.bytes - lasting

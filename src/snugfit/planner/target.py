@@ -99,7 +99,7 @@ class Target:
         """Return the numbers of devices to plan for, as nodes and the devices of each: several where the cheapest is looked for."""
         if self.goal != "cheapest" or not self.fewer or self.largest is not None:
             return [(self.nodes, self.devices)]
-        return counts(self.devices, self.nodes, several=self.strategy is not None)
+        return counts(self.devices, self.nodes, skip_one=self.strategy is not None)
 
     def level(self, device: Device) -> Fidelity:
         """Return the fidelity as a level.
@@ -175,11 +175,15 @@ def host_memory(target: Target, machine: Machine) -> tuple[int | None, tuple[str
         return target.host_memory, ()
     if target.here is None:
         assert target.device is not None
-        found = target.devices * usual_host_bytes(target.device)
+        host_bytes = target.devices * usual_host_bytes(target.device)
         which = "this card" if target.devices == 1 else f"{target.devices} of these cards"
-        return found, (f"Host memory {brief_bytes(found)}: usual beside {which}; --host-memory changes it.",)
-    found = available_bytes(torch.device("cpu")) or machine.host.memory_bytes
-    return found, (f"Host memory {brief_bytes(found)}: free on this machine; --host-memory changes it.",)
+        return host_bytes, (
+            f"Host memory {brief_bytes(host_bytes)}: usual beside {which}; --host-memory changes it.",
+        )
+    host_bytes = available_bytes(torch.device("cpu")) or machine.host.memory_bytes
+    return host_bytes, (
+        f"Host memory {brief_bytes(host_bytes)}: free on this machine; --host-memory changes it.",
+    )
 
 
 @contextmanager

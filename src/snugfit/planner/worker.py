@@ -123,7 +123,7 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
-            kind, found = self._wait(messages, timeout)
+            kind, payload = self._wait(messages, timeout)
         except BaseException:
             self.close()
             raise
@@ -131,21 +131,21 @@ class Worker:
         for thread in threads:
             thread.join()
         if kind == "error":
-            raise found
+            raise payload
         if kind == "found":
-            return found
-        said = b"".join(words).decode(errors="replace").strip()
-        raise PlannerFailed(f"plan: the process that plans ended with code {code}:\n{said}")
+            return payload
+        last_words = b"".join(words).decode(errors="replace").strip()
+        raise PlannerFailed(f"plan: the process that plans ended with code {code}:\n{last_words}")
 
     def _wait(self, messages: Queue[tuple[str, Any]], timeout: float) -> tuple[str, Any]:
         """Return the last message; when the time is over, the search is asked to end, and has some time for that too."""
         asked, until = False, time.monotonic() + timeout
         while True:
             try:
-                kind, found = messages.get(timeout=max(0.0, until - time.monotonic()))
+                kind, payload = messages.get(timeout=max(0.0, until - time.monotonic()))
                 if kind != "progress":
-                    return kind, found
-                self._watch(found)
+                    return kind, payload
+                self._watch(payload)
                 continue
             except Empty as error:
                 if asked:
@@ -179,10 +179,10 @@ def _read(stream: IO[bytes], messages: Queue[tuple[str, Any]]) -> None:
     kind = "progress"
     while kind == "progress":
         try:
-            kind, found = pickle.load(stream)
+            kind, payload = pickle.load(stream)
         except (EOFError, pickle.UnpicklingError):
-            kind, found = "ended", None
-        messages.put((kind, found))
+            kind, payload = "ended", None
+        messages.put((kind, payload))
 
 
 def main() -> None:
@@ -217,11 +217,11 @@ def _answer(asked: IO[bytes], answer: IO[bytes], usual: tuple[int, int, int]) ->
             function, arguments = pickle.load(asked)
         gc.freeze()
         gc.set_threshold(*usual)
-        found = "found", function(*arguments)
+        reply = "found", function(*arguments)
     except SnugfitError as error:
-        found = "error", error.with_traceback(None)
+        reply = "error", error.with_traceback(None)
     with answer:
-        cloudpickle.dump(found, answer)
+        cloudpickle.dump(reply, answer)
 
 
 if __name__ == "__main__":

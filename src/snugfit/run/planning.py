@@ -18,7 +18,7 @@ from snugfit.data.loader import Loader, Order
 from snugfit.kit.adapters.adapters import require_peft
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
-from snugfit.planner.choice.adapter_rate import said_of_adapters
+from snugfit.planner.choice.adapter_rate import adapter_notes
 from snugfit.planner.choice.candidate import Budget, margin_on
 from snugfit.planner.choice.cheapest import make_cheapest
 from snugfit.planner.choice.goals import WORTH, check_goal
@@ -101,8 +101,8 @@ def plan_module(
         answer: Answer = worker.run(_plan_material, *asked, timeout=_timeout(target))
     finally:
         worker.close()
-    adapter_notes = said_of_adapters(techniques, answer.choice.techniques)
-    return replace(answer, why=(*answer.why[:1], *adapter_notes, *answer.why[1:]))
+    notes = adapter_notes(techniques, answer.choice.techniques)
+    return replace(answer, why=(*answer.why[:1], *notes, *answer.why[1:]))
 
 
 def _timeout(target: Target) -> float:

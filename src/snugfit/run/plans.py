@@ -10,7 +10,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
 from snugfit.planner.answers.answer import Answer
-from snugfit.planner.choice.adapter_rate import said_of_adapters
+from snugfit.planner.choice.adapter_rate import adapter_notes
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore
@@ -78,8 +78,8 @@ def plan_recipe(
 
 def _with_adapters_said(recipe: Recipe, answer: Answer) -> Answer:
     """Return an answer that says of adapters which it has put in what they are; a plan that is kept may be one for other learning rates."""
-    adapter_notes = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
-    return dataclasses.replace(answer, why=(*answer.why[:1], *adapter_notes, *answer.why[1:]))
+    notes = adapter_notes(recipe.all_techniques(), answer.choice.techniques)
+    return dataclasses.replace(answer, why=(*answer.why[:1], *notes, *answer.why[1:]))
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
@@ -160,8 +160,8 @@ def planned(
         raise impossible(answer)
     from snugfit.recipe.plan_choices import with_choice
 
-    adapter_notes = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
-    return with_choice(recipe, answer.choice), answer, list(adapter_notes)
+    notes = adapter_notes(recipe.all_techniques(), answer.choice.techniques)
+    return with_choice(recipe, answer.choice), answer, list(notes)
 
 
 def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:

@@ -264,12 +264,12 @@ def searched(
     def run(self: Any, way: str, request: Request, rivals: Any = ()) -> Any:
         looked.append(way)
         if way not in plans:
-            self.outcomes[way] = SimpleNamespace(chosen=None)
+            self.outcomes[way] = SimpleNamespace(choice=None)
             return None
         seconds, technique, size = plans[way]
         prediction: Any = SimpleNamespace(seconds_per_update=seconds, most_bytes=size)
         candidate = Candidate((find(technique)(),), 1, (technique,), prediction, True)
-        self.outcomes[way] = SimpleNamespace(chosen=candidate)
+        self.outcomes[way] = SimpleNamespace(choice=candidate)
         return SimpleNamespace(fits=True, way=way)
 
     monkeypatch.setattr(sharing._Shared, "_run", run)

@@ -160,8 +160,8 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, the prediction's beside the others; without the timeline, which is for pictures."""
-        found = asdict(self)
-        prediction = found.pop("prediction")
+        values = asdict(self)
+        prediction = values.pop("prediction")
         del prediction["timeline"]
-        first = {name: found.pop(name) for name in ("fits",)}
-        return {**first, **prediction, **found}
+        first = {name: values.pop(name) for name in ("fits",)}
+        return {**first, **prediction, **values}

@@ -39,15 +39,15 @@ def highest(timeline: Timeline, columns: int) -> list[int]:
     [1, 2, 2, 2]
     """
     where, total = places(timeline), totals(timeline)
-    found, point, last = [], 0, 0
+    points, point, last = [], 0, 0
     for column in range(1, columns + 1):
         best = last
         while point < len(where) and (where[point] * columns < column or column == columns):
             if total[point] > total[best]:
                 best = point
             last, point = point, point + 1
-        found.append(best)
-    return found
+        points.append(best)
+    return points
 
 
 def bands(timeline: Timeline) -> list[Band]:
@@ -57,10 +57,10 @@ def bands(timeline: Timeline) -> list[Band]:
     [Band(name='forward', start=0.0, end=1.0), Band(name='backward', start=1.0, end=1.0)]
     """
     where = places(timeline)
-    found: list[Band] = []
+    joined: list[Band] = []
     for name, points in groupby(range(len(where)), key=timeline.segments.__getitem__):
         start = where[next(points)]
-        if found:
-            found[-1] = found[-1]._replace(end=start)
-        found.append(Band(name, start, 1.0))
-    return found
+        if joined:
+            joined[-1] = joined[-1]._replace(end=start)
+        joined.append(Band(name, start, 1.0))
+    return joined

@@ -108,42 +108,42 @@ def device_words(answer: Answer) -> str:
 
 def headline(answer: Answer) -> str:
     """Return whether it fits, with what the device has to have, and how long it takes."""
-    found, device, budget = answer.prediction, device_words(answer), brief_bytes(answer.budget_bytes)
-    memory = basis(found, "memory")
+    prediction, device, budget = answer.prediction, device_words(answer), brief_bytes(answer.budget_bytes)
+    memory = basis(prediction, "memory")
     if answer.fits:
-        said = [f"{brief_bytes(found.reserved_bytes)} of {budget} on {device}"]
-        said.append(f"{brief_seconds(found.seconds_per_update)} an update")
-        if found.seconds_total is not None:
-            said.append(f"{brief_seconds(found.seconds_total)} in all")
-        time = basis(found, "time")
+        parts = [f"{brief_bytes(prediction.reserved_bytes)} of {budget} on {device}"]
+        parts.append(f"{brief_seconds(prediction.seconds_per_update)} an update")
+        if prediction.seconds_total is not None:
+            parts.append(f"{brief_seconds(prediction.seconds_total)} in all")
+        time = basis(prediction, "time")
         how = memory if memory == time else f"memory {memory}, time {time}"
         most = answer.largest
         start = "Fits" if most is None else f"The largest {most.what} that fits: {most.value:,} {most.unit}"
-        return f"{start}: {', '.join(said)} ({how})"
+        return f"{start}: {', '.join(parts)} ({how})"
     if (
-        found.reserved_bytes <= answer.budget_bytes and answer.why
+        prediction.reserved_bytes <= answer.budget_bytes and answer.why
     ):  # it is not the device's memory that is short
         return f"Does not fit on {device}: {printable(answer.why[0])}"
-    need = brief_bytes(found.reserved_bytes)
+    need = brief_bytes(prediction.reserved_bytes)
     return f"Does not fit: the smallest plan takes {need}, the budget on {device} is {budget} ({memory})"
 
 
 def about_words(about: Mapping[str, Any]) -> list[str]:
     """Return what the plan is for: model, parameters, recipe, data, sizes."""
     about = dict(about)
-    said = [printable(about.pop("model"))] if about.get("model") else []
+    parts = [printable(about.pop("model"))] if about.get("model") else []
     parameters = about.pop("parameters", None)
     if isinstance(parameters, Mapping):
         total, trained = parameters.get("total", 0), parameters.get("trainable", parameters.get("total", 0))
-        said.append(f"{_parameters(total)} parameters")
+        parts.append(f"{_parameters(total)} parameters")
         if total != trained:
-            said[-1] += f", {_parameters(trained)} of them trained"
+            parts[-1] += f", {_parameters(trained)} of them trained"
     elif parameters:
-        said.append(f"{_parameters(parameters)} parameters")
+        parts.append(f"{_parameters(parameters)} parameters")
     for name, value in about.items():
         entries = value.items() if isinstance(value, Mapping) else [(name, value)]
-        said += [f"{printable(key).replace('_', ' ')} {_value(entry)}" for key, entry in entries if entry]
-    return said
+        parts += [f"{printable(key).replace('_', ' ')} {_value(entry)}" for key, entry in entries if entry]
+    return parts
 
 
 def memory_rows(answer: Answer) -> list[tuple[str, int]]:
@@ -151,12 +151,13 @@ def memory_rows(answer: Answer) -> list[tuple[str, int]]:
 
     Their sum is `reserved_bytes`.
     """
-    found = answer.prediction
-    known = [kind for kind in KINDS if kind in found.peak_by_kind]
+    prediction = answer.prediction
+    known = [kind for kind in KINDS if kind in prediction.peak_by_kind]
     rows = [
-        (kind, found.peak_by_kind[kind]) for kind in [*known, *sorted(set(found.peak_by_kind) - set(KINDS))]
+        (kind, prediction.peak_by_kind[kind])
+        for kind in [*known, *sorted(set(prediction.peak_by_kind) - set(KINDS))]
     ]
-    besides = found.reserved_bytes - found.peak_bytes
+    besides = prediction.reserved_bytes - prediction.peak_bytes
     context = int(answer.device.get("reserved") or 0)
     if 0 < context < besides:
         rows += [("allocator", besides - context), ("context", context)]
@@ -176,22 +177,22 @@ def peak_place(peak_at: Mapping[str, str]) -> str:
 
 def speed_words(prediction: Prediction) -> list[str]:
     """Tokens and examples a second, FLOPs, and the share of what the device could compute."""
-    said = []
+    parts = []
     if prediction.tokens_per_second is not None:
-        said.append(f"{digits(prediction.tokens_per_second)} tokens/s")
-    said.append(f"{digits(prediction.examples_per_second)} examples/s")
-    said.append(f"{brief_number(prediction.flops_per_update, 'FLOP')} an update")
-    said.append(f"{share(prediction.share_of_peak)} of the device's peak")
-    return said
+        parts.append(f"{digits(prediction.tokens_per_second)} tokens/s")
+    parts.append(f"{digits(prediction.examples_per_second)} examples/s")
+    parts.append(f"{brief_number(prediction.flops_per_update, 'FLOP')} an update")
+    parts.append(f"{share(prediction.share_of_peak)} of the device's peak")
+    return parts
 
 
 def choice_words(choice: Choice) -> list[str]:
     """Return a plan in a few words: how finely, in which precision, with what, on how many devices."""
-    said = [f"micro-batch {choice.micro_batch}", printable(choice.numerics)]
-    said += [technique_words(entry) for entry in choice.techniques]
+    parts = [f"micro-batch {choice.micro_batch}", printable(choice.numerics)]
+    parts += [technique_words(entry) for entry in choice.techniques]
     if choice.devices > 1 or choice.strategy != "single":
-        said.append(f"{printable(choice.strategy)} on {choice.devices} device{'s' * (choice.devices > 1)}")
-    return said
+        parts.append(f"{printable(choice.strategy)} on {choice.devices} device{'s' * (choice.devices > 1)}")
+    return parts
 
 
 def technique_words(entry: Any) -> str:
@@ -219,15 +220,15 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
     'predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below)'
     """
     figures = (("peak_bytes", brief_bytes, ""), ("seconds_per_update", brief_seconds, " an update"))
-    foretold, found = [], []
+    foretold, measurements = [], []
     for name, write, unit in figures:
         before, after = _positive(predicted.get(name)), _positive(measured.get(name))
         if before is not None:
             foretold.append(f"{write(before)}{unit}")
         if after is not None:
             error = "" if before is None else f" ({_apart(after / before - 1)})"
-            found.append(f"{write(after)}{'' if before is not None else unit}{error}")
-    parts = (("predicted", foretold), ("measured", found))
+            measurements.append(f"{write(after)}{'' if before is not None else unit}{error}")
+    parts = (("predicted", foretold), ("measured", measurements))
     ranks = measured.get("peak_bytes_by_rank")
     return "; ".join(f"{word} {' and '.join(figures)}" for word, figures in parts if figures) + (
         f", the most of {len(ranks)} devices" if isinstance(ranks, list) else ""

@@ -60,14 +60,14 @@ def calibrate(device: torch.device) -> Device:
         with torch.no_grad():
             rates = _rates(known, device)
         per_update, per_operator, per_view = host_seconds(device)
-        found = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
-        hook, mode = around_seconds(device, found)
-        found = replace(found, hook=hook, mode=mode, calibrated=True)
+        measured = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
+        hook, mode = around_seconds(device, measured)
+        measured = replace(measured, hook=hook, mode=mode, calibrated=True)
     if device.type == "cuda":
-        found = replace(found, host_link=_link(device, known.host_link), launch=_empty(device))
-    found = replace(found, **_summary(found))
-    store(found)
-    return found
+        measured = replace(measured, host_link=_link(device, known.host_link), launch=_empty(device))
+    measured = replace(measured, **_summary(measured))
+    store(measured)
+    return measured
 
 
 def _summary(device: Device) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _rates(known: Device, device: torch.device) -> dict[str, Curve]:
         if each.key not in ("mul", "mul_"):
             alike.setdefault(each.key, {}).setdefault(each.size, []).append(each.net(bare))
     curves = {
-        key: tuple(sorted((size, size / statistics.mean(taken)) for size, taken in found.items()))
-        for key, found in alike.items()
+        key: tuple(sorted((size, size / statistics.mean(taken)) for size, taken in curve.items()))
+        for key, curve in alike.items()
     }
     return traffic | curves
 

@@ -12,7 +12,7 @@ from snugfit.planner.calibration.microbenchmarks import Work, recomputed_step, s
 from snugfit.planner.calibration.timing import seconds_of
 from snugfit.planner.cost.traffic import read_written
 from snugfit.planner.devices.device import Device
-from snugfit.planner.trace.python_overhead import Interposed, interposing
+from snugfit.planner.trace.python_overhead import Overhead, interposing
 
 _STEP_TIMES = 15
 """How often a small training step is measured, whose time scatters more."""
@@ -72,7 +72,7 @@ def _counted(step: Work) -> _Count:
 class _Count(TorchDispatchMode):
     """The number of operators, views apart, and of modes that stand around both."""
 
-    around: Interposed
+    around: Overhead
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -43,7 +43,7 @@ def at_rate_of_adapters(technique: Technique) -> Technique:
     return dataclasses.replace(technique, learning_rate=rate_of_adapters(rate))  # type: ignore[type-var]
 
 
-def said_of_adapters(own: Sequence[Technique], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def adapter_notes(own: Sequence[Technique], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return what is said of adapters that a plan has put in: their settings, and the learning rate; nothing where it has put in none.
 
     Args:
@@ -54,24 +54,24 @@ def said_of_adapters(own: Sequence[Technique], entries: Sequence[Mapping[str, An
     if adapts(own):
         return ()
     plan = [find(name)(**settings) for entry in entries for name, settings in entry.items()]
-    said = []
+    sentences = []
     for adapter in (each for each in plan if Stage.ADAPT in each.card.stages):
         settings = as_settings(adapter)
         shown = [f"{name} {settings[name]:g}" for name in ("rank", "alpha") if name in settings]
         where = ", ".join(settings.get("targets") or ()) or "all linear layers"
-        said.append(
+        sentences.append(
             f"{adapter.card.name} is put in ({', '.join(shown)}, beside {where}), which changes what is learned. To choose its settings, "
             f"name {adapter.card.name} in the recipe's techniques."
         )
     rates = [rate for each in own if (rate := _rate(each)) is not None]
-    if not said or not rates:
-        return tuple(said)
+    if not sentences or not rates:
+        return tuple(sentences)
     (before, *_), after = rates, rate_of_adapters(rates[0])
     if after == before:
         how = f"The learning rate stays {before:g}: adapters get ten times the recipe's, but no more than {HIGHEST:g}, and no less than it."
     else:
         how = f"The learning rate is {after:g} in place of {before:g}: adapters get ten times the recipe's, but no more than {HIGHEST:g}."
-    return (*said, how)
+    return (*sentences, how)
 
 
 def _rate(technique: Technique) -> float | None:

@@ -34,9 +34,9 @@ class Budget:
     fidelity: Fidelity = Fidelity.FULL
     margin: float = _UNMEASURED
 
-    def holds(self, found: Prediction) -> bool:
+    def holds(self, prediction: Prediction) -> bool:
         """Return whether a plan that needs this fits, with the margin, even if the prediction is as short as any was."""
-        return self.has(found.most_bytes, found.host_peak_bytes)
+        return self.has(prediction.most_bytes, prediction.host_peak_bytes)
 
     def has(self, reserved: float, host: float) -> bool:
         """Return whether so many bytes of the device and of the host fit, with the margin."""
@@ -54,7 +54,7 @@ class Candidate:
     techniques: Techniques
     micro_batch: int
     added: tuple[str, ...]
-    found: Prediction
+    prediction: Prediction
     fits: bool
 
     @property

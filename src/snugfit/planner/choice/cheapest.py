@@ -19,16 +19,16 @@ _UPDATES = 1000
 """Updates that are paid for where nobody knows how long the run is."""
 
 
-def counts(devices: int, nodes: int, *, several: bool = False) -> list[tuple[int, int]]:
+def counts(devices: int, nodes: int, *, skip_one: bool = False) -> list[tuple[int, int]]:
     """Return the numbers of devices to compare, as nodes and the devices of each: powers of two and what was asked for.
 
     Args:
-        several: whether one device is left out, as a way to share was asked for.
+        skip_one: whether one device is left out, as a way to share was asked for.
 
-    >>> counts(6, 1), counts(4, 2), counts(2, 1, several=True)
+    >>> counts(6, 1), counts(4, 2), counts(2, 1, skip_one=True)
     ([(1, 1), (1, 2), (1, 4), (1, 6)], [(1, 1), (1, 2), (1, 4), (2, 4)], [(1, 2)])
     """
-    on_one = [(1, each) for each in _powers(devices) if each > 1 or not several]
+    on_one = [(1, each) for each in _powers(devices) if each > 1 or not skip_one]
     return on_one + [(each, devices) for each in _powers(nodes) if each > 1]
 
 

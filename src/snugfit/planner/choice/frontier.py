@@ -23,7 +23,7 @@ def frontier(search: Search) -> tuple[FrontierPoint, ...]:
     for level in Fidelity:
         plans = [each for each in fits if each.level is level]
         if plans:
-            smallest = min(plans, key=lambda each: each.found.most_bytes)
+            smallest = min(plans, key=lambda each: each.prediction.most_bytes)
             points += _points(fastest(plans), smallest)
     return tuple(points)
 
@@ -55,7 +55,7 @@ def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], bool]:
 
 def bounds(search: Search) -> tuple[FrontierBound, ...]:
     """Return for each level beyond what is allowed the least time that its arithmetic takes: no plan of it was looked at."""
-    asked = search.asked.found
+    asked = search.asked.prediction
     least = []
     for level in (each for each in Fidelity if each > search.coarsest):
         times = [search.arithmetic(each) for each in search.ladder() if search.level(each) is level]
@@ -80,9 +80,9 @@ def _point(one: Candidate, what: str) -> FrontierPoint:
         what,
         one.rung,
         describe(one),
-        one.found.reserved_bytes,
-        one.found.host_peak_bytes,
-        one.found.seconds_per_update,
-        one.found.tokens_per_second,
+        one.prediction.reserved_bytes,
+        one.prediction.host_peak_bytes,
+        one.prediction.seconds_per_update,
+        one.prediction.tokens_per_second,
         one.fits,
     )

@@ -58,11 +58,11 @@ class Goal:
         best = self._worthwhile(fitting)
         if self.name != "smallest":
             return best
-        limit = self.slower * best.found.seconds_per_update
+        limit = self.slower * best.prediction.seconds_per_update
         near = [each for each in fitting if each.level <= max(best.level, FREE)]
         return min(
-            (each for each in near if each.found.seconds_per_update <= limit),
-            key=lambda each: (each.found.most_bytes, each.level, len(each.added)),
+            (each for each in near if each.prediction.seconds_per_update <= limit),
+            key=lambda each: (each.prediction.most_bytes, each.level, len(each.added)),
         )
 
     def limit(self, level: Fidelity, candidates: Iterable[Candidate]) -> float:
@@ -73,9 +73,9 @@ class Goal:
             return float("inf")
         limit = float("inf")
         if level > FREE and finer:
-            limit = self._worthwhile(finer).found.seconds_per_update / self.worth
+            limit = self._worthwhile(finer).prediction.seconds_per_update / self.worth
         same = [
-            each.found.seconds_per_update
+            each.prediction.seconds_per_update
             for each in fitting
             if each.level is level or (each.level <= FREE and level <= FREE)
         ]
@@ -118,7 +118,7 @@ def fastest(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def _seconds(candidate: Candidate) -> float:
-    return candidate.found.seconds_per_update
+    return candidate.prediction.seconds_per_update
 
 
 def check_numbers(worth: float | None, slower: float | None, price: float | None) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
-from snugfit.planner.choice.rungs import Techniques, freezes, is_for_frozen, together, told
+from snugfit.planner.choice.rungs import Techniques, freezes, is_for_frozen, label, together
 
 Names = tuple[str, ...]
 
@@ -82,19 +82,19 @@ def placed(own: Sequence[Technique], format: Techniques, rungs: Sequence[Techniq
 
 
 def _resolved(
-    entries: Sequence[Names], own: Sequence[Technique], beside: Techniques, rungs: Sequence[Technique]
+    entries: Sequence[Names], own: Sequence[Technique], companions: Techniques, rungs: Sequence[Technique]
 ) -> list[Techniques]:
-    by_name: Mapping[str, Technique] = {told(each): each for each in rungs}
-    found: list[Techniques] = []
+    by_name: Mapping[str, Technique] = {label(each): each for each in rungs}
+    formats: list[Techniques] = []
     for names in entries:
-        added = beside
+        added = companions
         for name in names:
             rung = by_name.get(name)
             if rung is not None and goes(own, added, rung):
                 added = (*added, rung)
-        if added not in found:
-            found.append(added)
-    return found
+        if added not in formats:
+            formats.append(added)
+    return formats
 
 
 def goes(own: Sequence[Technique], added: Techniques, rung: Technique) -> bool:

@@ -13,9 +13,11 @@ from snugfit.techniques import find
 
 def format_of_weights(techniques: Techniques) -> frozenset[Technique]:
     """Return what decides how many bytes weights take: what prepares them, and 16 bits, in which shards are gathered."""
-    kept = (each for each in techniques if each.card.family is not Family.PLACEMENT)
+    not_placed = (each for each in techniques if each.card.family is not Family.PLACEMENT)
     return frozenset(
-        each for each in kept if each.card.stage("prepare") or each.card.needs in ("bfloat16", "float16")
+        each
+        for each in not_placed
+        if each.card.stage("prepare") or each.card.needs in ("bfloat16", "float16")
     )
 
 

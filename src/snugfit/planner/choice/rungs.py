@@ -49,15 +49,15 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques
     Raises:
         PlanConflict: they exclude each other.
     """
-    found = list(own)
+    techniques = list(own)
     for each in added:
-        place = next((n for n, other in enumerate(found) if each.in_place_of(other) is not None), None)
+        place = next((n for n, other in enumerate(techniques) if each.in_place_of(other) is not None), None)
         if place is None:
-            found.append(each)
+            techniques.append(each)
         else:
-            found[place] = each.in_place_of(found[place]) or each
-    check(found)
-    return tuple(map(at_rate_of_adapters, found)) if adapts(added) else tuple(found)
+            techniques[place] = each.in_place_of(techniques[place]) or each
+    check(techniques)
+    return tuple(map(at_rate_of_adapters, techniques)) if adapts(added) else tuple(techniques)
 
 
 def is_for_frozen(technique: Technique) -> bool:
@@ -70,7 +70,7 @@ def freezes(techniques: Sequence[Technique]) -> bool:
     return any(Stage.ADAPT in each.card.stages or "begin" in each.card.seams for each in techniques)
 
 
-def told(technique: Technique, replaced: Technique | None = None) -> str:
+def label(technique: Technique, replaced: Technique | None = None) -> str:
     """Return a technique with the settings that are not its defaults, such as recompute(keep=('attention',)), nor those of what it replaced."""
     (settings,) = as_entry(technique).values()
     same = {} if replaced is None else as_settings(replaced)
@@ -87,7 +87,7 @@ def told(technique: Technique, replaced: Technique | None = None) -> str:
     return f"{technique.card.name}({own})" if own else technique.card.name
 
 
-def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
+def labels_of_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
     """Return what a plan has beyond the recipe's own techniques, in words."""
     if adapts(techniques) and not adapts(own):  # the learning rate that comes with adapters is said by itself
         own = [at_rate_of_adapters(each) for each in own]
@@ -96,4 +96,4 @@ def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tup
     def replaced(by: Technique) -> Technique | None:
         return next((each for each in gone if each.card.name in by.card.replaces), None)
 
-    return tuple(told(each, replaced(each)) for each in techniques if each not in own)
+    return tuple(label(each, replaced(each)) for each in techniques if each not in own)

@@ -44,11 +44,11 @@ from snugfit.planner.choice.rungs import (
     Techniques,
     coarser,
     freezes,
+    label,
+    labels_of_added,
     level_of,
     placements,
     together,
-    told,
-    told_added,
 )
 from snugfit.planner.prediction.by_size import BySize
 from snugfit.planner.prediction.predict import Planner
@@ -99,7 +99,7 @@ class Search:
     even: bool = False
     only: Fidelity | None = None
     tried: list[Candidate] = field(init=False)
-    refused: list[Rejected] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     complete: bool = True
     looked: int = 0
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Search:
     def __post_init__(self) -> None:
         self.tried = [self.asked]
         self._note_bytes(self.asked)
-        self._least_seconds[self.asked.techniques] = self.asked.found.seconds_per_update
+        self._least_seconds[self.asked.techniques] = self.asked.prediction.seconds_per_update
 
     def best(self) -> Candidate | None:
         """Return the choice; None where nothing that was tried fits."""
@@ -141,13 +141,13 @@ class Search:
         useless: set[Technique] = set()  # rungs that saved nothing beside what was the smallest then
         while (least := self.smallest()) is not None and least.techniques not in settled:
             settled.add(least.techniques)
-            for added in self._neighbours(least, least.found.most_bytes):
+            for added in self._neighbours(least, least.prediction.most_bytes):
                 mine = self._techniques(added)
                 new = {*mine} - {*least.techniques}
                 if new <= useless or not self._allows(added) or adds_placements(mine, least.techniques):
                     continue
                 one = self._trace(added, size)
-                if one is None or one.found.most_bytes >= least.found.most_bytes:
+                if one is None or one.prediction.most_bytes >= least.prediction.most_bytes:
                     useless |= new
 
     def choice(self) -> Candidate | None:
@@ -156,23 +156,25 @@ class Search:
 
     def smallest(self) -> Candidate | None:
         """Return the plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
-        return min(self._allowed(), key=lambda each: (not each.fits, each.found.most_bytes), default=None)
+        return min(
+            self._allowed(), key=lambda each: (not each.fits, each.prediction.most_bytes), default=None
+        )
 
     def least(self) -> Candidate:
         """Return the plan that needs the least, of those that are no coarser than what is allowed."""
-        return min(self._allowed(), key=lambda each: each.found.most_bytes)
+        return min(self._allowed(), key=lambda each: each.prediction.most_bytes)
 
     def needed(self) -> dict[str, int]:
         """Return the smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
-        found: dict[str, int] = {}
+        needs_by_level: dict[str, int] = {}
         for level in (each for each in Fidelity if each >= self.asked.level):
             formats = [each for each in self.ladder() if self.level(each) is level]
             for added in self._leanest(formats):
                 self._trace(added, self._sizes[-1])
-            needs = [each.found.most_bytes for each in self.tried if each.level is level]
+            needs = [each.prediction.most_bytes for each in self.tried if each.level is level]
             if needs:
-                found[level.label] = round(min(needs) / (1 - self.budget.margin))
-        return found
+                needs_by_level[level.label] = round(min(needs) / (1 - self.budget.margin))
+        return needs_by_level
 
     def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
         """Return the plan that is picked of those that were tried, predicted anew in full.
@@ -187,29 +189,29 @@ class Search:
                 self.best()
         return picked
 
-    def _checked(self, one: Candidate, found: Prediction) -> Candidate:
+    def _checked(self, one: Candidate, prediction: Prediction) -> Candidate:
         """Return a plan that was tried, predicted anew in full, and kept so.
 
         Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
         """
-        made = replace(one, found=found, fits=self.budget.holds(found))
+        made = replace(one, prediction=prediction, fits=self.budget.holds(prediction))
         self.tried[self.tried.index(one)] = made
         self._exact.append(made)
         if not made.fits:
             pairs = (
-                (found.most_bytes, one.found.most_bytes),
-                (found.host_peak_bytes, one.found.host_peak_bytes),
+                (prediction.most_bytes, one.prediction.most_bytes),
+                (prediction.host_peak_bytes, one.prediction.host_peak_bytes),
             )
             self._short = max([self._short, *(full / rough for full, rough in pairs if rough)])
             self.tried = [
-                each if each in self._exact else replace(each, fits=self._holds(each.found))
+                each if each in self._exact else replace(each, fits=self._holds(each.prediction))
                 for each in self.tried
             ]
         return made
 
-    def _holds(self, found: Prediction) -> bool:
+    def _holds(self, prediction: Prediction) -> bool:
         """Return whether a plan fits that was not predicted in full."""
-        return self.budget.has(found.most_bytes * self._short, found.host_peak_bytes * self._short)
+        return self.budget.has(prediction.most_bytes * self._short, prediction.host_peak_bytes * self._short)
 
     # ------------------------------------------------------------------ the ladder
 
@@ -227,11 +229,11 @@ class Search:
 
         They come level by level, and of those that cost nothing which is learned the fastest first.
         """
-        found = ladder.formats(self.asked.techniques, self._rungs)
+        formats = ladder.formats(self.asked.techniques, self._rungs)
         free = FREE if self.goal.name != "finest" else Fidelity.FULL
         for format in sorted(
-            found,
-            key=lambda each: (max(free, self.level(each)), self.arithmetic(each), found.index(each)),
+            formats,
+            key=lambda each: (max(free, self.level(each)), self.arithmetic(each), formats.index(each)),
         ):
             # on a CPU the recipe's own plan may be faster in smaller micro-batches
             if self._allows(format) and ((self._on_cpu and not format) or self._may_be_faster(format)):
@@ -301,13 +303,16 @@ class Search:
         yield best
         if best.fits and best.level > FREE:
             finer = self.goal.choose([each for each in self._allowed() if each.level < best.level])
-            near = _NEAR * self.goal.worth * best.found.seconds_per_update
-            if finer is not None and finer.found.seconds_per_update < near:
+            near = _NEAR * self.goal.worth * best.prediction.seconds_per_update
+            if finer is not None and finer.prediction.seconds_per_update < near:
                 yield finer
         if best.fits and self.goal.name != "finest":
             for level in (each for each in Fidelity if each > max(best.level, FREE)):
                 coarser = self.goal.choose([each for each in self._allowed() if each.level is level])
-                if coarser is not None and coarser.found.seconds_per_update < best.found.seconds_per_update:
+                if (
+                    coarser is not None
+                    and coarser.prediction.seconds_per_update < best.prediction.seconds_per_update
+                ):
                     yield coarser
 
     def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
@@ -316,25 +321,25 @@ class Search:
         added = tuple(each for each in one.techniques if each not in own)
         known = tuple(rung for rung in rungs if rung in added or any(stands_in(rung, each) for each in added))
         less = [tuple(each for each in known if each is not rung) for rung in known]
-        found = [*less]
+        neighbours = [*less]
         for rung in rungs:
             if rung in known or not self._matter((rung,), one, whole):
                 continue
             if self._goes((*known, rung)):
-                found.append((*known, rung))
-                found += [
+                neighbours.append((*known, rung))
+                neighbours += [
                     (*each, rung)
                     for each, gone in zip(less, known, strict=True)
                     if are_of_one_kind(rung, gone)
                 ]
             else:  # in the place of what excludes it
-                found += [(*each, rung) for each in less]
-        return [each for each in found if self._goes(each)]
+                neighbours += [(*each, rung) for each in less]
+        return [each for each in neighbours if self._goes(each)]
 
     def _matter(self, rungs: Techniques, one: Candidate, whole: int) -> bool:
         """Return whether there is anything to save for those that are about states and gradients, which adapters hardly have."""
         states = [{"optimizer", "stepping"} & {*each.card.seams} for each in rungs if not each.card.precision]
-        kinds = one.found.peak_by_kind
+        kinds = one.prediction.peak_by_kind
         little = sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) <= _LITTLE * whole
         return not (any(states) and kinds and little)
 
@@ -389,7 +394,7 @@ class Search:
         assert sized is not None
         try:
             with catch_warnings(action="ignore", category=SnugfitWarning):  # of what nobody asked for
-                found = sized.traced(size)
+                prediction = sized.traced(size)
         except Exception as refusal:
             if not added and not isinstance(refusal, SnugfitError):
                 raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
@@ -397,11 +402,11 @@ class Search:
                 self._sized[techniques] = None
             self._refuse(added, refusal)
             return None
-        return self._keep(techniques, size, found)
+        return self._keep(techniques, size, prediction)
 
     def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
         """Return whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
-        if one.found.seconds_per_update >= self._limit(one.level):
+        if one.prediction.seconds_per_update >= self._limit(one.level):
             return False
         self.tried.remove(one)
         made = self._trace(added, one.micro_batch)
@@ -414,18 +419,18 @@ class Search:
         techniques = self._techniques(added)
         sized = self._sized.get(techniques)
         if sized is not None and self._known(techniques, size) is None:
-            found = sized.between(size)
-            if found is not None:
-                self._keep(techniques, size, found)
+            prediction = sized.between(size)
+            if prediction is not None:
+                self._keep(techniques, size, prediction)
 
-    def _keep(self, techniques: Techniques, size: int, found: Prediction) -> Candidate:
-        added = told_added(techniques, self.asked.techniques)
-        made = Candidate(techniques, size, added, found, self._holds(found))
+    def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
+        added = labels_of_added(techniques, self.asked.techniques)
+        made = Candidate(techniques, size, added, prediction, self._holds(prediction))
         self.tried.append(made)
         self._note_bytes(made)
         seconds = self._least_seconds.get(techniques, math.inf)
         if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
-            self._least_seconds[techniques] = min(seconds, found.seconds_per_update)
+            self._least_seconds[techniques] = min(seconds, prediction.seconds_per_update)
         self.progress(self.looked, self.count, self.choice())
         return made
 
@@ -447,14 +452,14 @@ class Search:
             return whole.fits
         if self._keeps_host_full(last):
             return False
-        phases = (last.found.peak_by_phase or {"": last.found.peak_by_kind}).values()
+        phases = (last.prediction.peak_by_phase or {"": last.prediction.peak_by_kind}).values()
         activations = max(kinds.get("activations", 0) for kinds in phases)
-        remains = self._lasting(last) - last.found.peak_by_kind.get("gradients", 0)
+        remains = self._lasting(last) - last.prediction.peak_by_kind.get("gradients", 0)
         return remains + activations * self.rows / last.micro_batch <= self.budget.usable
 
     def _keeps_host_full(self, one: Candidate) -> bool:
         """Return whether what lasts takes more of the host than there is, whatever else is placed."""
-        full, smallest = one.found.host_peak_bytes > (self.budget.host_bytes or math.inf), self._ends[1]
+        full, smallest = one.prediction.host_peak_bytes > (self.budget.host_bytes or math.inf), self._ends[1]
         return full and one.micro_batch == smallest and not offloads_activations(one.techniques)
 
     def _overfills_host(self, added: Techniques) -> bool:
@@ -480,7 +485,7 @@ class Search:
         return self._may_be_faster(added) and not any(
             self._fits_in_no_size(each) and saves_less(mine, each.techniques)
             for each in self.tried
-            if host is None or each.found.host_peak_bytes <= host
+            if host is None or each.prediction.host_peak_bytes <= host
         )
 
     def _may_be_faster(self, added: Techniques) -> bool:
@@ -495,7 +500,7 @@ class Search:
 
     def _note_bytes(self, one: Candidate) -> None:
         """Keep the weights and states at the peak of a plan that was tried."""
-        kinds, lasting = one.found.peak_by_kind, lasting_of(one.techniques)
+        kinds, lasting = one.prediction.peak_by_kind, lasting_of(one.techniques)
         if kinds.get("weights", 0) > self.budget.usable and not streams(one.techniques):
             self._too_heavy.add(format_of_weights(one.techniques))
         there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
@@ -503,7 +508,7 @@ class Search:
 
     def _lasting(self, one: Candidate) -> float:
         """Return bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
-        return sum(one.found.peak_by_kind.get(kind, 0) for kind in _LASTING)
+        return sum(one.prediction.peak_by_kind.get(kind, 0) for kind in _LASTING)
 
     def _limit(self, level: Fidelity) -> float:
         return self.goal.limit(level, [*self._allowed(), *self.rivals])
@@ -525,9 +530,11 @@ class Search:
         """
         frozen = freezes(techniques)
         if frozen == freezes(self.asked.techniques):
-            return self.asked.found.flops_per_update
-        alike = (each.found.flops_per_update for each in self.tried if freezes(each.techniques) == frozen)
-        return min(alike, default=_FORWARD * self.asked.found.flops_per_update)
+            return self.asked.prediction.flops_per_update
+        alike = (
+            each.prediction.flops_per_update for each in self.tried if freezes(each.techniques) == frozen
+        )
+        return min(alike, default=_FORWARD * self.asked.prediction.flops_per_update)
 
     # ------------------------------------------------------------------ what there is
 
@@ -552,11 +559,11 @@ class Search:
     @cached_property
     def _order(self) -> dict[Technique, int]:
         """The place of each rung in a plan: formats first, the coarsest of them before others."""
-        found = sorted(
+        rungs = sorted(
             self._rungs,
             key=lambda each: (each.card.family is Family.PLACEMENT, -each.card.fidelity),
         )
-        return {each: place for place, each in enumerate(found)}
+        return {each: place for place, each in enumerate(rungs)}
 
     def level(self, added: Techniques) -> Fidelity:
         return level_of(self._techniques(added))
@@ -565,12 +572,12 @@ class Search:
     def _rungs(self) -> Techniques:
         """Return all rungs that may be added on this device, and where several share the model as these do."""
         device = self.planner.machine.device
-        found = [
+        rungs = [
             *placements(device),
             *(rung for level in Fidelity if level for rung in coarser(level, device)),
         ]
         own, sharing = self.asked.techniques, self.planner.sharing
-        shared = [each for each in found if sharing is None or each.refused_on(sharing) is None]
+        shared = [each for each in rungs if sharing is None or each.refused_on(sharing) is None]
         return tuple(rung for rung in shared if self.may_add(rung) and go_together(own, rung))
 
     @cached_property
@@ -590,8 +597,8 @@ class Search:
     @cached_property
     def _ends(self) -> tuple[int, int]:
         """The largest micro-batch of which a window has several, and the smallest; the window where there is no other."""
-        several = [size for size in self._sizes if size < self.rows]
-        return (several[0], several[-1]) if several else (self._sizes[0], self._sizes[0])
+        smaller = [size for size in self._sizes if size < self.rows]
+        return (smaller[0], smaller[-1]) if smaller else (self._sizes[0], self._sizes[0])
 
     @cached_property
     def _sizes(self) -> list[int]:
@@ -600,13 +607,13 @@ class Search:
             return [min(int(self.plan.micro_batch), self.rows)]
         if self.planner.fixed_micro_batch:
             return [self.rows]
-        found = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
+        even_sizes = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
         group = max((each.card.together for each in self.asked.techniques), default=1)
-        return [size for size in found if size >= min(group, self.rows)] or [self.rows]
+        return [size for size in even_sizes if size >= min(group, self.rows)] or [self.rows]
 
     def _refuse(self, added: Techniques, refusal: Exception) -> None:
         known = isinstance(refusal, SnugfitError)
         reason = str(refusal) if known else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
-        rung = " + ".join(map(told, added)) or "as the recipe says"
-        if all(each.rung != rung for each in self.refused):
-            self.refused.append(Rejected(rung, reason.splitlines()[0], None))
+        rung = " + ".join(map(label, added)) or "as the recipe says"
+        if all(each.rung != rung for each in self.rejected):
+            self.rejected.append(Rejected(rung, reason.splitlines()[0], None))

@@ -28,17 +28,17 @@ def describe(candidate: Candidate) -> Choice:
     )
 
 
-def alternatives(search: Search, chosen: Candidate | None) -> tuple[Alternative, ...]:
+def alternatives(search: Search, choice: Candidate | None) -> tuple[Alternative, ...]:
     """Return the runners-up: of each other set of rungs with which something fits the fastest plan; the fastest first."""
     return tuple(
         Alternative(
             each.rung,
             describe(each),
-            each.found.peak_bytes,
-            each.found.reserved_bytes,
-            each.found.seconds_per_update,
+            each.prediction.peak_bytes,
+            each.prediction.reserved_bytes,
+            each.prediction.seconds_per_update,
         )
-        for each in _others(search, chosen)
+        for each in _others(search, choice)
     )
 
 
@@ -46,64 +46,68 @@ def rejected(search: Search) -> tuple[Rejected, ...]:
     """Return what does not fit, with the least that it came to; what saves nothing; and what was refused, with the reason."""
     budget = search.budget
     fitting = {each.techniques for each in search.tried if each.fits}
-    smallest = _of_each_set(search.tried, lambda each: each.found.reserved_bytes)
-    useless = {each.rung for each in search.refused}
+    smallest = _of_each_set(search.tried, lambda each: each.prediction.reserved_bytes)
+    useless = {each.rung for each in search.rejected}
     over = [
-        Rejected(each.rung, _over(each, budget), each.found.reserved_bytes, each.found.seconds_per_update)
+        Rejected(
+            each.rung, _over(each, budget), each.prediction.reserved_bytes, each.prediction.seconds_per_update
+        )
         for each in smallest
         if each.techniques not in fitting and each.rung not in useless
     ]
-    return (*over, *search.refused)
+    return (*over, *search.rejected)
 
 
 def _over(candidate: Candidate, budget: Budget) -> str:
     """By how much a plan does not fit."""
-    found = candidate.found
-    if found.most_bytes > budget.usable:
-        return f"needs {brief_bytes(found.most_bytes)} of {brief_bytes(budget.usable)}"
-    return f"needs {brief_bytes(found.host_peak_bytes)} of the host's {brief_bytes(budget.host_bytes or 0)}"
+    prediction = candidate.prediction
+    if prediction.most_bytes > budget.usable:
+        return f"needs {brief_bytes(prediction.most_bytes)} of {brief_bytes(budget.usable)}"
+    return (
+        f"needs {brief_bytes(prediction.host_peak_bytes)} of the host's {brief_bytes(budget.host_bytes or 0)}"
+    )
 
 
-def why(chosen: Candidate, search: Search) -> tuple[str, ...]:
+def why(choice: Candidate, search: Search) -> tuple[str, ...]:
     """Return why the choice is the choice, in sentences: what it takes, what its precision buys, and how much was looked at."""
-    found, asked = chosen.found, search.asked
-    told = (
-        f"{brief_seconds(found.seconds_per_update)} an update in {brief_bytes(found.reserved_bytes)} of "
+    prediction, asked = choice.prediction, search.asked
+    figures = (
+        f"{brief_seconds(prediction.seconds_per_update)} an update in {brief_bytes(prediction.reserved_bytes)} of "
         f"{brief_bytes(search.budget.memory_bytes)}"
     )
-    others = _others(search, chosen)
+    others = _others(search, choice)
     second = (
-        f"; next is {others[0].rung} with {brief_seconds(others[0].found.seconds_per_update)}"
+        f"; next is {others[0].rung} with {brief_seconds(others[0].prediction.seconds_per_update)}"
         if others
         else ""
     )
     plain = (
-        f"takes {brief_seconds(asked.found.seconds_per_update)}"
+        f"takes {brief_seconds(asked.prediction.seconds_per_update)}"
         if asked.fits
-        else f"needs {brief_bytes(asked.found.most_bytes)}"
+        else f"needs {brief_bytes(asked.prediction.most_bytes)}"
     )
     goal = "fastest" if search.goal.name == "cheapest" else search.goal.name
     first = (
-        f"As the recipe says: {told}{second}."
-        if chosen.same(asked)
-        else f"The {goal} plan that fits is {chosen.rung}: {told}. The recipe's own plan {plain}{second}."
+        f"As the recipe says: {figures}{second}."
+        if choice.same(asked)
+        else f"The {goal} plan that fits is {choice.rung}: {figures}. The recipe's own plan {plain}{second}."
     )
-    return (first, *_price(chosen, search), *_effort(search))
+    return (first, *_price(choice, search), *_effort(search))
 
 
-def _price(chosen: Candidate, search: Search) -> Iterator[str]:
+def _price(choice: Candidate, search: Search) -> Iterator[str]:
     """Yield what the precision that is given up buys, or what is paid for keeping it."""
     fitting = [each for each in search.tried if each.fits]
-    fastest = min(fitting, key=lambda each: each.found.seconds_per_update)
-    slower = chosen.found.seconds_per_update / fastest.found.seconds_per_update
-    if chosen.level > max(FREE, search.asked.level):
-        finer = search.goal.choose([each for each in fitting if each.level < chosen.level])
+    fastest = min(fitting, key=lambda each: each.prediction.seconds_per_update)
+    slower = choice.prediction.seconds_per_update / fastest.prediction.seconds_per_update
+    if choice.level > max(FREE, search.asked.level):
+        finer = search.goal.choose([each for each in fitting if each.level < choice.level])
         if finer is None:
-            yield f"Nothing finer than {chosen.level.label} fits."
+            yield f"Nothing finer than {choice.level.label} fits."
         else:
-            times = finer.found.seconds_per_update / chosen.found.seconds_per_update
+            times = finer.prediction.seconds_per_update / choice.prediction.seconds_per_update
             yield (
-                f"What {chosen.level.label} gives up changes what is learned; it is {digits(times)} times as fast as the best that "
+                f"What {choice.level.label} gives up changes what is learned; it is {digits(times)} times as fast as the best that "
                 f"is finer, {finer.rung}."
             )
     elif slower > ALIKE:
@@ -124,14 +128,14 @@ def _effort(search: Search) -> Iterator[str]:
 def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
     """Return why nothing fits, what would do, and how to ask for it."""
     budget, least = search.budget, search.least()
-    if least.found.most_bytes <= budget.usable:
+    if least.prediction.most_bytes <= budget.usable:
         return (
             f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model.",
         )
-    told = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
+    needs = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
     first = (
         f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
-        f"The smallest that would do: {told or brief_bytes(least.found.reserved_bytes)}."
+        f"The smallest that would do: {needs or brief_bytes(least.prediction.reserved_bytes)}."
     )
     return (first, *_ways_out(search, needed), *_effort(search))
 
@@ -160,9 +164,9 @@ def _ways_out(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
         yield f"At {allowed.label} it should fit on {devices}."
 
 
-def _others(search: Search, chosen: Candidate | None) -> list[Candidate]:
-    fitting = [each for each in search.tried if each.fits and not each.same(chosen)]
-    return _of_each_set(fitting, lambda each: each.found.seconds_per_update)
+def _others(search: Search, choice: Candidate | None) -> list[Candidate]:
+    fitting = [each for each in search.tried if each.fits and not each.same(choice)]
+    return _of_each_set(fitting, lambda each: each.prediction.seconds_per_update)
 
 
 def _of_each_set(candidates: Sequence[Candidate], key: Callable[[Candidate], float]) -> list[Candidate]:

@@ -24,10 +24,10 @@ def options_of(decisions: Sequence[tuple[int, Decision]]) -> list[Option]:
 
 def _best(options: Sequence[Option]) -> dict[str, Option]:
     """Return the best option of each way."""
-    found: dict[str, Option] = {}
+    best_of_way: dict[str, Option] = {}
     for option in options:
-        found.setdefault(option[0].strategy, option)
-    return found
+        best_of_way.setdefault(option[0].strategy, option)
+    return best_of_way
 
 
 def alternatives_of(options: Sequence[Option], answer: Answer) -> Iterator[Alternative]:

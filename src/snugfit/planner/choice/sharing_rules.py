@@ -157,16 +157,16 @@ def decide(facts: Facts) -> Decision:
         strategy, advice = _last_resort(facts)
         return Decision(strategy, (*_rejections(ways, facts), advice), None, ways)
     fastest = min(way.seconds for way in fitting)
-    chosen = next(way for way in fitting if way.seconds <= CLOSE * fastest)
-    others = [way for way in fitting if way is not chosen]
+    choice = next(way for way in fitting if way.seconds <= CLOSE * fastest)
+    others = [way for way in fitting if way is not choice]
     return Decision(
-        chosen.strategy,
+        choice.strategy,
         (
             *_rejections(ways, facts),
-            _chosen(chosen, facts),
-            *(_slower(way, chosen) for way in others),
+            _why_chosen(choice, facts),
+            *(_slower(way, choice) for way in others),
         ),
-        chosen,
+        choice,
         ways,
         tuple(fitting),
     )
@@ -224,7 +224,7 @@ def _parts(facts: Facts) -> str:
     )
 
 
-def _chosen(way: Way, facts: Facts) -> str:
+def _why_chosen(way: Way, facts: Facts) -> str:
     fits = f"{way.strategy}: {format_bytes(way.bytes)} of {format_bytes(facts.device_memory)} on a device"
     if way.host_bytes:
         there = "" if facts.host_memory is None else f"{format_bytes(facts.host_memory)} of "
@@ -249,11 +249,11 @@ def _links(way: Way, facts: Facts) -> str:
     return " and ".join(dict.fromkeys(names))
 
 
-def _slower(way: Way, chosen: Way) -> str:
-    times = f"{brief_seconds(way.seconds)} an update, against {brief_seconds(chosen.seconds)}"
+def _slower(way: Way, choice: Way) -> str:
+    times = f"{brief_seconds(way.seconds)} an update, against {brief_seconds(choice.seconds)}"
     without = ", and the optimizer's on the host besides" if way.host_bytes else ""
-    if way.seconds <= CLOSE * chosen.seconds:
-        return f"{way.strategy} fits too and is no faster: {times}{without}. {chosen.strategy} is simpler."
+    if way.seconds <= CLOSE * choice.seconds:
+        return f"{way.strategy} fits too and is no faster: {times}{without}. {choice.strategy} is simpler."
     return f"{way.strategy} fits too and takes {times}{without}."
 
 

@@ -89,14 +89,14 @@ class AllocatorSettings(NamedTuple):
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what a plan says of settings that are not torch's defaults."""
-        said = []
+        notes = []
         if self.expandable_segments:
-            said.append("Memory is reserved in expandable segments, as PYTORCH_ALLOC_CONF says.")
+            notes.append("Memory is reserved in expandable segments, as PYTORCH_ALLOC_CONF says.")
         if self.others:
-            said.append(
+            notes.append(
                 f"PYTORCH_ALLOC_CONF sets {', '.join(self.others)}, which the planner does not replay: more or less memory may be reserved."
             )
-        return tuple(said)
+        return tuple(notes)
 
 
 def reserved_bytes(
@@ -128,14 +128,14 @@ def replay(
     allocator = (_Expandable if expandable_segments else _Segments)(capacity)
     blocks: dict[int, Block] = {}
     requested = peak_requested = peak_allocated = peak_reserved = idle_at_peak = 0
-    refused = None
+    refusal = None
     for event, (number, size) in enumerate(changes):
         if size > 0:
-            found = allocator.allocate(size)
-            if found is None:
-                refused = Refusal(size, allocator.allocated, allocator.reserved, event)
+            block = allocator.allocate(size)
+            if block is None:
+                refusal = Refusal(size, allocator.allocated, allocator.reserved, event)
                 break
-            blocks[number] = found
+            blocks[number] = block
             requested += size
             peak_requested = max(peak_requested, requested)
             peak_allocated = max(peak_allocated, allocator.allocated)
@@ -154,7 +154,7 @@ def replay(
         allocator.reserved,
         idle_at_peak,
         allocator.retries,
-        refused,
+        refusal,
     )
 
 

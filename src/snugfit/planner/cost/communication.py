@@ -54,8 +54,8 @@ def communicator_bytes(devices: int, link: Link) -> int:
     """Return bytes of a device that NCCL takes for a communicator of so many, which are joined by `link`."""
     if devices == 1:
         return 0
-    found = _OF_TWO if devices == 2 else _OF_MORE
-    return found if link.name.startswith("nvlink") else round(found * _SLOW_SHARE)
+    size = _OF_TWO if devices == 2 else _OF_MORE
+    return size if link.name.startswith("nvlink") else round(size * _SLOW_SHARE)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def data_parallel(work: Work, cluster: Cluster) -> Exchange:
         return NOTHING
     buckets = math.ceil(work.gradients / BUCKET_BYTES)
     each = _all_reduce_of(cluster, work.gradients / buckets)
-    return _beside(each, work.backward, buckets)
+    return _hidden_behind(each, work.backward, buckets)
 
 
 def fully_sharded(work: Work, cluster: Cluster, *, reshard: bool, copy: float = 0.0) -> Exchange:
@@ -170,17 +170,17 @@ def _block_seconds(work: Work, world: int, link: Link, copy: float) -> tuple[flo
 
 def _sharded(work: Work, gather: float, scatter: float, *, reshard: bool, last: float) -> Exchange:
     """Return the exchange of all micro-batches; `last` seconds a block are spent on another link, in the last backward."""
-    forward = _beside(gather, work.forward, work.blocks)
+    forward = _hidden_behind(gather, work.forward, work.blocks)
     within = scatter + gather if reshard else scatter
     total = NOTHING
     for number in range(work.micro_batches):
         if reshard or number == 0:
             total += forward
         across = last if number == work.micro_batches - 1 else 0.0
-        total += _beside(max(within, across), work.backward, work.blocks)
+        total += _hidden_behind(max(within, across), work.backward, work.blocks)
     return total
 
 
-def _beside(each: float, compute: float, pieces: int) -> Exchange:
+def _hidden_behind(each: float, compute: float, pieces: int) -> Exchange:
     """Return an exchange in `pieces` of `each` seconds, one of which runs beside nothing, the others beside an equal part of `compute` each."""
     return Exchange(pieces * each, each + (pieces - 1) * max(0.0, each - compute / pieces))

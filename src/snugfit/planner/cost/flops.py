@@ -103,11 +103,11 @@ def _with_all_heads(func: Any, args: Sequence[Any]) -> list[Any]:
     """
     names = [argument.name for argument in func._schema.arguments]
     query, *places = (names.index(name) for name in ("query", "key", "value"))
-    found = list(args)
+    shapes = list(args)
     for place in places:
         batch, _, *rest = args[place].shape
-        found[place] = torch.Size((batch, args[query].shape[1], *rest))
-    return found
+        shapes[place] = torch.Size((batch, args[query].shape[1], *rest))
+    return shapes
 
 
 def _is_causal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

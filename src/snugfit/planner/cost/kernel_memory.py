@@ -69,11 +69,11 @@ def _uncollected() -> Iterator[None]:
 
 def _changes(roots: Any) -> Iterator[int]:
     """Yield bytes of each allocation, negative where they are given back, in the order of time."""
-    found: list[tuple[int, int]] = []
+    changes: list[tuple[int, int]] = []
     waiting = list(roots)
     while waiting:
         event = waiting.pop()
         if event.tag == torch._C._profiler._EventType.Allocation:
-            found.append((event.start_time_ns, event.extra_fields.alloc_size))
+            changes.append((event.start_time_ns, event.extra_fields.alloc_size))
         waiting.extend(event.children)
-    return (size for _, size in sorted(found, key=lambda each: each[0]))
+    return (size for _, size in sorted(changes, key=lambda each: each[0]))

@@ -25,17 +25,17 @@ class OpCosts(NamedTuple):
     page_bytes: int = 0
 
 
-def op_costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> OpCosts:
-    """Return what an operator costs that took `args` and `kwargs`, and gave `found`."""
-    read, written = read_written(func, args, kwargs, found)
-    device = op_device(args, kwargs, found)
+def op_costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> OpCosts:
+    """Return what an operator costs that took `args` and `kwargs`, and gave `result`."""
+    read, written = read_written(func, args, kwargs, result)
+    device = op_device(args, kwargs, result)
     return OpCosts(
         device,
-        compute_dtype(func, args, kwargs, found),
-        flops_of(func, args, kwargs, found),
+        compute_dtype(func, args, kwargs, result),
+        flops_of(func, args, kwargs, result),
         read,
         written,
-        workspace_bytes(func, args, kwargs, found),
+        workspace_bytes(func, args, kwargs, result),
         page_bytes(func, args, kwargs, device),
     )
 
@@ -67,8 +67,8 @@ def compute_dtype(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
         return given[0].dtype
     tensors = distinct(out) or given
     floating = (t.dtype for t in tensors if t.dtype.is_floating_point)
-    found: torch.dtype = next(floating, tensors[0].dtype if tensors else torch.float32)
-    return found
+    computed_in: torch.dtype = next(floating, tensors[0].dtype if tensors else torch.float32)
+    return computed_in
 
 
 def op_device(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> str:

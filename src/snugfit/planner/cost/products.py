@@ -50,7 +50,7 @@ def _packed(layout: str, sizes: Sequence[int]) -> int:
     """
     table = _table()
     axis, threads = table["sizes"], min(torch.get_num_threads(), len(table["threads"]))
-    found = table["threads"][threads - 1][layout]
+    measured = table["threads"][threads - 1][layout]
     corners = [(0, 1.0)]
     for size in sizes:
         place = min(max(bisect_right(axis, size) - 1, 0), len(axis) - 2)
@@ -61,10 +61,10 @@ def _packed(layout: str, sizes: Sequence[int]) -> int:
             for number, weight in corners
             for step, part in ((0, 1 - share), (1, share))
         ]
-    return round(math.exp(sum(weight * math.log(found[number] + 1) for number, weight in corners))) - 1
+    return round(math.exp(sum(weight * math.log(measured[number] + 1) for number, weight in corners))) - 1
 
 
 @cache
 def _table() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resources.files(__package__) / "workspace.json").read_text())
-    return found
+    table: dict[str, Any] = json.loads((resources.files(__package__) / "workspace.json").read_text())
+    return table

@@ -174,7 +174,7 @@ def _gru_cell(
 
 
 def _gru_cell_backward(
-    _mode: Any, _func: Any, gradient: Tensor, _kept: Tensor, biased: bool
+    _mode: Any, _func: Any, gradient: Tensor, _saved: Tensor, biased: bool
 ) -> tuple[Any, ...]:
     rows, width = gradient.shape
     bias = [gradient.new_empty(3 * width) if biased else None for _ in range(2)]

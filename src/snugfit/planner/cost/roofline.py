@@ -100,9 +100,9 @@ def combined(costs: Costs, device: Device, overlap: bool = False) -> float:
     Args:
         overlap: whether copies over the link run beside the operators, as streaming does, and not between them.
     """
-    busy, link, beside, waiting, pages = map(float, costs)
+    busy, link, on_host, waiting, pages = map(float, costs)
     busy = max(busy, link) if overlap else busy + link
-    return beside + pages + (busy + waiting if device.kind == "cpu" else max(busy, waiting))
+    return on_host + pages + (busy + waiting if device.kind == "cpu" else max(busy, waiting))
 
 
 def update_seconds(
@@ -159,18 +159,18 @@ def _computed_in(op: Op, device: Device, tf32: bool) -> str:
 
 def _flop_rate(op: Op, device: Device, tf32: bool) -> float:
     kind = op_class(op.name)
-    found = _computed_in(op, device, tf32)
+    dtype = _computed_in(op, device, tf32)
     for name in (operator(op.name), kind):
-        measured = device.rate(f"{name}.{found}", op.flops)
+        measured = device.rate(f"{name}.{dtype}", op.flops)
         if measured is not None:
             return measured
-    if found not in device.flops:
+    if dtype not in device.flops:
         raise SettingError(
             "numerics",
-            f"{device.name} has no {found} arithmetic, in which '{op.name}' would run",
+            f"{device.name} has no {dtype} arithmetic, in which '{op.name}' would run",
             f"Choose one that it has: {', '.join(sorted(device.flops))}.",
         )
-    return device.flops[found] * device.efficiency[kind]
+    return device.flops[dtype] * device.efficiency[kind]
 
 
 def traffic_seconds(name: str, read: int, written: int, device: Device, copied: int = 0) -> float:

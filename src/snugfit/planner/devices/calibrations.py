@@ -33,17 +33,17 @@ def store(device: Device) -> Path:
 def stored(device: Device) -> Device | None:
     """Return the calibration of this device on this machine; None where there is none. Memory and links are the given device's."""
     path = _calibrations()
-    found = _read(path).get(_key(device)) if path.exists() else None
-    if found is None:
+    entry = _read(path).get(_key(device)) if path.exists() else None
+    if entry is None:
         return None
     try:
         rates = {
-            name: tuple((float(x), float(y)) for x, y in curve) for name, curve in found["rates"].items()
+            name: tuple((float(x), float(y)) for x, y in curve) for name, curve in entry["rates"].items()
         }
-        link = Link(**found["host_link"])
+        link = Link(**entry["host_link"])
         host = ("host", "view", "mode", "hook", "update")
         plain = ("flops", "bandwidth", "efficiency", "reach", "launch", *host)
-        measured = {name: found[name] for name in plain}
+        measured = {name: entry[name] for name in plain}
     except (KeyError, TypeError, ValueError) as error:
         raise SettingError(
             path, f"the calibration of {device.name} cannot be used ({error!r})", "Delete the file."
@@ -69,9 +69,9 @@ def _key(device: Device) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = parse_json(path.read_text())
+        content: dict[str, Any] = parse_json(path.read_text())
     except ValueError as error:
         raise SettingError(
             path, f"the stored calibration cannot be read ({error})", "Delete the file."
         ) from error
-    return found
+    return content

@@ -255,5 +255,5 @@ def _host_bytes() -> int:
     """Return the machine's memory, or a container's limit if that is less."""
     physical = machine_bytes()
     limit = Path("/sys/fs/cgroup/memory.max")
-    said = limit.read_text().strip() if limit.exists() else "max"
-    return physical if said == "max" else min(physical, int(said))
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return physical if text == "max" else min(physical, int(text))

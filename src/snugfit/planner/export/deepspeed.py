@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snugfit.planner.export.exported_plan import ExportedPlan, Strategy
-from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, beside, of, planned
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, file_of_left_out, of, planned
 
 _HOST = {"device": "cpu", "pin_memory": True}
 _OFFLOAD_OPTIMIZER = "zero_optimization.offload_optimizer"
@@ -180,7 +180,7 @@ def _write(keys: Mapping[str, Any], left_out: tuple[str, ...]) -> tuple[tuple[st
     zero = values["zero_optimization"]
     needed = [stage for key, stage in _LEAST_STAGE.items() if _holds(values, key)]
     values["zero_optimization"] = {**zero, "stage": max([zero["stage"], *needed])}
-    return (("deepspeed.json", json.dumps(values, indent=2) + "\n"), *beside("deepspeed", left_out))
+    return (("deepspeed.json", json.dumps(values, indent=2) + "\n"), *file_of_left_out("deepspeed", left_out))
 
 
 def _holds(values: Mapping[str, Any], key: str) -> bool:

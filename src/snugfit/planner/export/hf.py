@@ -11,7 +11,7 @@ from fnmatch import translate
 from typing import Any
 
 from snugfit.planner.export.exported_plan import ExportedPlan
-from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, beside, of, planned
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, file_of_left_out, of, planned
 
 _FILES = {"args": "training_args.json", "lora": "lora.json", "quantization": "quantization.json"}
 """The first part of each key says which file it is in."""
@@ -280,7 +280,7 @@ def _notes(plan: ExportedPlan) -> Iterable[str]:
 
 def _write(keys: Mapping[str, Any], left_out: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     files = tuple((_FILES[part], json.dumps(values, indent=2) + "\n") for part, values in keys.items())
-    return files + beside("hf", left_out)
+    return files + file_of_left_out("hf", left_out)
 
 
 _OWN = "the Trainer has none; make it yourself and give it as Trainer(optimizers=(optimizer, scheduler))."

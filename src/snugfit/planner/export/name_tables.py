@@ -99,15 +99,15 @@ class Tool:
             if isinstance(rule, str):
                 left_out.append(f"{_written(asked)}: {rule}")
                 continue
-            found = {key: _value(value, plan, asked) for key, value in rule.keys.items()}
-            taken = [key for key, value in found.items() if key in owners and keys[key] != value]
+            values = {key: _value(value, plan, asked) for key, value in rule.keys.items()}
+            taken = [key for key, value in values.items() if key in owners and keys[key] != value]
             if taken:
                 left_out.append(
                     f"{_written(asked)}: {taken[0]} is taken by {owners[taken[0]]}, and holds one."
                 )
                 continue
-            keys |= found
-            owners |= dict.fromkeys(found, asked.name)
+            keys |= values
+            owners |= dict.fromkeys(values, asked.name)
             left_out += _differences(rule, asked)
         return Exported(self.name, self.write(nested(keys), tuple(left_out)), tuple(left_out))
 
@@ -134,7 +134,7 @@ def commented(left_out: Iterable[str]) -> str:
     return "\n".join(["# Not carried, or not the same there:", *lines]) + "\n" if lines else ""
 
 
-def beside(tool: str, left_out: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def file_of_left_out(tool: str, left_out: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return what is left out as a file of the tool's own, for formats without comments; none where nothing is."""
     return ((f"{tool}_left_out.txt", "\n".join(left_out) + "\n"),) if left_out else ()
 

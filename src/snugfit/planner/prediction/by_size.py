@@ -28,7 +28,7 @@ class BySize:
     tell: Callable[[Run, int], Prediction]
     passes: Callable[[int], int]
     _runs: dict[int, Run] = field(default_factory=dict)
-    _found: dict[int, Prediction] = field(default_factory=dict)
+    _by_size: dict[int, Prediction] = field(default_factory=dict)
 
     def traced(self, size: int) -> Prediction:
         """Return what micro-batches of this size need, run once.
@@ -36,17 +36,17 @@ class BySize:
         Raises:
             UserError: the model, the techniques or the settings cannot be run.
         """
-        if size not in self._found:
+        if size not in self._by_size:
             run = self.run(size)
-            self._found[size] = self.tell(run, size)
+            self._by_size[size] = self.tell(run, size)
             if self.passes(size) > 1:  # a window that is taken whole meets no gradients
                 self._runs[size] = run
-        return self._found[size]
+        return self._by_size[size]
 
     def between(self, size: int) -> Prediction | None:
         """Return what micro-batches of this size need, by those around them that were run; None where that cannot be told."""
-        if size in self._found:
-            return self._found[size]
+        if size in self._by_size:
+            return self._by_size[size]
         low = max((each for each in self._runs if each < size), default=None)
         high = min((each for each in self._runs if each > size), default=None)
         if low is None or high is None:

@@ -52,7 +52,7 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
     lists: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         lists.setdefault(name.rpartition(".")[0], []).append(number)
-    found: list[Blocks] = []
+    candidates: list[Blocks] = []
     for name, numbers in lists.items():
         if len(numbers) < 2 * _FEWEST or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
             continue
@@ -61,8 +61,10 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
         kinds = [_kind(block, own) for block in blocks]
         pattern = _pattern(kinds)
         if pattern is not None:
-            found.append(Blocks(name, len(blocks), *pattern, numbers[0]))
-    return max((each for each in found if deeper or each.long), key=lambda each: each.count, default=None)
+            candidates.append(Blocks(name, len(blocks), *pattern, numbers[0]))
+    return max(
+        (each for each in candidates if deeper or each.long), key=lambda each: each.count, default=None
+    )
 
 
 def shortened(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
@@ -138,7 +140,7 @@ def _pattern(kinds: list[Hashable]) -> tuple[int, int] | None:
 
 def _numbered(blocks: list[nn.Module]) -> set[tuple[str, str]]:
     """Attributes that hold a block's own number, each as the name of the module in the block, and its own."""
-    found: set[tuple[str, str]] | None = None
+    attributes: set[tuple[str, str]] | None = None
     for place, block in enumerate(blocks):
         own = {
             (name, key)
@@ -146,13 +148,13 @@ def _numbered(blocks: list[nn.Module]) -> set[tuple[str, str]]:
             for key, value in vars(module).items()
             if type(value) is int and value == place
         }
-        found = own if found is None else found & own
-    return found or set()
+        attributes = own if attributes is None else attributes & own
+    return attributes or set()
 
 
 def _kind(block: nn.Module, numbered: set[tuple[str, str]]) -> Hashable:
     """Return what a block is, apart from its weights and its own number."""
-    found: list[Hashable] = []
+    parts: list[Hashable] = []
     for name, module in block.named_modules():
         plain = tuple(
             (key, value)
@@ -161,5 +163,5 @@ def _kind(block: nn.Module, numbered: set[tuple[str, str]]) -> Hashable:
         )
         held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         tensors = tuple((key, each.shape, each.dtype, each.requires_grad) for key, each in held)
-        found.append((name, type(module), plain, tensors))
-    return tuple(found)
+        parts.append((name, type(module), plain, tensors))
+    return tuple(parts)

@@ -48,9 +48,9 @@ class Axis:
 
     def number(self, key: Key) -> int:
         """Return which one a piece belongs to, from 0; below 0 for none of them."""
-        found: int = getattr(key, self.along)
-        within = self.start <= found < self.start + self.wanted
-        return found - self.start if within else -1
+        place: int = getattr(key, self.along)
+        within = self.start <= place < self.start + self.wanted
+        return place - self.start if within else -1
 
     def moved(self, key: Key, by: int) -> Key:
         """Return the key of the piece so many further on."""
@@ -69,10 +69,10 @@ def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> lis
     own = {piece.key: piece for piece in base}
 
     def counterpart(key: Key) -> Segment:
-        found = own.get(key if axis.number(key) < tail else axis.moved(key, -axis.period))
-        if found is None:
+        segment = own.get(key if axis.number(key) < tail else axis.moved(key, -axis.period))
+        if segment is None:
             raise NotLinear(f"a run of one more {axis.along} has a piece that the other one lacks: {key}")
-        return found
+        return segment
 
     ends = [piece for piece in more if not axis.heads <= axis.number(piece.key) < tail]
     if len(own) != len(base) or len(ends) != len(base):
@@ -81,13 +81,13 @@ def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> lis
         )
     grown = {piece.key: _carried(counterpart(piece.key), piece, axis.inserted) for piece in ends}
     longer = {piece.key: piece for piece in more}
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for inside, run in groupby(more, key=lambda piece: axis.heads <= axis.number(piece.key) < tail):
         if inside:
-            found += _between(list(run), grown, longer, axis)
+            segments += _between(list(run), grown, longer, axis)
         else:
-            found += [_at_its_place(grown[piece.key], axis, tail) for piece in run]
-    return found
+            segments += [_at_its_place(grown[piece.key], axis, tail) for piece in run]
+    return segments
 
 
 def _renumbered(piece: Segment, axis: Axis, count: int) -> Segment:

@@ -80,7 +80,7 @@ def measure(subject: Subject, plan: Plan, techniques: Sequence[Technique], machi
     sizes = (least, 2 * least)
     # all rows of the window lie on the device, of which two micro-batches were measured
     further = (rows - min(count, 2) * size) * sum(each.nbytes for each in leaves(subject.window.data)) // rows
-    peak = Forecast(sizes, (low.history, high.history)).at(size) + high.beside + max(0, further)
+    peak = Forecast(sizes, (low.history, high.history)).at(size) + high.workspace + max(0, further)
     host = Forecast(sizes, (low.host, high.host)).at(size)
     seconds = count * carried(low.pass_seconds, high.pass_seconds) + high.other_seconds
     flops = round(count * carried(low.flops, high.flops))
@@ -124,7 +124,7 @@ class _Measured:
 
     history: list[int]
     host: list[int]
-    beside: int
+    workspace: int
     reserved: float
     weights: int
     states: int
@@ -169,7 +169,7 @@ def _measured(
     return _Measured(
         history=history,
         host=[now + on_host for now in host.history[begin_host:]],
-        beside=max(0, most - max(history)),
+        workspace=max(0, most - max(history)),
         reserved=torch.accelerator.max_memory_reserved(device) / (before + most) if counted else 1.0,
         weights=_bytes([*step.model.parameters(), *step.model.buffers()]),
         states=_bytes(leaves(step.optimizer.state_dict()["state"])),

@@ -16,7 +16,7 @@ from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Segment
 from snugfit.system.malloc import resident_bytes
 
-_BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
+_OUTSIDE_UPDATES = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 """Phases that are no part of an update."""
 
 _WITHOUT_PAGES = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
@@ -64,7 +64,7 @@ def prediction_of(
     counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
     if not arriving:
         counted = [each for each in counted if each.key.phase is not Phase.SETUP]
-    update = [each for each in counted if each.key.update == 0 and each.key.phase not in _BESIDE]
+    update = [each for each in counted if each.key.update == 0 and each.key.phase not in _OUTSIDE_UPDATES]
     copied = _input_bytes(subject, micro_batch)
     first = [_in_first_window(each, copied) for each in update if each.key.phase in _PASSES]
     peak = max([*counted, *first], key=lambda each: each.bytes)

@@ -27,7 +27,7 @@ from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.trace.dry_run import Subject, dry_run
-from snugfit.planner.trace.operator_cache import Remembered
+from snugfit.planner.trace.operator_cache import OperatorCache
 from snugfit.planner.trace.segments import cut
 from snugfit.strategies.base import Strategy
 from snugfit.system.second_process import SecondProcess
@@ -57,7 +57,7 @@ class Planner:
     fixed_micro_batch: bool = field(init=False)
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
-    _remembered: Remembered = field(default_factory=Remembered, init=False)
+    _operators: OperatorCache = field(default_factory=OperatorCache, init=False)
     _costs: dict[bool, Callable[[Op], Costs]] = field(default_factory=dict, init=False)  # by whether in tf32
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
     second: SecondProcess | None = field(default=None, init=False)  # that runs what `run` does
@@ -184,15 +184,15 @@ class Planner:
         one, two = self._run_two(plan, techniques, (base, base + period), micro_batches)
         if check and wanted > base + 2 * period:
             three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
-            told = stretch(
+            stretched = stretch(
                 one.segments, two.segments, Axis("block", base, base + 2 * period, period, blocks.start)
             )
-            if [(each.key, each.bytes) for each in told] != [
+            if [(each.key, each.bytes) for each in stretched] != [
                 (each.key, each.bytes) for each in three.segments
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
-        found = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
-        return replace(two, segments=found)
+        segments = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
+        return replace(two, segments=segments)
 
     def _run_two(
         self,
@@ -208,9 +208,9 @@ class Planner:
             try:
                 self._run_once(plan, techniques, depths[0], micro_batches)
             finally:
-                found = self.second.answer()
-            if found is not None:
-                self._runs[other] = found
+                run = self.second.answer()
+            if run is not None:
+                self._runs[other] = run
         return (self._run_once(plan, techniques, depth, micro_batches) for depth in depths)
 
     def _run_once(
@@ -236,7 +236,7 @@ class Planner:
                 techniques,
                 micro_batches=micro_batches,
                 strategy=strategy,
-                remembered=self._remembered,
+                cache=self._operators,
             )
         if tf32 not in self._costs:
             self._costs[tf32] = pricing(machine.device, machine.host, tf32)
@@ -262,5 +262,7 @@ class Planner:
         """Return how much the allocator takes of the device for each byte that is allocated."""
         if self.machine.type == "cpu":
             return 1.0
-        found = reserved_bytes(trace, self.machine.type, expandable_segments=self.machine.expandable_segments)
-        return found.peak_reserved / max(1, found.peak_requested)
+        replayed = reserved_bytes(
+            trace, self.machine.type, expandable_segments=self.machine.expandable_segments
+        )
+        return replayed.peak_reserved / max(1, replayed.peak_requested)

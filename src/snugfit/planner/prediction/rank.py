@@ -73,30 +73,30 @@ class Rank(Planner):
         in_parts = self.way != "ddp" and self.subject.from_files
         in_parts = in_parts and not any(each.reads_weights for each in techniques)
         arriving = not (in_parts or self.subject.loaded_so(techniques))
-        found = prediction_of(
+        prediction = prediction_of(
             run, self.subject, self.machine, exact, arriving, micro_batch=self.micro_batch(plan)
         )
         exchange = self._exchange(run, plan)
-        seconds = found.seconds_per_update + exchange.exposed
-        slower = found.seconds_per_update / seconds
+        seconds = prediction.seconds_per_update + exchange.exposed
+        slower = prediction.seconds_per_update / seconds
         total, lengths = self.subject.total_updates, self.window.lengths
         waits = (
             f"{brief_seconds(exchange.seconds)} an update to exchange weights and gradients, by what links of that name reach, "
             f"{brief_seconds(exchange.exposed)} of them waited for"
         )
         return replace(
-            found,
-            reserved_bytes=found.reserved_bytes + self.exchange_bytes,
-            host_peak_bytes=self._on_node(found, run),
+            prediction,
+            reserved_bytes=prediction.reserved_bytes + self.exchange_bytes,
+            host_peak_bytes=self._on_node(prediction, run),
             seconds_per_update=seconds,
             seconds_total=None if total is None else seconds * total,
             tokens_per_second=None if lengths is None else sum(lengths) / seconds,
             examples_per_second=self.window.rows / seconds,
-            share_of_peak=found.share_of_peak * slower,
+            share_of_peak=prediction.share_of_peak * slower,
             confidence={
-                **found.confidence,
-                "memory": f"{found.confidence['memory']}{self._said_of_exchange()}",
-                "time": f"{found.confidence['time']}; {waits}",
+                **prediction.confidence,
+                "memory": f"{prediction.confidence['memory']}{self._said_of_exchange()}",
+                "time": f"{prediction.confidence['time']}; {waits}",
             },
         )
 
@@ -120,9 +120,9 @@ class Rank(Planner):
         taken = self.exchange_bytes
         return f"; {format_bytes(taken)} for NCCL, predicted from what others measured" if taken else ""
 
-    def _on_node(self, found: Prediction, run: Run) -> int:
+    def _on_node(self, prediction: Prediction, run: Run) -> int:
         """Return bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""
-        own = found.host_peak_bytes
+        own = prediction.host_peak_bytes
         if self.way != "ddp" or self.subject.job.checkpoint.save == "sync":
             return self.cluster.devices * own
         before = list(takewhile(lambda each: each.key.phase is not Phase.SAVE, run.segments))

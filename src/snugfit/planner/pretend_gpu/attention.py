@@ -136,9 +136,9 @@ class Attention:
 
 def _order(capability: tuple[int, int]) -> tuple[SDPBackend, ...]:
     """Return the kernels as torch tries them: as it was told, else cuDNN's first on Hopper and the first Blackwells."""
-    told = [int(number) for number in torch._C._get_sdp_priority_order()]
+    priorities = [int(number) for number in torch._C._get_sdp_priority_order()]
     known = {int(backend.value): backend for backend in _DEFAULT_ORDER}
-    order = tuple(known[number] for number in told if number in known)
+    order = tuple(known[number] for number in priorities if number in known)
     last = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
     if order == _DEFAULT_ORDER and capability[0] in (9, 10) and not last:
         return (
@@ -170,10 +170,10 @@ def kernels_of(capability: tuple[int, int]) -> Iterator[None]:
         call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability)
         return int(call.kernel().value)
 
-    chosen = {torch.ops.aten._fused_sdp_choice.default: choice}
+    replacement = {torch.ops.aten._fused_sdp_choice.default: choice}
     FakeTensorMode.cache_clear()  # it may hold what another device would pick
     try:
-        with mock.patch.dict(fake_impls.op_implementations_dict, chosen):
+        with mock.patch.dict(fake_impls.op_implementations_dict, replacement):
             yield
     finally:
         FakeTensorMode.cache_clear()

@@ -190,14 +190,14 @@ class _Table:
             words[before + layout[name]] = address
             if name.startswith("~"):  # a destructor has two places
                 words[before + layout[name] + 1] = address
-        _kept.append(words)
+        _alive.append(words)
         self.functions = ctypes.addressof(words) + 8 * before
         instance = ctypes.c_uint64(self.functions)
-        _kept.append(instance)
+        _alive.append(instance)
         self.instance = ctypes.addressof(instance)
 
 
-_kept: list[object] = []
+_alive: list[object] = []
 """Memory that threads of autograd may still read: never given back."""
 
 
@@ -205,13 +205,13 @@ def _executable(code: Mapping[str, bytes]) -> dict[str, int]:
     """Return the addresses of the pieces of code, in memory that may be run."""
     room = 32
     memory = mmap.mmap(-1, room * len(code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    _kept.append(memory)
+    _alive.append(memory)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    found = {}
+    addresses = {}
     for number, (name, piece) in enumerate(code.items()):
         memory[room * number : room * number + len(piece)] = piece
-        found[name] = start + room * number
-    return found
+        addresses[name] = start + room * number
+    return addresses
 
 
 def _word(address: int) -> ctypes.c_uint64:
@@ -243,19 +243,19 @@ def _hooks_layout() -> dict[str, int]:
 
 def _layout(names: list[str]) -> dict[str, int]:
     """Return the place of each function in a table; a destructor takes two."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     place = 0
     for name in names:
-        found[name] = place
+        places[name] = place
         place += 2 if name.startswith("~") else 1
-    return found
+    return places
 
 
 def _virtual(header: str, name: str) -> list[str]:
     """Return the virtual functions that a struct of a header of torch declares, in order."""
     text = (Path(torch.__file__).parent / "include" / header).read_text()
     text = re.sub(r"//[^\n]*|/\*.*?\*/|#ifdef USE_ROCM.*?#endif", "", text, flags=re.DOTALL)
-    found = re.search(rf"struct \w+ {name}\b.*?\n}};", text, flags=re.DOTALL)
-    if found is None:
+    struct = re.search(rf"struct \w+ {name}\b.*?\n}};", text, flags=re.DOTALL)
+    if struct is None:
         raise ValueError(f"{header} lacks {name}")
-    return re.findall(r"\bvirtual\s[^;{]*?(~?\w+)\s*\(", found.group())
+    return re.findall(r"\bvirtual\s[^;{]*?(~?\w+)\s*\(", struct.group())

@@ -25,7 +25,7 @@ from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.fake_ranks import shards_followed
 from snugfit.planner.trace.fake_tensors import BareOptimizer, fake_, fake_batch
 from snugfit.planner.trace.known_values import KnownValues
-from snugfit.planner.trace.operator_cache import Remembered
+from snugfit.planner.trace.operator_cache import OperatorCache
 from snugfit.planner.trace.patches import as_real
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.planner.trace.untraceable import explaining
@@ -84,26 +84,26 @@ def dry_run(
     *,
     micro_batches: int | None = None,
     strategy: Strategy | None = None,
-    remembered: Remembered | None = None,
+    cache: OperatorCache | None = None,
 ) -> Trace:
     """Return an update, one as it is at the end of the run where that is another, and an evaluation, recorded.
 
     Args:
         micro_batches: how many of them an update is to have; by default those of the window.
         strategy: of one among several devices, within `several.fake_ranks`; the window is its share.
-        remembered: what operators gave in dry runs before, which is added to.
+        cache: what operators gave in dry runs before, which is added to.
     Raises:
         UserError: the model, the techniques or the settings cannot be run.
         Untraceable: the model asks for numbers that are not there.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
-    recorder = Recorder(values, remembered, shortens=True)
+    recorder = Recorder(values, cache, shortens=True)
     model = fake_(subject.model(), mode, "cpu")
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
-    several = nullcontext() if strategy is None else shards_followed(recorder.resized)
-    with explaining(), as_real(), several, _own_garbage(), deterministic(plan.deterministic), mode:
+    sharding = nullcontext() if strategy is None else shards_followed(recorder.resized)
+    with explaining(), as_real(), sharding, _own_garbage(), deterministic(plan.deterministic), mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
@@ -123,11 +123,11 @@ def dry_run(
             recorder.holds(saving, Role.AVERAGES)
             batch = fake_batch(whole, mode, values)
             recorder.holds(leaves(batch.data), Role.INPUTS)
-            with gradients_told(step, recorder) as reached, recorder:
+            with gradients_told(step, recorder) as with_gradient, recorder:
                 step(batch)
             tell(step, recorder)
             # of what the loss does not depend on, a run has no gradient, and nothing of it in the optimizer
-            recorder.lacks(number for each in primed if each not in reached for number in primed[each])
+            recorder.lacks(number for each in primed if each not in with_gradient for number in primed[each])
             del batch
         if subject.evaluation is not None:
             batch = fake_batch(
@@ -217,8 +217,8 @@ def longest_rows(window: Batch, rows: int) -> Batch:
         return window
     lengths = window.lengths
     with unset_fake_temporarily():
-        found = window.select([0 if lengths is None else lengths.index(max(lengths))] * rows)
-        return replace(found, data=map_tree(torch.clone, found.data))  # a view of one row holds them all
+        longest = window.select([0 if lengths is None else lengths.index(max(lengths))] * rows)
+        return replace(longest, data=map_tree(torch.clone, longest.data))  # a view of one row holds them all
 
 
 def _own(model: nn.Module) -> Iterator[Tensor]:
@@ -234,10 +234,10 @@ def _material(subject: Subject, model: nn.Module) -> Material:
 @contextmanager
 def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
     """Temporarily tell the recorder of each gradient as it becomes one; gives the parameters that got one."""
-    reached: set[nn.Parameter] = set()
+    with_gradient: set[nn.Parameter] = set()
 
     def reach(parameter: nn.Parameter) -> None:
-        reached.add(parameter)
+        with_gradient.add(parameter)
         if parameter.grad is not None:
             recorder.holds([parameter.grad], Role.GRADIENTS)
 
@@ -247,11 +247,11 @@ def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]
         if parameter.requires_grad
     ]
     try:
-        yield reached
+        yield with_gradient
     finally:
         for hook in hooks:
             hook.remove()
-        reached.update(parameter for parameter in step.parameters if parameter.grad is not None)
+        with_gradient.update(parameter for parameter in step.parameters if parameter.grad is not None)
 
 
 def tell(step: Step, recorder: Recorder) -> None:

@@ -87,9 +87,9 @@ def shards_followed(resized: Callable[[torch.UntypedStorage], None]) -> Iterator
     axis = DeviceMesh.__getitem__
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        found = resize(storage, size)
+        resized_storage = resize(storage, size)
         resized(storage)
-        return found
+        return resized_storage
 
     def getitem(mesh: DeviceMesh, names: Any) -> DeviceMesh:
         with _disable_current_modes():

@@ -105,8 +105,8 @@ class KnownValues:
     def _value(self, tensor: Tensor) -> Tensor | None:
         """Return what a tensor holds, if that is known: of one that is not fake too, such as what a model is given as a list of numbers."""
         if isinstance(tensor, FakeTensor) or tensor in self._values:
-            found: Tensor | None = self._values.get(tensor)
-            return found
+            value: Tensor | None = self._values.get(tensor)
+            return value
         return tensor if type(tensor) is Tensor and tensor.device.type == "cpu" and _worth(tensor) else None
 
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -133,20 +133,20 @@ class KnownValues:
         """Return the largest result that there may be, where the values are not known."""
         first = args[0]
         if func is _aten.nonzero.default:
-            found: Any = first.new_empty((first.numel(), first.ndim), dtype=torch.int64)
+            bound: Any = first.new_empty((first.numel(), first.ndim), dtype=torch.int64)
         elif func is _aten.masked_select.default:
-            found = first.new_empty((torch.broadcast_shapes(first.shape, args[1].shape).numel(),))
+            bound = first.new_empty((torch.broadcast_shapes(first.shape, args[1].shape).numel(),))
         elif func is _aten.index.Tensor:
-            found = _aten.index.Tensor(first, _as_places(args[1]))
+            bound = _aten.index.Tensor(first, _as_places(args[1]))
         elif func is _aten._unique2.default:
             places, counts = (
                 first.new_empty(shape, dtype=torch.int64) for shape in (first.shape, first.numel())
             )
-            found = first.new_empty(first.numel()), places, counts
+            bound = first.new_empty(first.numel()), places, counts
         else:
             return False, None
         self.bounded.append(str(func))
-        return True, found
+        return True, bound
 
     def _packed(self, padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """Return a batch of sequences without their padding, and how many of them go on at each step.
@@ -176,11 +176,11 @@ class KnownValues:
 
 def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator writes to."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for place, name in _written_places(func):
         given = args[place] if place < len(args) else kwargs.get(name)
-        found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
-    return found
+        tensors += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+    return tensors
 
 
 @functools.cache
@@ -213,13 +213,13 @@ def _of_finite(func: Any, args: tuple[Any, ...]) -> bool | None:
 
 def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
     """Return places in the stead of masks, as if every element of a mask were chosen."""
-    found: list[Tensor | None] = []
+    places: list[Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
-            found += [index.new_empty((index.numel(),), dtype=torch.int64) for _ in range(index.ndim)]
+            places += [index.new_empty((index.numel(),), dtype=torch.int64) for _ in range(index.ndim)]
         else:
-            found.append(index)
-    return found
+            places.append(index)
+    return places
 
 
 def by_places(func: Any, args: Sequence[Any]) -> bool:

@@ -21,18 +21,18 @@ def needed(kinds: Sequence[Hashable]) -> list[int]:
     """
     if not kinds:
         return []
-    chosen, last = [0], len(kinds) - 1
+    parts, last = [0], len(kinds) - 1
     seen: set[tuple[Hashable, Hashable]] = set()
-    while chosen[-1] < last:
-        here = chosen[-1]
+    while parts[-1] < last:
+        here = parts[-1]
         best = place = here + 1
         while place < last and (kinds[place - 1], kinds[place]) in seen:
             place += 1
             if kinds[place - 1] == kinds[here]:
                 best = place
         seen.add((kinds[here], kinds[best]))
-        chosen.append(best)
-    return chosen
+        parts.append(best)
+    return parts
 
 
 def counts(kinds: Sequence[Hashable], run: Sequence[int]) -> list[int]:
@@ -45,9 +45,9 @@ def counts(kinds: Sequence[Hashable], run: Sequence[int]) -> list[int]:
     """
     left = Counter(kinds)
     left.subtract(kinds[place] for place in run)
-    found = [1] * len(run)
+    numbers = [1] * len(run)
     for number, place in enumerate(run):
         alone = number == 0 and any(kinds[other] == kinds[place] for other in run[1:])
         if not alone:
-            found[number] += left.pop(kinds[place], 0)
-    return found
+            numbers[number] += left.pop(kinds[place], 0)
+    return numbers

@@ -150,8 +150,8 @@ def memory_of_failure(step: Step, attempt: Attempt, folder: Path) -> Failure:
     release_memory(step.device)  # of what the failed attempt has left
     with snapshot(step.device, folder):
         recorded, again = _run_again(step, attempt)
-    told = recorded.trace, step.device.type, "measured", recorded.modules, recorded.ran_out
-    return Failure(memory_use(*told, evaluation=attempt.doing is Doing.EVALUATION), again)
+    arguments = recorded.trace, step.device.type, "measured", recorded.modules, recorded.ran_out
+    return Failure(memory_use(*arguments, evaluation=attempt.doing is Doing.EVALUATION), again)
 
 
 def _run_again(step: Step, attempt: Attempt) -> tuple[Recorded, str]:
@@ -166,10 +166,10 @@ def _run_again(step: Step, attempt: Attempt) -> tuple[Recorded, str]:
     some, before = longest_rows(window, min(window.rows, 2 * size)), step.micro_batch
     step.micro_batch = size
     try:
-        found = record_gradients(step, some)
+        recorded = record_gradients(step, some)
     finally:
         step.micro_batch = before
-    return found, f"forward and backward of {some.rows} examples in micro-batches of {size}"
+    return recorded, f"forward and backward of {some.rows} examples in micro-batches of {size}"
 
 
 class _Point(NamedTuple):
@@ -196,7 +196,7 @@ def _live(trace: Trace, device: str) -> Bytes:
 
 
 def _points(trace: Trace, live: Bytes, wanted: AbstractSet[Phase]) -> list[_Point]:
-    totals, found = live.sum(axis=0), []
+    totals, points = live.sum(axis=0), []
     ends = [op.event for op in trace.ops[1:]] + [len(trace.events)]
     for op, end in zip(trace.ops, ends, strict=False):  # of no operators there is one end
         if op.place.update != 0 or op.place.phase not in wanted:
@@ -205,8 +205,8 @@ def _points(trace: Trace, live: Bytes, wanted: AbstractSet[Phase]) -> list[_Poin
         bytes_ = live[:, event].copy()
         # a kernel's own room stands beside what it puts out
         bytes_[_ROLES.index(Role.WORKSPACE)] += op.workspace
-        found.append(_Point(event, _segment(op), op.place.module, op.name, bytes_))
-    return found
+        points.append(_Point(event, _segment(op), op.place.module, op.name, bytes_))
+    return points
 
 
 def _segment(op: Op) -> str:
@@ -242,15 +242,15 @@ def _pieces(trace: Trace, device: str, event: int, modules: Mapping[int, str]) -
 def _spikes(points: list[_Point]) -> tuple[Spike, ...]:
     """Return the highest moment of each module in each segment, as far as it is higher than the moments beside it."""
     base = np.min([point.bytes for point in points], axis=0)
-    found: dict[tuple[str, str], _Point] = {}
+    spikes: dict[tuple[str, str], _Point] = {}
     for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
-        beside = [other.total for other in (before, after) if other is not None]
+        neighbours = [other.total for other in (before, after) if other is not None]
         key = point.segment, point.module
-        if all(point.total >= other for other in beside) and (
-            key not in found or point.total > found[key].total
+        if all(point.total >= other for other in neighbours) and (
+            key not in spikes or point.total > spikes[key].total
         ):
-            found[key] = point
-    highest = sorted(found.values(), key=lambda point: -point.total)[:MOST_SPIKES]
+            spikes[key] = point
+    highest = sorted(spikes.values(), key=lambda point: -point.total)[:MOST_SPIKES]
     return tuple(
         Spike(
             point.total,

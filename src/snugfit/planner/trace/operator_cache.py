@@ -40,13 +40,13 @@ class Call:
     Args:
         tensors: all of them, in order.
         kind: what tells it from other calls: all that a result can depend on where everything is told.
-        told: whether every tensor is fake, without a number that torch knows all the same, and everything else a plain value.
+        is_plain: whether every tensor is fake, without a number that torch knows all the same, and everything else a plain value.
     """
 
     func: Any
     tensors: list[Tensor] = field(default_factory=list)
     kind: list[Any] = field(default_factory=list)
-    told: bool = True
+    is_plain: bool = True
 
     def take(self, given: Iterable[Any]) -> None:
         """Add what is given, as deep as it is nested."""
@@ -54,12 +54,12 @@ class Call:
             of = type(each)
             if of is FakeTensor:
                 self._take_tensor(each)
-                self.told = self.told and each.constant is None
+                self.is_plain = self.is_plain and each.constant is None
             elif of in _PLAIN:
                 self.kind += (of, each)  # 1, 1.0 and True are equal, and give other types
             elif isinstance(each, Tensor):
                 self._take_tensor(each)
-                self.told = False
+                self.is_plain = False
             elif isinstance(each, torch.Generator):  # what it draws is no part of what a fake tensor is
                 self.kind += (of, each.device)
             elif isinstance(each, (list, tuple)):
@@ -67,12 +67,12 @@ class Call:
                 self.take(each)
             else:
                 self.kind.append(each if isinstance(each, Hashable) else of)
-                self.told = False
+                self.is_plain = False
 
     def _take_tensor(self, tensor: Tensor) -> None:
         strided = tensor.layout is torch.strided
         self.tensors.append(tensor)
-        self.told = self.told and strided
+        self.is_plain = self.is_plain and strided
         self.kind.append(
             (
                 tensor.shape,
@@ -131,15 +131,15 @@ class _New(NamedTuple):
 
 def _fake(mode: FakeTensorMode, plain: Tensor, device: torch.device) -> Tensor:
     """Return a fake tensor of a meta tensor, as torch makes it, for a quarter of the time."""
-    found: Any = Tensor._make_subclass(
+    fake: Any = Tensor._make_subclass(
         FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
     )
     if mode._allow_unsafe_data_ptr_access:
-        torch._C._set_warn_deprecated_on_mutable_data_ptr(found)
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
     else:
-        torch._C._set_throw_on_mutable_data_ptr(found)
-    vars(found).update(_attributes(device), fake_mode=mode)
-    return found  # type: ignore[no-any-return]
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+    vars(fake).update(_attributes(device), fake_mode=mode)
+    return fake  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -147,21 +147,21 @@ def _attributes(device: torch.device) -> dict[str, Any]:
     """Return what torch says of each new fake tensor on a device, but for its mode."""
     with torch._C._DisableTorchDispatch():
         plain = torch.empty_strided((), (), device="meta")
-    found = dict(vars(FakeTensor(FakeTensorMode(), plain, device)))
-    del found["fake_mode"]
-    return found
+    attributes = dict(vars(FakeTensor(FakeTensorMode(), plain, device)))
+    del attributes["fake_mode"]
+    return attributes
 
 
 class Result(NamedTuple):
     """The result of a call, as nested tuples and lists of how each tensor is made, and what it costs."""
 
-    found: Any
+    recipe: Any
     costs: OpCosts
 
     def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> tuple[Any, list[Tensor]]:
         """Return the same anew, and the tensors in it."""
         made: list[Tensor] = []
-        return _anew(self.found, given, mode, made), made
+        return _anew(self.recipe, given, mode, made), made
 
 
 def _anew(how: Any, given: Sequence[Tensor], mode: FakeTensorMode, made: list[Tensor]) -> Any:
@@ -174,7 +174,7 @@ def _anew(how: Any, given: Sequence[Tensor], mode: FakeTensorMode, made: list[Te
     return made[-1]
 
 
-class Remembered:
+class OperatorCache:
     """Results of calls."""
 
     def __init__(self) -> None:
@@ -182,23 +182,23 @@ class Remembered:
 
     def find(self, call: Call) -> Result | None:
         """Return the result of a call like this, if there is one."""
-        return self._results.get(tuple(call.kind)) if call.told else None
+        return self._results.get(tuple(call.kind)) if call.is_plain else None
 
     def learn(
-        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, costs: OpCosts
+        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, costs: OpCosts
     ) -> None:
         """Keep what a call has given, if it follows from its kind, and can be made as torch has made it."""
         func = call.func
-        if not call.told or func.namespace not in _PURE:
+        if not call.is_plain or func.namespace not in _PURE:
             return
         if any(tag in func.tags for tag in _BEYOND) and not by_places(func, args):
             return
-        if found is None and not call.tensors:
+        if result is None and not call.tensors:
             return  # it was called for something else than its result
         if call_of(func, args, kwargs).kind != call.kind:
             return  # it has made something else of an argument
         try:
-            self._results[tuple(call.kind)] = Result(_how(found, call.tensors), costs)
+            self._results[tuple(call.kind)] = Result(_how(result, call.tensors), costs)
         except _NotTold:
             return
 
@@ -207,27 +207,27 @@ class _NotTold(Exception):
     """A result that cannot be made again from what is known of it."""
 
 
-def _how(found: Any, given: Sequence[Tensor]) -> Any:
+def _how(result: Any, given: Sequence[Tensor]) -> Any:
     """Return how each tensor of a result is made."""
-    if found is None:
+    if result is None:
         return None
-    if type(found) in (list, tuple):
-        new = [each for each in found if isinstance(each, Tensor)]
-        parts = type(found)([_how(each, given) for each in found])
+    if type(result) in (list, tuple):
+        new = [each for each in result if isinstance(each, Tensor)]
+        parts = type(result)([_how(each, given) for each in result])
         if len({each.untyped_storage()._cdata for each in new}) < len(new) and any(
             isinstance(part, _New) and part.on is None for part in parts
         ):
             raise _NotTold  # results that share memory of their own
         return parts
-    if type(found) is not FakeTensor or found.constant is not None or found.layout is not torch.strided:
+    if type(result) is not FakeTensor or result.constant is not None or result.layout is not torch.strided:
         raise _NotTold
-    storage = found.untyped_storage()._cdata
+    storage = result.untyped_storage()._cdata
     for place, each in enumerate(given):
-        if each is found:
+        if each is result:
             return _Given(place)
     on = next((place for place, each in enumerate(given) if each.untyped_storage()._cdata == storage), None)
-    how = _New(found.shape, found.stride(), int(found.storage_offset()), found.dtype, found.device, on)
-    if _seen(how.make(given, found.fake_mode)) != _seen(found):
+    how = _New(result.shape, result.stride(), int(result.storage_offset()), result.dtype, result.device, on)
+    if _seen(how.make(given, result.fake_mode)) != _seen(result):
         raise _NotTold
     return how
 

@@ -85,14 +85,14 @@ _grouped_product_of_bf16: Any = _meta_registrations._meta_grouped_mm_common
 def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Products of groups of rows, as mixtures of experts have them: fake ones are only taken in bfloat16, real ones in any type."""
     if left.dtype not in (torch.float32, torch.float16):
-        kept: Tensor = _grouped_product_of_bf16(left, right, *args, **kwargs)
-        return kept
+        product: Tensor = _grouped_product_of_bf16(left, right, *args, **kwargs)
+        return product
     half = [
         torch.empty_strided(each.shape, each.stride(), dtype=torch.bfloat16, device=each.device)
         for each in (left, right)
     ]
-    found: Tensor = _grouped_product_of_bf16(*half, *args, **kwargs)
-    return found.to(left.dtype)
+    in_bf16: Tensor = _grouped_product_of_bf16(*half, *args, **kwargs)
+    return in_bf16.to(left.dtype)
 
 
 def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -109,8 +109,8 @@ def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
             if is_parameter
             else copied.requires_grad_(tensor.requires_grad)
         )
-    found: Tensor = memo[id(tensor)]
-    return found
+    duplicate: Tensor = memo[id(tensor)]
+    return duplicate
 
 
 def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass
-class Interposed:
+class Overhead:
     """The number of dispatch modes that were entered within `interposing` and not left yet, and of tensors that hooks were given."""
 
     modes: int = 0
@@ -25,27 +25,27 @@ class Interposed:
 
     def packed_since(self) -> int:
         """Tensors that hooks were given since this was last asked."""
-        found, self.packed = self.packed, 0
-        return found
+        packed, self.packed = self.packed, 0
+        return packed
 
 
 @contextmanager
-def interposing() -> Iterator[Interposed]:
+def interposing() -> Iterator[Overhead]:
     """Temporarily count the modes and the tensors that are handed to hooks.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> with interposing() as around, torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
     ...     _ = x * x
     >>> around
-    Interposed(modes=0, packed=2)
+    Overhead(modes=0, packed=2)
     """
-    found = Interposed()
+    overhead = Overhead()
     hooks: Any = torch._C._autograd  # which tests/unit/planner/trace/test_python_overhead.py watches
     push = hooks._push_saved_tensors_default_hooks
 
     def pushed(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
         def counted(tensor: Tensor) -> Any:
-            found.packed += 1
+            overhead.packed += 1
             return pack(tensor)
 
         push(counted, unpack)
@@ -54,7 +54,7 @@ def interposing() -> Iterator[Interposed]:
         original: Callable[..., Any] = getattr(TorchDispatchMode, name)
 
         def counted(self: TorchDispatchMode, *args: object) -> Any:
-            found.modes += change
+            overhead.modes += change
             return original(self, *args)
 
         stack.enter_context(mock.patch.object(TorchDispatchMode, name, counted))
@@ -63,4 +63,4 @@ def interposing() -> Iterator[Interposed]:
         entering("__enter__", 1)
         entering("__exit__", -1)
         stack.enter_context(mock.patch.object(hooks, "_push_saved_tensors_default_hooks", pushed))
-        yield found
+        yield overhead

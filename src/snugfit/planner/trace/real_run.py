@@ -123,8 +123,8 @@ def _hold(trace: Trace) -> None:
 
 def _modules(step: Step, recorder: Recorder) -> dict[int, str]:
     """Return the modules of weights, buffers and the optimizer's state."""
-    found: dict[int, str] = {}
+    modules: dict[int, str] = {}
     for name, tensor in (*step.model.named_buffers(), *step.model.named_parameters()):
         own = [tensor, *leaves(step.optimizer.state.get(tensor, {}))]
-        found |= dict.fromkeys(recorder.numbered(own), name.rpartition(".")[0])
-    return found
+        modules |= dict.fromkeys(recorder.numbered(own), name.rpartition(".")[0])
+    return modules

@@ -33,8 +33,8 @@ from snugfit.planner.cost.workspace import hidden_result_bytes
 from snugfit.planner.trace.accumulation import is_sole
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
-from snugfit.planner.trace.operator_cache import Call, Remembered, call_of
-from snugfit.planner.trace.python_overhead import Interposed, interposing
+from snugfit.planner.trace.operator_cache import Call, OperatorCache, call_of
+from snugfit.planner.trace.python_overhead import Overhead, interposing
 from snugfit.planner.trace.sequence import node_number, sequence_number
 
 _NO_NODE = 1 << 62
@@ -48,7 +48,7 @@ _DEVICE: Any = torch.ops.prim.device.default
 
 _OF_A_LABEL = OpCosts("cpu", torch.float32, 0, 0, 0, 0)
 
-_KEPT = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
+_WHOLE_PHASES = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
 """Phases within which others are a part of them."""
 
 
@@ -58,17 +58,17 @@ class Recorder(TorchDispatchMode):
     Tensors that were there before count once they are named by `holds`.
 
     Args:
-        remembered: what operators gave in runs before, which is added to.
+        cache: what operators gave in runs before, which is added to.
         shortens: whether loops over parts that are alike run some of them, whose operators count for all.
     """
 
     def __init__(
-        self, values: KnownValues, remembered: Remembered | None = None, shortens: bool = False
+        self, values: KnownValues, cache: OperatorCache | None = None, shortens: bool = False
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.values = values
-        self.remembered = Remembered() if remembered is None else remembered
+        self.operators = OperatorCache() if cache is None else cache
         self.update = 0
         self._shortens = shortens
         self._silent = False
@@ -87,7 +87,7 @@ class Recorder(TorchDispatchMode):
         )  # that runs, with the storages that were there before; of the last operator
         self._again: set[int] = set()  # storages made where a block is computed again
         self._thread = threading.get_ident()
-        self._around = Interposed()
+        self._around = Overhead()
         self._stack = ExitStack()
 
     @classmethod
@@ -171,19 +171,19 @@ class Recorder(TorchDispatchMode):
     @contextmanager
     def label(self, name: str) -> Iterator[None]:
         """Label a part of the run for as long as it takes."""
-        found = Phase(name)
-        if self._phases and self._phases[0] in _KEPT:
-            found = self._phases[0]
+        phase = Phase(name)
+        if self._phases and self._phases[0] in _WHOLE_PHASES:
+            phase = self._phases[0]
         elif self._phases and self._phases[-1] is Phase.BACKWARD:
-            found = Phase.BACKWARD  # what is done with each gradient as it comes
-        elif found is Phase.PASS:
+            phase = Phase.BACKWARD  # what is done with each gradient as it comes
+        elif phase is Phase.PASS:
             self._turn += 1
             self._micro_batch = -1
-        elif found is Phase.FORWARD:
+        elif phase is Phase.FORWARD:
             self._micro_batch += 1
-        elif found in (Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES, Phase.UNSCALE):
+        elif phase in (Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES, Phase.UNSCALE):
             self._turn = self._micro_batch = -1
-        self._phases.append(found)
+        self._phases.append(phase)
         try:
             yield
         finally:
@@ -209,25 +209,25 @@ class Recorder(TorchDispatchMode):
                 torch.ops.aten.add_.Tensor
             )  # fake gradients are added up beside each other, real ones in place
         call = call_of(func, args, kwargs)
-        answered, found = self.values.call(func, args, kwargs, call.tensors)
-        known = None if answered else self.remembered.find(call)
+        answered, result = self.values.call(func, args, kwargs, call.tensors)
+        known = None if answered else self.operators.find(call)
         if known is not None:
-            found, made = known.make(call.tensors, self.values.mode)
+            result, made = known.make(call.tensors, self.values.mode)
             costs = known.costs
         elif _namespace(func) == "profiler":  # begins and ends a label, and takes no tensor
             with torch._C._DisableTorchDispatch():
-                found, made, costs = func(*args, **kwargs), [], _OF_A_LABEL
+                result, made, costs = func(*args, **kwargs), [], _OF_A_LABEL
         else:
-            found = found if answered else func(*args, **kwargs)
-            made, costs = self._costs_of(call, args, kwargs, found)
+            result = result if answered else func(*args, **kwargs)
+            made, costs = self._costs_of(call, args, kwargs, result)
             if not answered:
-                self.remembered.learn(call, args, kwargs, found, costs)
+                self.operators.learn(call, args, kwargs, result, costs)
         number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
         self._storages = count
         if not answered:
             self.values.follow(func, args, kwargs, call.tensors, made)
         if self._silent:
-            return found
+            return result
         for tensor in made:
             if tensor.layout == torch.strided:
                 self._seen(tensor.untyped_storage(), tensor.device.type, number)
@@ -252,7 +252,7 @@ class Recorder(TorchDispatchMode):
                 page_bytes=costs.page_bytes,
             )
         )
-        return found
+        return result
 
     def _adds_up(self, first: Any) -> bool:
         """Return whether an addition to a tensor is of gradients, in place where they are real.
@@ -269,14 +269,14 @@ class Recorder(TorchDispatchMode):
         return known is not None and known[1] < since and is_sole(first)
 
     def _costs_of(
-        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
+        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> tuple[list[Tensor], OpCosts]:
-        """Return the tensors that an operator gave, and what it costs, which is found out once for each kind of arguments and results."""
+        """Return the tensors that an operator gave, and what it costs, which is found out once for each kind of arguments and result."""
         gave = Call(call.func)
-        gave.take((found,))
+        gave.take((result,))
         kind = (*call.kind, *gave.kind)
         if kind not in self._costs:
-            self._costs[kind] = op_costs(call.func, args, kwargs, found)
+            self._costs[kind] = op_costs(call.func, args, kwargs, result)
         return gave.tensors, self._costs[kind]
 
     def _random_state(self) -> Tensor:
@@ -449,16 +449,16 @@ def _name(func: Any) -> str:
 
 @functools.cache
 def _namespace(func: Any) -> str:
-    found: str = func.namespace
-    return found
+    namespace: str = func.namespace
+    return namespace
 
 
 def _parts(model: nn.Module) -> Parts:
     """Return how much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
 
     def sizes(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
-        found = [(each.nbytes, each.requires_grad) for each in parameters]
-        return sum(size for size, _ in found), sum(size for size, trained in found if trained)
+        weights = [(each.nbytes, each.requires_grad) for each in parameters]
+        return sum(size for size, _ in weights), sum(size for size, trained in weights if trained)
 
     blocks = [sizes(block.parameters()) for block in repeated_blocks(model).values()]
     whole, trained = sizes(model.parameters())

@@ -79,10 +79,10 @@ def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment
     starts = np.array([op.event for op in trace.ops] + [len(trace.events)])
     changes = (place for place in range(1, len(keys)) if keys[place] is not keys[place - 1])
     bounds = [0, *(place for place in changes if keys[place] != keys[place - 1]), len(keys)]
-    found = []
+    pieces = []
     for first, last in itertools.pairwise(bounds):
-        found.append(_segment(trace, keys[first], range(first, last), starts, live, host, costs))
-    return found
+        pieces.append(_segment(trace, keys[first], range(first, last), starts, live, host, costs))
+    return pieces
 
 
 def _segment(
@@ -107,9 +107,9 @@ def _segment(
             continue
         # what the kernel takes stands beside its outputs, before anything is let go after it
         before = int(starts[place]) - begin
-        beside = before + int(totals[before : int(starts[place + 1]) - begin + 1].argmax())
-        if totals[beside] + extra > peak.sum():
-            peak, at = window[:, beside].copy(), place
+        highest = before + int(totals[before : int(starts[place + 1]) - begin + 1].argmax())
+        if totals[highest] + extra > peak.sum():
+            peak, at = window[:, highest].copy(), place
             peak[workspace] += extra
     op = trace.ops[max(at, places.start)]
     times = np.array([each.times for each in ops])
@@ -144,7 +144,7 @@ def _curves(trace: Trace, device: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
 
 def _keys(ops: Sequence[Op]) -> list[Key]:
     """Return the piece that each operator is in. What lies between two blocks goes to the one before it."""
-    found: list[Key] = []
+    keys: list[Key] = []
     entered: dict[tuple[int, Phase, int, int], int] = {}
     last = key = None
     for op in ops:
@@ -155,5 +155,5 @@ def _keys(ops: Sequence[Op]) -> list[Key]:
         block = op.place.block
         if block >= 0 and block != key.block and op.place.phase in _PASSES:
             key = key._replace(block=block)
-        found.append(key)
-    return found
+        keys.append(key)
+    return keys

@@ -46,21 +46,21 @@ def explaining() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = explained(error)
-        if told is None:
+        explanation = explained(error)
+        if explanation is None:
             raise
-        raise told from error
+        raise explanation from error
 
 
 def explained(error: BaseException) -> UserError | None:
     """Return the error in the user's terms; None where it does not come from tensors without numbers."""
     cause: BaseException | None = error
     while cause is not None:
-        found = _reason(cause)
-        if found is not None:
+        reason = _reason(cause)
+        if reason is not None:
             return Untraceable(
                 "model",
-                f"the planner runs it on tensors that have a shape and no numbers, and {found}{_place(cause)}",
+                f"the planner runs it on tensors that have a shape and no numbers, and {reason}{_place(cause)}",
                 _INSTEAD,
             )
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)

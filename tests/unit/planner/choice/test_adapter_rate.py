@@ -8,8 +8,8 @@ import pytest
 
 from snugfit.core.entry import as_entry
 from snugfit.core.technique import Technique
-from snugfit.planner.choice.adapter_rate import rate_of_adapters, said_of_adapters
-from snugfit.planner.choice.rungs import together, told_added
+from snugfit.planner.choice.adapter_rate import adapter_notes, rate_of_adapters
+from snugfit.planner.choice.rungs import labels_of_added, together
 from snugfit.techniques import find
 
 
@@ -46,8 +46,8 @@ def test_an_optimizer_of_few_bits_gets_the_rate_too_and_is_named_without_it() ->
     plan = together(own, (find("adamw_8bit")(), find("lora")()))
 
     assert rate(plan) == 1e-4
-    assert told_added(plan, own) == ("adamw_8bit", "lora")
-    assert told_added(together(own, (find("lora")(),)), own) == ("lora",)
+    assert labels_of_added(plan, own) == ("adamw_8bit", "lora")
+    assert labels_of_added(together(own, (find("lora")(),)), own) == ("lora",)
 
 
 def test_the_rate_of_an_optimizer_whose_rates_are_of_another_size_stays() -> None:
@@ -58,7 +58,7 @@ def test_the_rate_of_an_optimizer_whose_rates_are_of_another_size_stays() -> Non
 def test_the_answer_says_what_is_put_in_and_what_becomes_of_the_rate() -> None:
     own = (adamw(1e-5),)
     entries = [as_entry(each) for each in together(own, (find("lora")(),))]
-    settings, learning = said_of_adapters(own, entries)
+    settings, learning = adapter_notes(own, entries)
 
     assert settings.startswith(
         "lora is put in (rank 8, alpha 16, beside all linear layers), which changes what is learned."
@@ -66,7 +66,7 @@ def test_the_answer_says_what_is_put_in_and_what_becomes_of_the_rate() -> None:
     assert learning.startswith(
         "The learning rate is 0.0001 in place of 1e-05: adapters get ten times the recipe's"
     )
-    (_, stays) = said_of_adapters((adamw(1e-3),), entries)
+    (_, stays) = adapter_notes((adamw(1e-3),), entries)
     assert stays.startswith("The learning rate stays 0.001: ")
-    assert said_of_adapters(own, [as_entry(each) for each in own]) == ()
-    assert said_of_adapters((*own, find("lora")()), entries) == ()
+    assert adapter_notes(own, [as_entry(each) for each in own]) == ()
+    assert adapter_notes((*own, find("lora")()), entries) == ()

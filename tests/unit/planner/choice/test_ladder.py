@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.planner.choice.ladder import FORMATS, PLACEMENTS, formats, goes, placed
-from snugfit.planner.choice.rungs import coarser, level_of, placements, together, told
+from snugfit.planner.choice.rungs import coarser, label, level_of, placements, together
 from snugfit.planner.devices.hardware import find_device
 from snugfit.techniques import find
 
@@ -17,11 +17,11 @@ def rungs(device: str) -> tuple[Technique, ...]:
 
 
 def names(sets: list[tuple[Technique, ...]]) -> list[tuple[str, ...]]:
-    return [tuple(map(told, each)) for each in sets]
+    return [tuple(map(label, each)) for each in sets]
 
 
 def test_each_name_is_that_of_a_rung() -> None:
-    known = {told(each) for device in ("t4", "rtx4090") for each in rungs(device)}
+    known = {label(each) for device in ("t4", "rtx4090") for each in rungs(device)}
     assert {name for names in (*FORMATS, *PLACEMENTS) for name in names} <= known
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from snugfit.core.technique import Family, Fidelity
 from snugfit.errors import PlanConflict
-from snugfit.planner.choice.rungs import coarser, level_of, placements, together, told, told_added
+from snugfit.planner.choice.rungs import coarser, label, labels_of_added, level_of, placements, together
 from snugfit.planner.devices.hardware import find_device
 from snugfit.techniques import find
 
@@ -47,18 +47,18 @@ def test_masters_the_optimizer_and_gradients_leave_the_device_together_as_rungs_
 
 def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:
     kept = find("recompute")(keep=("attention",))
-    assert told(RECOMPUTE) == "recompute" and told(kept) == "recompute(keep=('attention',))"
-    assert told_added([ADAMW, kept], [ADAMW]) == ("recompute(keep=('attention',))",)
+    assert label(RECOMPUTE) == "recompute" and label(kept) == "recompute(keep=('attention',))"
+    assert labels_of_added([ADAMW, kept], [ADAMW]) == ("recompute(keep=('attention',))",)
 
 
 def test_states_in_pages_are_a_rung_of_cuda() -> None:
     paged = "adamw_8bit(paged=True)"
-    assert paged in map(told, coarser(Fidelity.COMPACT, find_device("rtx4090")))
-    assert paged not in map(told, coarser(Fidelity.COMPACT, find_device("cpu")))
+    assert paged in map(label, coarser(Fidelity.COMPACT, find_device("rtx4090")))
+    assert paged not in map(label, coarser(Fidelity.COMPACT, find_device("cpu")))
 
 
 def test_the_settings_that_a_technique_takes_over_from_the_one_it_replaces_are_not_told() -> None:
     own, few_bits = find("adamw")(learning_rate=1e-4, weight_decay=0.5), find("adamw_8bit")  # type: ignore[call-arg]
-    assert told_added(together([own], [few_bits()]), [own]) == ("adamw_8bit",)
+    assert labels_of_added(together([own], [few_bits()]), [own]) == ("adamw_8bit",)
     small = few_bits(min_size=64)  # type: ignore[call-arg]
-    assert told_added(together([own], [small]), [own]) == ("adamw_8bit(min_size=64)",)
+    assert labels_of_added(together([own], [small]), [own]) == ("adamw_8bit(min_size=64)",)

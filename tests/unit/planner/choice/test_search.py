@@ -18,7 +18,15 @@ from snugfit.errors import PlanConflict, SettingError
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import Goal
-from snugfit.planner.choice.rungs import coarser, freezes, is_for_frozen, level_of, placements, together, told
+from snugfit.planner.choice.rungs import (
+    coarser,
+    freezes,
+    is_for_frozen,
+    label,
+    level_of,
+    placements,
+    together,
+)
 from snugfit.planner.choice.search import Search
 from snugfit.planner.choice.search_answer import alternatives, rejected, why, why_not
 from snugfit.planner.plan import Request, explained, look_for
@@ -80,12 +88,12 @@ class Laws:
         def traced(size: int) -> Prediction:
             return self.predict(replace(plan, micro_batch=size), techniques)
 
-        names = [told(each) for each in techniques]
+        names = [label(each) for each in techniques]
         return SimpleNamespace(traced=traced, between=lambda size: self.law(names, size))
 
     def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
         assert isinstance(plan.micro_batch, int)
-        names = [told(each) for each in techniques]
+        names = [label(each) for each in techniques]
         self.asked.append((tuple(names), plan.micro_batch))
         if any(name in ("nf4", "int8") for name in names) and "lora" not in names:
             raise SettingError.from_text("nf4: nothing is left to be trained. Add lora.")
@@ -135,7 +143,7 @@ def every_set(level: Fidelity, coarsest: Fidelity) -> list[list[str]]:
         *placements(device),
         *(each for one in Fidelity if 0 < one <= coarsest for each in coarser(one, device)),
     ]
-    rungs = [each for each in rungs if told(each) in LAWS]
+    rungs = [each for each in rungs if label(each) in LAWS]
     found = []
     for count in range(len(rungs) + 1):
         for added in combinations(rungs, count):
@@ -143,7 +151,7 @@ def every_set(level: Fidelity, coarsest: Fidelity) -> list[list[str]]:
                 techniques = together(OWN, added)
             except PlanConflict:
                 continue
-            names = [told(each) for each in techniques]
+            names = [label(each) for each in techniques]
             if freezes(techniques) < any(map(is_for_frozen, techniques)):
                 continue
             if level_of(techniques) is level:
@@ -178,17 +186,17 @@ def test_the_choice_is_as_fast_as_the_best_of_all_plans(megabytes: int, overhead
         assert chosen is None
         return
     assert chosen is not None and chosen.fits
-    assert chosen.found.seconds_per_update <= 1.05 * best
+    assert chosen.prediction.seconds_per_update <= 1.05 * best
     assert len(laws.asked) <= 60, "of the 240 plans"
     assert search.complete
 
 
 def test_what_may_not_be_added_is_never_predicted() -> None:
     laws = Laws()
-    search = replace(searched(laws, 560), may_add=lambda technique: told(technique) == "recompute")
+    search = replace(searched(laws, 560), may_add=lambda technique: label(technique) == "recompute")
     laws.asked.clear()
     search.best()
-    assert {name for names, _ in laws.asked for name in names} == {*map(told, OWN), "recompute"}
+    assert {name for names, _ in laws.asked for name in names} == {*map(label, OWN), "recompute"}
 
 
 def test_what_devices_cannot_have_that_share_the_weights_is_never_predicted() -> None:
@@ -222,7 +230,7 @@ def test_weights_that_do_not_fit_are_not_tried_in_another_precision_that_leaves_
 def test_what_each_level_needs_is_looked_for_where_it_is_asked_and_nothing_fits() -> None:
     request = Request(Plan(), Budget(50 * MB, margin=0.0))
     outcome = look_for(Laws(), request)  # type: ignore[arg-type]
-    assert outcome.chosen is None and not outcome.needed
+    assert outcome.choice is None and not outcome.needed
     assert {*explained(outcome, request).needed} == {level.label for level in Fidelity}
     assert explained(outcome, replace(request, search=False)) is outcome
     fitting = look_for(Laws(), replace(request, budget=Budget(4000 * MB)))  # type: ignore[arg-type]
@@ -255,7 +263,7 @@ def test_a_level_below_mixed_is_chosen_where_nothing_finer_fits_or_it_is_worth_i
         assert chosen is None
         return
     assert chosen is not None and chosen.fits
-    assert chosen.found.seconds_per_update <= 1.05 * expected * 1.0001
+    assert chosen.prediction.seconds_per_update <= 1.05 * expected * 1.0001
     if expected == free:
         assert chosen.level <= Fidelity.MIXED
 
@@ -277,8 +285,8 @@ def test_the_smallest_plan_takes_no_more_than_some_times_the_time_of_the_fastest
     quick = searched(laws, 4000, Fidelity.MIXED).best()
     small = searched(laws, 4000, Fidelity.MIXED, Goal("smallest", slower=2.0)).best()
     assert quick is not None and small is not None
-    assert small.found.reserved_bytes < 0.7 * quick.found.reserved_bytes
-    assert small.found.seconds_per_update <= 2 * quick.found.seconds_per_update
+    assert small.prediction.reserved_bytes < 0.7 * quick.prediction.reserved_bytes
+    assert small.prediction.seconds_per_update <= 2 * quick.prediction.seconds_per_update
 
 
 def test_a_smaller_micro_batch_is_chosen_where_it_is_faster_though_more_would_fit() -> None:
@@ -287,7 +295,7 @@ def test_a_smaller_micro_batch_is_chosen_where_it_is_faster_though_more_would_fi
     chosen = searched(laws, 4000).best()
     assert chosen is not None and chosen.added == ()
     best = min(0.01 * ROWS / size + size / ROWS for size in SIZES)
-    assert chosen.found.seconds_per_update <= 1.05 * (1 + best)
+    assert chosen.prediction.seconds_per_update <= 1.05 * (1 + best)
 
 
 def test_where_nothing_fits_each_level_says_the_least_that_its_smallest_plans_need() -> None:
@@ -362,18 +370,18 @@ def test_what_a_prediction_may_be_short_of_has_to_fit_too() -> None:
 
     sure = searched(Laws(), 905).best()
     assert sure is not None
-    room = sure.found.reserved_bytes
+    room = sure.prediction.reserved_bytes
     assert searched(Laws(), room / MB).best() == sure
     doubtful = searched(Doubtful(), room / MB).best()
     assert doubtful is not None and not doubtful.same(sure)
-    assert doubtful.found.most_bytes == doubtful.found.reserved_bytes + 30 * MB <= room
+    assert doubtful.prediction.most_bytes == doubtful.prediction.reserved_bytes + 30 * MB <= room
 
 
 class Short(Laws):
     """Whose runs of few micro-batches come to a little less than what the whole window needs."""
 
     def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
-        names = [told(each) for each in techniques]
+        names = [label(each) for each in techniques]
         return SimpleNamespace(
             traced=lambda size: self.law(names, size), between=lambda size: self.law(names, size)
         )
@@ -387,11 +395,11 @@ class Short(Laws):
 def test_the_search_goes_on_where_its_choice_turns_out_not_to_fit(megabytes: int) -> None:
     first = searched(Laws(), megabytes).best()
     assert first is not None
-    tight = first.found.reserved_bytes
-    chosen = look_for(Short(), Request(Plan(), Budget(tight, margin=0.0))).chosen  # type: ignore[arg-type]
-    assert chosen is not None and chosen.fits and chosen.found.reserved_bytes <= tight
+    tight = first.prediction.reserved_bytes
+    chosen = look_for(Short(), Request(Plan(), Budget(tight, margin=0.0))).choice  # type: ignore[arg-type]
+    assert chosen is not None and chosen.fits and chosen.prediction.reserved_bytes <= tight
     best = fastest(Laws(), tight / MB - 1, Fidelity.FULL, Fidelity.FULL)
-    assert chosen.found.seconds_per_update <= 1.05 * best
+    assert chosen.prediction.seconds_per_update <= 1.05 * best
 
 
 class Accumulating(Laws):
@@ -410,7 +418,7 @@ def test_a_window_that_fits_in_one_pass_alone_is_chosen_so(megabytes: int, level
     chosen = searched(laws, megabytes, level).best()
     assert chosen is not None and chosen.fits and chosen.micro_batch == ROWS
     best = min(fastest(laws, megabytes, each, level) for each in Fidelity if each <= level)
-    assert chosen.found.seconds_per_update <= 1.05 * best
+    assert chosen.prediction.seconds_per_update <= 1.05 * best
 
 
 class Offloaded(Laws):

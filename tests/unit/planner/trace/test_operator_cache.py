@@ -17,7 +17,7 @@ from snugfit.core.job import Plan
 from snugfit.planner.cost.records import Trace
 from snugfit.planner.trace.dry_run import dry_run
 from snugfit.planner.trace.known_values import KnownValues
-from snugfit.planner.trace.operator_cache import Call, Remembered, Result, _New
+from snugfit.planner.trace.operator_cache import Call, OperatorCache, Result, _New
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.techniques import find
 from tests.unit.planner.dry import rows_of, subject_of
@@ -25,7 +25,7 @@ from tests.unit.planner.dry import rows_of, subject_of
 aten = torch.ops.aten
 
 
-class Counted(Remembered):
+class Counted(OperatorCache):
     """Which operators were answered from memory."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Counted(Remembered):
         return found
 
 
-class Forgetful(Remembered):
+class Forgetful(OperatorCache):
     """Asks torch each time."""
 
     def find(self, call: Call) -> Result | None:
@@ -158,7 +158,7 @@ def test_an_operator_of_others_is_asked_each_time() -> None:
         grown[0] += 1
         return rows.new_empty(grown[0])
 
-    memory = Remembered()
+    memory = OperatorCache()
     with FakeTensorMode() as mode, Recorder(KnownValues(mode), memory):
         rows = torch.zeros(3)
         assert [grow(rows).shape[0] for _ in range(3)] == [1, 2, 3]
@@ -272,10 +272,10 @@ def test_a_dry_run_from_memory_is_the_one_that_asks_torch_each_time(names: tuple
     subject = subject_of(model(), rows_of(), [find(name).example() for name in names])
     memory = Counted()
     plan = Plan(micro_batch=2)
-    dry_run(subject, plan, subject.techniques, remembered=memory)
+    dry_run(subject, plan, subject.techniques, cache=memory)
     memory.answered.clear()
-    found = dry_run(subject, plan, subject.techniques, remembered=memory)
-    asked = dry_run(subject, plan, subject.techniques, remembered=Forgetful())
+    found = dry_run(subject, plan, subject.techniques, cache=memory)
+    asked = dry_run(subject, plan, subject.techniques, cache=Forgetful())
     assert (found.ops, found.storages) == (asked.ops, asked.storages)
     assert between_operators(found) == between_operators(asked)
     assert len(memory.answered) > 0.9 * len(found.ops)
