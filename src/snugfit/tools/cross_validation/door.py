@@ -85,14 +85,14 @@ def cross_validate(
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, "cv")
     folder.write_text(_RECIPE, recipe.to_yaml())
-    kept = {
+    record = {
         "settings": dataclasses.asdict(settings),
         "group_by": list(group_by),
         "sha256": rows.sha256,
         "held_out": dealt,
         "notes": notes,
     }
-    folder.write_json(CV, kept)
+    folder.write_json(CV, record)
     try:
         return _Running(recipe, folder, rows, made, notes, options or RunOptions(), watch, tell).run()
     except UserError:
@@ -125,10 +125,10 @@ def resume(
     recipe = load_recipe(folder.path / _RECIPE, allow_code=allow_code)
     if recipe.code:
         tell(f"runs {words(recipe.code)}")
-    kept = folder.read_json(CV)
-    rows = fold_rows(recipe, kept["group_by"], labelled=kept["settings"]["stratified"])
-    dealt = kept["held_out"]
-    if rows.sha256 != kept["sha256"] or any(len(numbers) != rows.count for numbers in dealt):
+    record = folder.read_json(CV)
+    rows = fold_rows(recipe, record["group_by"], labelled=record["settings"]["stratified"])
+    dealt = record["held_out"]
+    if rows.sha256 != record["sha256"] or any(len(numbers) != rows.count for numbers in dealt):
         raise DataError(
             "data.train",
             f"{recipe.data.train} has changed since this cross-validation began ({len(dealt[0])} rows then, "
@@ -137,7 +137,7 @@ def resume(
         )
     made = list(folds_of(dealt))
     check_folds(made, rows.labels, rows.groups)
-    return _Running(recipe, folder, rows, made, kept["notes"], options or RunOptions(), watch, tell).run()
+    return _Running(recipe, folder, rows, made, record["notes"], options or RunOptions(), watch, tell).run()
 
 
 def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str]:
@@ -180,11 +180,11 @@ class _Running:
                     break
                 scores.append(_score(fold, result))
                 _say(self._keep(scores), tracked)
-            found = self._keep(scores, reason)
+            outcome = self._keep(scores, reason)
             if result["status"] == "failed":
                 raise TrainingFailed(f"{fold.name} failed: {reason}. Its run: {result['run_dir']}")
-            tracked.end("finished" if found.finished else "stopped")
-        return found
+            tracked.end("finished" if outcome.finished else "stopped")
+        return outcome
 
     def _result(self, fold: Fold, title: str, tracked: TrackedRuns) -> dict[str, Any]:
         """Return how a fold's run ended: read where it is finished, else run, or gone on with."""
@@ -239,17 +239,17 @@ class _Running:
 
     def _keep(self, scores: Sequence[FoldScore], reason: str | None = None) -> CrossValidation:
         """Write what is known by now, for people and for programs."""
-        found = CrossValidation(
+        outcome = CrossValidation(
             self.recipe.name, tuple(scores), len(self.folds), str(self.folder.path), tuple(self.notes), reason
         )
-        self.folder.write_json("found.json", {"tool": "cv", "summary": found.message, **found.as_dict()})
-        write_cv_page(found, self.folder.path)
-        return found
+        self.folder.write_json("found.json", {"tool": "cv", "summary": outcome.message, **outcome.as_dict()})
+        write_cv_page(outcome, self.folder.path)
+        return outcome
 
 
-def _say(found: CrossValidation, tracked: TrackedRuns) -> None:
+def _say(outcome: CrossValidation, tracked: TrackedRuns) -> None:
     """Say mean and spread of the folds finished so far."""
-    spread = found.summary.spread
+    spread = outcome.summary.spread
 
     def finite(part: str) -> dict[str, float]:
         values = {name: getattr(each, part) for name, each in spread.items()}
@@ -257,8 +257,8 @@ def _say(found: CrossValidation, tracked: TrackedRuns) -> None:
 
     tracked.say(
         "folds",
-        update=len(found.scores),
-        mean=dict(found.summary.mean),
+        update=len(outcome.scores),
+        mean=dict(outcome.summary.mean),
         deviation=finite("deviation"),
         corrected_error=finite("corrected_error"),
     )

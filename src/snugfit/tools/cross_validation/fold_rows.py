@@ -184,10 +184,10 @@ def _label(row: Any) -> Hashable:
 
 def _column(row: Any, name: str) -> Any:
     if not isinstance(row, Mapping) or name not in row:
-        found = (
+        shape = (
             f"has {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
         )
-        raise SettingError(f"'{name}'", f"a row {found}", f"Let each row be a mapping with '{name}'.")
+        raise SettingError(f"'{name}'", f"a row {shape}", f"Let each row be a mapping with '{name}'.")
     return row[name]
 
 
@@ -197,11 +197,11 @@ def _plain(value: Any) -> Hashable:
     Raises:
         DataError: it is neither.
     """
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if found is not None and not isinstance(found, (str, int, float)):
+    scalar = value.tolist() if hasattr(value, "tolist") else value
+    if scalar is not None and not isinstance(scalar, (str, int, float)):
         raise DataError(
             "data.train",
-            f"{found!r:.60} is neither text nor a number, so rows cannot be dealt by it",
+            f"{scalar!r:.60} is neither text nor a number, so rows cannot be dealt by it",
             "Name another column.",
         )
-    return found
+    return scalar

@@ -17,53 +17,53 @@ LIMIT_DRAWN = 6
 """Metrics that get a chart; the table has all."""
 
 
-def write_cv_page(found: CrossValidation, folder: Path) -> Path:
+def write_cv_page(result: CrossValidation, folder: Path) -> Path:
     """Write the page into `folder`, replacing an older one at once, and return its path.
 
     Raises:
         RunFolderError: it cannot be written.
     """
-    return replace_page(folder / PAGE, render_cv_page(found))
+    return replace_page(folder / PAGE, render_cv_page(result))
 
 
-def render_cv_page(found: CrossValidation) -> str:
+def render_cv_page(result: CrossValidation) -> str:
     """Return the page as text."""
-    done = f"{len(found.scores)} of {counted(found.planned, 'fold')}"
-    status = "finished" if found.finished else "stopped"
-    seconds = sum(each.seconds for each in found.scores)
-    stopped = f"<p>Not finished: {escape(found.stop_reason)}.</p>" if found.stop_reason else ""
+    done = f"{len(result.scores)} of {counted(result.planned, 'fold')}"
+    status = "finished" if result.finished else "stopped"
+    seconds = sum(each.seconds for each in result.scores)
+    stopped = f"<p>Not finished: {escape(result.stop_reason)}.</p>" if result.stop_reason else ""
     body = (
-        f"<header><p class=about>Cross-validation</p><h1>{escape(found.name)}</h1>"
+        f"<header><p class=about>Cross-validation</p><h1>{escape(result.name)}</h1>"
         f'<p class=identity><span class="status {status}">{done}</span><span>{format_seconds(seconds)}</span></p>{stopped}</header>',
-        _means(found),
-        _drawn(found),
-        _folds(found),
-        _notes(found),
+        _means(result),
+        _drawn(result),
+        _folds(result),
+        _notes(result),
         "<footer>Made by Snugfit. ± is the standard deviation over folds (n − 1 below). Folds share training rows, which the corrected "
         "error of the mean counts in (Nadeau &amp; Bengio 2003).</footer>",
     )
-    return document(f"{found.name} · cross-validation · Snugfit", body, ".note{margin:12px 0}")
+    return document(f"{result.name} · cross-validation · Snugfit", body, ".note{margin:12px 0}")
 
 
-def _means(found: CrossValidation) -> str:
-    if not found.scores:
+def _means(result: CrossValidation) -> str:
+    if not result.scores:
         return "<section><p>No fold is finished yet.</p></section>"
     shown = [
-        (name, f"{format_number(mean)}", f" ± {format_number(found.summary.spread[name].deviation)}")
-        for name, mean in found.summary.mean.items()
+        (name, f"{format_number(mean)}", f" ± {format_number(result.summary.spread[name].deviation)}")
+        for name, mean in result.summary.mean.items()
     ]
     return (
         f"<section><h2>Mean of the best weights of each fold</h2>{figures(shown)}"
         "<p class=note>Which weights are the best is decided on the rows that score them, so where a fold was evaluated often this is "
-        f"somewhat too good; the last weights are not chosen.</p>{_summaries(found)}</section>"
+        f"somewhat too good; the last weights are not chosen.</p>{_summaries(result)}</section>"
     )
 
 
-def _summaries(found: CrossValidation) -> str:
+def _summaries(result: CrossValidation) -> str:
     rows = [
         [*_numbers(summary, name), name, weights]
-        for name in found.summary.mean
-        for weights, summary in (("best", found.summary), ("last", found.last))
+        for name in result.summary.mean
+        for weights, summary in (("best", result.summary), ("last", result.last))
         if name in summary.mean
     ]
     head = ["mean", "deviation", "error of the mean", "corrected", "metric", "weights"]
@@ -78,19 +78,19 @@ def _numbers(summary: Summary, name: str) -> list[str]:
     ]
 
 
-def _drawn(found: CrossValidation) -> str:
-    if len(found.scores) < 2:
+def _drawn(result: CrossValidation) -> str:
+    if len(result.scores) < 2:
         return ""
-    count = len(found.scores)
+    count = len(result.scores)
     frame = Frame(end=count + 0.5, x_name="fold", noun="fold")
     charts = []
-    for place, (name, mean) in enumerate([*found.summary.mean.items()][:LIMIT_DRAWN]):
-        deviation = found.summary.spread[name].deviation
+    for place, (name, mean) in enumerate([*result.summary.mean.items()][:LIMIT_DRAWN]):
+        deviation = result.summary.spread[name].deviation
         if not math.isfinite(mean) or not math.isfinite(deviation):
             continue
         dots = [
             Dot(number, each.best[name], f"{each.fold}: {format_number(each.best[name])}")
-            for number, each in enumerate(found.scores, 1)
+            for number, each in enumerate(result.scores, 1)
         ]
         series = [
             Series("each fold", [], dots=dots),
@@ -114,11 +114,11 @@ def _drawn(found: CrossValidation) -> str:
     return f"<section><h2>Each fold</h2><div class=charts>{''.join(charts)}</div></section>"
 
 
-def _folds(found: CrossValidation) -> str:
-    if not found.scores:
+def _folds(result: CrossValidation) -> str:
+    if not result.scores:
         return ""
-    names = list(found.summary.mean)
-    columns = [aligned([each.best[name] for each in found.scores], 4) for name in names]
+    names = list(result.summary.mean)
+    columns = [aligned([each.best[name] for each in result.scores], 4) for name in names]
     rows = [
         [
             *(column[place] for column in columns),
@@ -130,14 +130,14 @@ def _folds(found: CrossValidation) -> str:
             each.fold,
             Path(each.run_dir).name,
         ]
-        for place, each in enumerate(found.scores)
+        for place, each in enumerate(result.scores)
     ]
     head = [*names, "at update", "of", "rows trained", "held out", "time", "fold", "run"]
     return f"<section><h2>The runs</h2>{table(head, rows, numbers=len(names) + 5)}</section>"
 
 
-def _notes(found: CrossValidation) -> str:
-    if not found.notes:
+def _notes(result: CrossValidation) -> str:
+    if not result.notes:
         return ""
-    body = "".join(f"<p class=note>{escape(each[:1].upper() + each[1:])}</p>" for each in found.notes)
+    body = "".join(f"<p class=note>{escape(each[:1].upper() + each[1:])}</p>" for each in result.notes)
     return f"<section><h2>To know before it is believed</h2>{body}</section>"

@@ -243,11 +243,11 @@ class CrossValidation:
     @property
     def message(self) -> str:
         """The mean of every metric with its standard deviation, in a sentence."""
-        told = [
+        means = [
             f"{name} {mean:.4g} ± {self.summary.spread[name].deviation:.2g}"
             for name, mean in self.summary.mean.items()
         ]
-        return f"{', '.join(told) or 'nothing yet'}, over {len(self.scores)} of {self.planned} folds"
+        return f"{', '.join(means) or 'nothing yet'}, over {len(self.scores)} of {self.planned} folds"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

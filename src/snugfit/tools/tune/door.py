@@ -143,13 +143,13 @@ class _Searching:
     def run(self) -> Tuned:
         with self.folder.claimed(), closing(self._study()) as study:
             reason = None if len(study.trials()) >= self.count else self._go_on(study)
-            found = self._keep(study, reason)
-        if found.finished and found.best is None:
+            outcome = self._keep(study, reason)
+        if outcome.finished and outcome.best is None:
             raise TrainingFailed(
-                f"none of the {len(found.trials)} trials was finished; the last one: {found.trials[-1].reason} The search: "
+                f"none of the {len(outcome.trials)} trials was finished; the last one: {outcome.trials[-1].reason} The search: "
                 f"{self.folder.path}"
             )
-        return found
+        return outcome
 
     def _study(self) -> Study:
         seed = self.recipe.train.seed
@@ -211,11 +211,11 @@ class _Searching:
         track = replace(self.recipe.track, uri=uri, register=None)
         return replace(recipe, name=trial.name, output=str(self.folder.path), track=track)
 
-    def _say(self, trial: Trial, tracked: TrackedRuns, found: Tuned) -> None:
+    def _say(self, trial: Trial, tracked: TrackedRuns, outcome: Tuned) -> None:
         """Say how a trial ended, to people and to the tracker."""
         value = "" if trial.value is None else f", {self.metric} {trial.value:.4g}"
         self.tell(f"{trial.name} {trial.state}{value}{'' if trial.reason is None else f': {trial.reason}'}")
-        best = found.best
+        best = outcome.best
         tracked.say(
             "trials",
             update=trial.number,
@@ -226,7 +226,7 @@ class _Searching:
     def _keep(self, study: Study, reason: str | None = None) -> Tuned:
         """Write what is known by now, for people and for programs."""
         path, trials = self.folder.path, study.trials()
-        found = Tuned(
+        outcome = Tuned(
             self.recipe.name,
             self.metric,
             self.higher,
@@ -236,12 +236,12 @@ class _Searching:
             str(path),
             reason,
         )
-        keep(path, _TOOL, {"recipe": self.recipe.hash()}, found.summary(), found.as_dict())
-        write_tune_page(found, path)
-        if found.best is not None:
-            best = applied(self.recipe, found.best.parameters)
+        keep(path, _TOOL, {"recipe": self.recipe.hash()}, outcome.summary(), outcome.as_dict())
+        write_tune_page(outcome, path)
+        if outcome.best is not None:
+            best = applied(self.recipe, outcome.best.parameters)
             (path / BEST).write_text(best.to_yaml(), encoding="utf-8")
-        return found
+        return outcome
 
 
 def _forget(ended: RunResult) -> None:

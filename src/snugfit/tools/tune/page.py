@@ -19,65 +19,65 @@ MOST_ROWS = 200
 _TONES = {"finished": 1, "pruned": 8, "failed": 6}
 
 
-def write_tune_page(found: Tuned, folder: Path) -> Path:
+def write_tune_page(result: Tuned, folder: Path) -> Path:
     """Write the page into `folder`, replacing an older one at once, and return its path.
 
     Raises:
         RunFolderError: it cannot be written.
     """
-    return replace_page(folder / PAGE, render_tune_page(found))
+    return replace_page(folder / PAGE, render_tune_page(result))
 
 
-def render_tune_page(found: Tuned) -> str:
+def render_tune_page(result: Tuned) -> str:
     """Return the page as text."""
-    status = "finished" if found.finished and found.best else "failed" if found.finished else "stopped"
-    done = f"{len(found.trials)} of {counted(found.planned, 'trial')}"
-    ends = [f"{count} {state}" for state, count in found.counts().items() if count]
-    seconds = sum(each.seconds or 0.0 for each in found.trials)
+    status = "finished" if result.finished and result.best else "failed" if result.finished else "stopped"
+    done = f"{len(result.trials)} of {counted(result.planned, 'trial')}"
+    ends = [f"{count} {state}" for state, count in result.counts().items() if count]
+    seconds = sum(each.seconds or 0.0 for each in result.trials)
     identity = "".join(f"<span>{each}</span>" for each in (*ends, format_seconds(seconds)))
-    stopped = f"<p>Not finished: {escape(found.stop_reason)}.</p>" if found.stop_reason else ""
+    stopped = f"<p>Not finished: {escape(result.stop_reason)}.</p>" if result.stop_reason else ""
     body = (
-        f"<header><p class=about>Search for settings</p><h1>{escape(found.name)}</h1>"
+        f"<header><p class=about>Search for settings</p><h1>{escape(result.name)}</h1>"
         f'<p class=identity><span class="status {status}">{done}</span>{identity}</p>{stopped}</header>',
-        _best(found),
-        _drawn(found),
-        _trials(found),
+        _best(result),
+        _drawn(result),
+        _trials(result),
         "<footer>Made by Snugfit. Values are drawn by Optuna’s TPE (Bergstra et al. 2011). Which trial is the best is decided on the rows "
         "that score them, so its value is somewhat too good: score its model on rows that no trial has seen.</footer>",
     )
-    return document(f"{found.name} · search · Snugfit", body, ".note{margin:12px 0}")
+    return document(f"{result.name} · search · Snugfit", body, ".note{margin:12px 0}")
 
 
-def _best(found: Tuned) -> str:
-    best = found.best
+def _best(result: Tuned) -> str:
+    best = result.best
     if best is None or best.value is None:
         return "<section><p>No trial is finished yet.</p></section>"
-    settings = [(name, _written(best.parameters[name]), "") for name in found.space]
-    value = (found.metric, format_number(best.value), f" trial {best.number}")
+    settings = [(name, _written(best.parameters[name]), "") for name in result.space]
+    value = (result.metric, format_number(best.value), f" trial {best.number}")
     return f"<section><h2>The best finished trial</h2>{figures([value, *settings])}</section>"
 
 
-def _drawn(found: Tuned) -> str:
-    limits = _limits(found)
-    if len(found.trials) < 2 or limits is None:
+def _drawn(result: Tuned) -> str:
+    limits = _limits(result)
+    if len(result.trials) < 2 or limits is None:
         return ""
-    count = len(found.trials)
+    count = len(result.trials)
     frame = Frame(end=count + 0.5, x_name="trial", noun="trial")
-    best = Series("best so far", _steps(found), tone=2)
-    series = [best, *_scattered(found, limits, lambda trial: trial.number)]
-    over_trials = figure(Chart(found.metric, "", series, wide=True, limits=limits), frame)
+    best = Series("best so far", _steps(result), tone=2)
+    series = [best, *_scattered(result, limits, lambda trial: trial.number)]
+    over_trials = figure(Chart(result.metric, "", series, wide=True, limits=limits), frame)
     over_settings = "".join(
         figure(
             Chart(
                 name,
-                found.metric,
-                list(_scattered(found, limits, _place(name, parameter))),
+                result.metric,
+                list(_scattered(result, limits, _place(name, parameter))),
                 limits=limits,
             ),
             _frame(name, parameter),
             first=False,
         )
-        for name, parameter in found.space.items()
+        for name, parameter in result.space.items()
     )
     return (
         f"<section><h2>Every trial</h2><div class=charts>{over_trials}</div></section>"
@@ -86,10 +86,10 @@ def _drawn(found: Tuned) -> str:
     )
 
 
-def _steps(found: Tuned) -> list[tuple[float, float]]:
+def _steps(result: Tuned) -> list[tuple[float, float]]:
     """Return the best value so far, which jumps where there is a better one."""
     points: list[tuple[float, float]] = []
-    for number, value in enumerate(found.best_so_far(), 1):
+    for number, value in enumerate(result.best_so_far(), 1):
         if value is None:
             continue
         if points:
@@ -98,9 +98,9 @@ def _steps(found: Tuned) -> list[tuple[float, float]]:
     return points
 
 
-def _limits(found: Tuned) -> tuple[float, float] | None:
+def _limits(result: Tuned) -> tuple[float, float] | None:
     """Return limits of the values that are drawn: a few that are far off lie at the edge."""
-    values = [value for trial in found.trials if (value := as_number(trial.value)) is not None]
+    values = [value for trial in result.trials if (value := as_number(trial.value)) is not None]
     span = robust_range(values)
     if span is None:
         return None
@@ -109,20 +109,20 @@ def _limits(found: Tuned) -> tuple[float, float] | None:
 
 
 def _scattered(
-    found: Tuned, limits: tuple[float, float], place: Callable[[Trial], float]
+    result: Tuned, limits: tuple[float, float], place: Callable[[Trial], float]
 ) -> Iterator[Series]:
     """Yield the trials of each end as dots."""
     low, high = limits
-    worst = low if found.higher else high
+    worst = low if result.higher else high
     for state, tone in _TONES.items():
         dots = [
             Dot(
                 place(trial),
                 worst if trial.value is None else min(max(trial.value, low), high),
                 f"trial {trial.number}, {state}: {_value(trial)}",
-                trial is found.best,
+                trial is result.best,
             )
-            for trial in found.trials
+            for trial in result.trials
             if trial.state == state
         ]
         if dots:
@@ -189,12 +189,12 @@ def _place(name: str, parameter: Parameter) -> Callable[[Trial], float]:
     return lambda trial: float(trial.parameters[name])
 
 
-def _trials(found: Tuned) -> str:
-    ranked = found.ranked()[:MOST_ROWS]
+def _trials(result: Tuned) -> str:
+    ranked = result.ranked()[:MOST_ROWS]
     if not ranked:
         return ""
     values = aligned([each.value for each in ranked], 4)
-    names = list(found.space)
+    names = list(result.space)
     rows = [
         [
             value,
@@ -208,8 +208,8 @@ def _trials(found: Tuned) -> str:
         ]
         for value, trial in zip(values, ranked, strict=True)
     ]
-    head = [found.metric, "trial", *_headings(names), "evaluations", "time", "end", "run", "why"]
-    left = len(found.trials) - len(ranked)
+    head = [result.metric, "trial", *_headings(names), "evaluations", "time", "end", "run", "why"]
+    left = len(result.trials) - len(ranked)
     more = f"<p class=note>{counted(left, 'more trial')} in found.json.</p>" if left else ""
     return f"<section><h2>The trials</h2>{table(head, rows, numbers=4 + len(names))}{more}</section>"
 

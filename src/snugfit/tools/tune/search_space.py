@@ -63,7 +63,7 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
     """
     from snugfit.recipe import is_override
 
-    found: dict[str, str] = {}
+    search: dict[str, str] = {}
     for text in texts:
         name, _, values = text.partition("=")
         if not is_override(text):
@@ -72,10 +72,10 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
                 f"got '{text}'",
                 "Write it as NAME=VALUES, for example optimizer.adamw.learning_rate=log:1e-5..1e-2.",
             )
-        if name in found:
+        if name in search:
             raise SettingError(f"--search {name}", "is given twice", "Leave one out.")
-        found[name] = values
-    return found
+        search[name] = values
+    return search
 
 
 def read_file(path: str | os.PathLike[str], *, allow_code: bool = False) -> dict[str, Any]:
@@ -182,9 +182,9 @@ def _parameter(name: str, given: str | Sequence[Any]) -> Parameter:
 
     place = f"search {name}"
     if isinstance(given, str):
-        if found := _RANGE.fullmatch(given.strip()):
-            low, high = (read_value(text, place) for text in found.group(2, 3))
-            return _range(place, low, high, log=found[1] is not None)
+        if match := _RANGE.fullmatch(given.strip()):
+            low, high = (read_value(text, place) for text in match.group(2, 3))
+            return _range(place, low, high, log=match[1] is not None)
         given = read_value(f"[{given}]", place)
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise SettingError(place, f"{given!r} are no values to choose from", f"Write {FORMS}.")

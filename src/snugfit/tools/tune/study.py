@@ -130,29 +130,29 @@ class Study:
         from optuna.trial import TrialState
 
         pruned = _REASON in self._begun.user_attrs
-        told = {_REASON: None if pruned else reason, _RUN: run_dir, _SECONDS: seconds}
-        for key, each in told.items():
+        attributes = {_REASON: None if pruned else reason, _RUN: run_dir, _SECONDS: seconds}
+        for key, each in attributes.items():
             if each is not None:
                 self._begun.set_user_attr(key, each)
         state = TrialState.PRUNED if pruned else TrialState.FAIL if value is None else TrialState.COMPLETE
         with _quiet():
             self._study.tell(self._begun, value if state is TrialState.COMPLETE else None, state=state)
 
-    def _trial(self, kept: Any) -> Trial:
+    def _trial(self, stored: Any) -> Trial:
         states: dict[str, State] = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
-        state = states.get(kept.state.name, "begun")
-        evaluations = tuple(value for _, value in sorted(kept.intermediate_values.items()))
+        state = states.get(stored.state.name, "begun")
+        evaluations = tuple(value for _, value in sorted(stored.intermediate_values.items()))
         numbers = [value for value in evaluations if math.isfinite(value)]
         best = (max if self._higher else min)(numbers, default=None)
         return Trial(
-            kept.number + 1,
+            stored.number + 1,
             state,
-            {name: self._value(name, value) for name, value in kept.params.items()},
-            kept.value if state == "finished" else best,
+            {name: self._value(name, value) for name, value in stored.params.items()},
+            stored.value if state == "finished" else best,
             evaluations,
-            kept.user_attrs.get(_REASON),
-            kept.user_attrs.get(_RUN),
-            kept.user_attrs.get(_SECONDS),
+            stored.user_attrs.get(_REASON),
+            stored.user_attrs.get(_RUN),
+            stored.user_attrs.get(_SECONDS),
         )
 
     def _value(self, name: str, drawn: Any) -> Any:
@@ -188,15 +188,15 @@ def distributions_of(space: Space) -> dict[str, Any]:
     """Return a space in Optuna's terms; choices go by their text, since it takes no lists and takes 1 for true."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found: dict[str, Any] = {}
+    distributions: dict[str, Any] = {}
     for name, each in space.items():
         if isinstance(each, Choices):
-            found[name] = CategoricalDistribution(each.texts())
+            distributions[name] = CategoricalDistribution(each.texts())
         elif each.whole:
-            found[name] = IntDistribution(int(each.low), int(each.high), log=each.log)
+            distributions[name] = IntDistribution(int(each.low), int(each.high), log=each.log)
         else:
-            found[name] = FloatDistribution(each.low, each.high, log=each.log)
-    return found
+            distributions[name] = FloatDistribution(each.low, each.high, log=each.log)
+    return distributions
 
 
 def _drawn(space: Space, values: dict[str, Any]) -> dict[str, Any]:
