@@ -50,17 +50,7 @@ _TABLE: Table = {
     "adamw": Rule({"args.optim": "adamw_torch_fused", **_ADAM}, differs=_DECAYED),
     "adamw_8bit": Rule(
         {
-            "args.optim": of(
-                "library",
-                "paged",
-                by=lambda library, paged: (
-                    "adamw_torch_8bit"
-                    if library == "torchao"
-                    else "paged_adamw_8bit"
-                    if paged
-                    else "adamw_bnb_8bit"
-                ),
-            ),
+            "args.optim": of("paged", by=lambda paged: "paged_adamw_8bit" if paged else "adamw_bnb_8bit"),
             **_ADAM,
         },
         differs=_DECAYED,

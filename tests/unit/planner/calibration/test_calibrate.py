@@ -57,7 +57,10 @@ def test_every_rate_is_positive_and_lies_on_rising_sizes(calibrated):
 
 def test_products_convolutions_and_attention_are_measured_in_both_types(calibrated):
     kinds = ("matmul", "convolution", "convolution_backward", "attention", "bmm", "mkldnn_rnn_layer")
-    assert {f"{kind}.{dtype}" for kind in kinds for dtype in ("float32", "bfloat16")} <= set(calibrated.rates)
+    rates = {f"{kind}.{dtype}" for kind in kinds for dtype in ("float32", "bfloat16")}
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # then torch runs a recurrent layer as its products
+        rates.remove("mkldnn_rnn_layer.bfloat16")
+    assert rates <= set(calibrated.rates)
     assert calibrated.flops["float32"] == calibrated.rates["matmul.float32"][-1][1]
 
 

@@ -114,7 +114,7 @@ def test_an_interrupt_leaves_the_numbers_that_were_not_planned_yet(monkeypatch: 
 def test_only_a_search_for_the_cheapest_that_may_take_fewer_devices_plans_for_several_numbers() -> None:
     wish = {"devices": 4, "price": 1.0}
     assert Target(goal="cheapest", **wish).counts() == [(1, 1), (1, 2), (1, 4)]
-    assert Target(goal="cheapest", strategy="fsdp", **wish).counts() == counts(4, 1, several=True)
+    assert Target(goal="cheapest", strategy="fsdp", **wish).counts() == counts(4, 1, skip_one=True)
     assert Target(goal="cheapest", fewer=False, **wish).counts() == [(1, 4)]
     assert Target(goal="fastest", **wish).counts() == [(1, 4)]
 
