@@ -19,7 +19,7 @@ def nf4_llama(shape: str, tokens: int, device: str, layers_on: str) -> nn.Module
     from transformers import LlamaForCausalLM
 
     from snugfit.core.layers import replace_module
-    from snugfit.kit.quantized.linear import QuantisedLinear
+    from snugfit.kit.quantized.frozen_linear import QuantisedLinear
     from snugfit.kit.quantized.quantize import quantisable
     from snugfit.techniques.numerics.nf4 import NF4Format
 

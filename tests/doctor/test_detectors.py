@@ -8,7 +8,16 @@ from snugfit.doctor.observe.detectors_data import leakage, not_distributed, same
 from snugfit.doctor.observe.detectors_modes import emulated_bf16
 from snugfit.doctor.observe.detectors_parameters import twice_in_optimizer
 from snugfit.doctor.observe.detectors_schedules import schedule_length, scheduler_order
-from snugfit.doctor.observe.events import (
+from snugfit.doctor.observe.log import (
+    LoaderSeen,
+    Log,
+    ModelSeen,
+    OptimizerSeen,
+    Overlap,
+    ParameterSeen,
+    SchedulerSeen,
+)
+from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
     EpochEnd,
@@ -18,15 +27,6 @@ from snugfit.doctor.observe.events import (
     ScalerStep,
     ScheduleStep,
     Step,
-)
-from snugfit.doctor.observe.log import (
-    LoaderSeen,
-    Log,
-    ModelSeen,
-    OptimizerSeen,
-    Overlap,
-    ParameterSeen,
-    SchedulerSeen,
 )
 
 AT = "train.py:7"

@@ -17,8 +17,8 @@ import torch
 
 from snugfit.doctor.observe import Observation, observe
 from snugfit.doctor.observe.child import watch_script
-from snugfit.doctor.observe.events import Forward, Step
 from snugfit.doctor.observe.log import read_log, write_log
+from snugfit.doctor.observe.script_events import Forward, Step
 from snugfit.errors import SettingError
 from tests.doctor.corpus import HERE, scripts
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from snugfit.kit.bf16 import rounded_stochastically
+from snugfit.kit.bf16_rounding import rounded_stochastically
 from snugfit.kit.optimizers.blockwise import rows_of_blocks, spread
 from snugfit.kit.optimizers.foreach import add_, copy_, global_norm, lerp, lerp_, scale_, sign_
 from snugfit.kit.sharded_tensors import of_part, own_part, whole

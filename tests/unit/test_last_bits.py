@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 import snugfit as sf
 from snugfit.recipe import load_recipe
 from snugfit.run import run as way
+from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
-from snugfit.run.options import RunOptions
 from snugfit.system.mkl_mode import ADDRESSES, MODE
 from snugfit.tracking.spool import read_events
 

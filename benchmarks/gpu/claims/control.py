@@ -32,7 +32,7 @@ def gradients(settings: Settings, size: tuple[int, int], streamed: bool) -> dict
     from quantized import drawn_nf4
     from torch import nn
 
-    from snugfit.kit.quantized.linear import QuantisedLinear
+    from snugfit.kit.quantized.frozen_linear import QuantisedLinear
     from snugfit.techniques.numerics.nf4 import NF4Format
     from snugfit.techniques.placement.weight_streaming import stream_weights
 

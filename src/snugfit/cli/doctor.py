@@ -134,7 +134,7 @@ def _examine(
 
 def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
     from snugfit.doctor import door as tool
-    from snugfit.models.python import load_python_model
+    from snugfit.models.python_functions import load_python_model
     from snugfit.system.user_objects import load_object
 
     here = Path.cwd()

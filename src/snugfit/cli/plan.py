@@ -237,7 +237,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
     if as_json:
         show(answer.as_dict(), as_json)
     else:
-        from snugfit.display.plan import show_plan
+        from snugfit.display.plan_view import show_plan
 
         show_plan(answer, explain=asked.explain)
     return 0 if answer.fits else 1

@@ -17,8 +17,8 @@ from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+    from snugfit.run.call_options import RunOptions
     from snugfit.run.events import Display
-    from snugfit.run.options import RunOptions
     from snugfit.run.training.result import RunResult
     from snugfit.tools.many_runs import Watch
 
@@ -35,7 +35,7 @@ def run_options(
         asked: as `RunOptions` has it.
     """
     from snugfit.display.search_line import search_line
-    from snugfit.run.options import RunOptions
+    from snugfit.run.call_options import RunOptions
 
     return RunOptions(
         stop_after_seconds=None if stop_after is None else parse_seconds(stop_after, "--stop-after"),

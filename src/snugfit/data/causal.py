@@ -14,7 +14,7 @@ from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.file_formats import TEXT_COLUMN
 from snugfit.data.report import DataReport, median
-from snugfit.data.settings import RowSettings
+from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.text import Collate

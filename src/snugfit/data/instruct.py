@@ -12,7 +12,7 @@ from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.report import DataReport, median
-from snugfit.data.settings import RowSettings
+from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.text import Collate

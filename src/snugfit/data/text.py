@@ -12,9 +12,8 @@ from torch import Tensor
 
 from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.examples import Examples
-from snugfit.data.parts import Part, encode_part, read_part, sort_labels
 from snugfit.data.report import DataReport, median
-from snugfit.data.settings import RowSettings
+from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource
 from snugfit.data.split import split_rows
 from snugfit.data.tokens import (
@@ -25,6 +24,7 @@ from snugfit.data.tokens import (
     special_frame,
     token_warnings,
 )
+from snugfit.data.usable_rows import Part, encode_part, read_part, sort_labels
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from snugfit.data.bad_rows import text_of
 from snugfit.data.loader import Loader, Order
 from snugfit.data.text import TextRows, load_text_rows
 from snugfit.data.tokens import encode, padding_for
-from snugfit.deliver.registry import resolve_model
+from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device

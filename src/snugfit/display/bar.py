@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 from snugfit.display.activity import SILENCE_SECONDS, Activity
+from snugfit.display.event_lines import progress_parts
 from snugfit.display.run_state import Standing
-from snugfit.display.words import progress_parts
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TextIO
 
 from snugfit.display.bar import Screen, make_screen
-from snugfit.display.run_state import Standing
-from snugfit.display.words import (
+from snugfit.display.event_lines import (
     end_lines,
     evaluation_line,
     evaluation_names,
@@ -21,7 +20,8 @@ from snugfit.display.words import (
     next_lines,
     table_row,
 )
-from snugfit.planner.answers.words import compare_line
+from snugfit.display.run_state import Standing
+from snugfit.planner.answers.plan_words import compare_line
 
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""

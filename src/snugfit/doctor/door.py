@@ -13,17 +13,17 @@ from torch import nn
 from snugfit.core.losses import find_loss, labels_ahead
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.data.bad_rows import Fault
-from snugfit.data.parts import Part, read_part
-from snugfit.doctor import data
-from snugfit.doctor import model as modules
-from snugfit.doctor import recipe as settings_of
+from snugfit.data.usable_rows import Part, read_part
+from snugfit.doctor import check_data
+from snugfit.doctor import check_model as modules
+from snugfit.doctor import check_recipe as settings_of
+from snugfit.doctor.check_rows import FEW, Rows, examine_rows, imbalance
+from snugfit.doctor.check_tokens import TokenView, examine_tokens, views
 from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import Finding, Severity, is_ill
-from snugfit.doctor.rows import FEW, Rows, examine_rows, imbalance
 from snugfit.doctor.subject import WINDOWS, Subject
-from snugfit.doctor.tokens import TokenView, examine_tokens, views
 from snugfit.results.tool_results import keep, new_folder
-from snugfit.run.settings import TrainSettings, takes_settings
+from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.system.deterministic import deterministic
 from snugfit.tasks import find
 from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
@@ -119,7 +119,7 @@ def examine_file(
         cut = sum(length > max_length for length in encoded.lengths)
         findings += [
             *examine_tokens(encoded.examples, loaded, framed=True),
-            *data.truncation(cut, len(encoded.lengths), max_length, max(encoded.lengths, default=0)),
+            *check_data.truncation(cut, len(encoded.lengths), max_length, max(encoded.lengths, default=0)),
         ]
         shown = views(encoded.examples, loaded, max_length)
     return Examination.of(
@@ -219,9 +219,9 @@ def _examine_setup(
             pretrained,
         )
         findings = [
-            *data.examine_examples(material.train, material.validation if overlap else None),
-            *(imbalance(data.class_counts(material.train), "data.train") if labels else ()),
-            *data.shifted_labels(windows, labels_ahead(find_loss(material.loss))),
+            *check_data.examine_examples(material.train, material.validation if overlap else None),
+            *(imbalance(check_data.class_counts(material.train), "data.train") if labels else ()),
+            *check_data.shifted_labels(windows, labels_ahead(find_loss(material.loss))),
             *settings_of.examine_precision(subject),
         ]
         if any(each.pitfall == "bf16_in_fp16" for each in findings):  # of which no step is made
@@ -233,7 +233,7 @@ def _examine_setup(
         if not is_ill(
             findings
         ):  # a step that fails, or a model of which half stands still, has no speed worth measuring
-            findings += data.starving(setup.step(), setup.loader(), setup.plan.num_workers)
+            findings += check_data.starving(setup.step(), setup.loader(), setup.plan.num_workers)
     return Examination.of(setup.name, findings, (EXAMPLES, MODEL, SETTINGS))
 
 
@@ -265,4 +265,4 @@ def _of_report(task: Task) -> list[Finding]:
     if counts.get("unit") != "rows":
         return []
     texts = int(counts["train"]) + int(counts["validation"])
-    return list(data.truncation(counts["truncated"], texts, counts["max_length"], counts["tokens_max"]))
+    return list(check_data.truncation(counts["truncated"], texts, counts["max_length"], counts["tokens_max"]))

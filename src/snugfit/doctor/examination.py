@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.findings import Finding, Severity, is_ill
-from snugfit.doctor.tokens import TokenView
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.findings import PITFALLS, Finding, Severity
-from snugfit.doctor.tokens import TokenView
+from snugfit.report.html import counted
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import counted
 from snugfit.report.svg import escape
 
 PAGE = "doctor.html"

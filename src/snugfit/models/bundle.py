@@ -23,7 +23,7 @@ from snugfit.kit.adapters.adapters import adapted
 from snugfit.kit.serialize import pack, unpack
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
-from snugfit.models.python import load_python_model
+from snugfit.models.python_functions import load_python_model
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.disk_errors import disk_problem

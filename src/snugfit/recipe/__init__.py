@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from snugfit.recipe.declarations import Recipe
 from snugfit.recipe.infer import infer_recipe
 from snugfit.recipe.load import load_recipe
 from snugfit.recipe.located import located
-from snugfit.recipe.model import Recipe
 from snugfit.recipe.overrides import is_override
 from snugfit.recipe.schema import json_schema
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.planner.choice.goals import check_goal
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.strict_yaml import Keys, Places
 from snugfit.results.run_folder import check_name
 from snugfit.system.user_objects import is_python_path

@@ -9,7 +9,7 @@ from snugfit.system.code_consent import named_code
 from snugfit.tasks import find
 
 if TYPE_CHECKING:
-    from snugfit.recipe.model import Recipe
+    from snugfit.recipe.declarations import Recipe
 
 _TEXT = ("name", "task", "preset", "folder", "output", "track")
 _COLUMNS = ("text", "label", "completion")

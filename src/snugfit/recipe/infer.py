@@ -11,8 +11,8 @@ from typing import Any
 
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
+from snugfit.recipe.declarations import Recipe
 from snugfit.recipe.load import build
-from snugfit.recipe.model import Recipe
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path

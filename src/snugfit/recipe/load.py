@@ -11,18 +11,18 @@ from typing import Any
 from snugfit.core.job import Train
 from snugfit.core.settings import shown
 from snugfit.errors import SettingError, nearest
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.checks import check_recipe, placed
 from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
-from snugfit.recipe.sections import read_section
+from snugfit.recipe.read_sections import read_section
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover
-from snugfit.tasks.card import Card
+from snugfit.tasks.task_card import Card
 
 _LIMIT_BYTES = 2**20
 

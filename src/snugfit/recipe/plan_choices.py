@@ -16,7 +16,7 @@ from snugfit.errors import PlanConflict
 from snugfit.planner.choice.rungs import together
 from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.devices.precision import usual_precision
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import FULL, own_key
 from snugfit.recipe.load import build
 from snugfit.recipe.strict_yaml import Places

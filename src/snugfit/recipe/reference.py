@@ -11,7 +11,7 @@ import yaml
 from snugfit.core.job import keywords
 from snugfit.core.settings import Setting, shown
 from snugfit.errors import SettingError, nearest
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.strict_yaml import Dumper
 from snugfit.tasks import discover
 

@@ -9,7 +9,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from snugfit.core.settings import Section
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
 from snugfit.recipe.presets import presets
 from snugfit.recipe.write import plain_value

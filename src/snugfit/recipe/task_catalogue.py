@@ -8,7 +8,7 @@ from typing import Any
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.reference import entries
 from snugfit.tasks import discover
-from snugfit.tasks.card import Card
+from snugfit.tasks.task_card import Card
 
 Facts = Mapping[str, Any]
 _ROWS = ("train", "validation")

@@ -11,7 +11,7 @@ import yaml
 
 from snugfit.core.entry import as_entry
 from snugfit.core.settings import Section
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
 from snugfit.recipe.strict_yaml import Dumper
 from snugfit.system.redaction import redacted

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from snugfit.core.metrics import name_and_direction
+from snugfit.core.metric_directions import name_and_direction
 from snugfit.errors import SettingError
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import Story, mapping

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from snugfit.planner.answers.words import KINDS, peak_place, printable, share
+from snugfit.planner.answers.plan_words import KINDS, peak_place, printable, share
 from snugfit.planner.trace.memory_breakdown import MemoryUse, Piece
+from snugfit.report.html import figures, table
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import figures, table
 from snugfit.report.stack import STACK_STYLE, TONES, layered
 from snugfit.report.svg import escape
 from snugfit.units import format_bytes

@@ -11,7 +11,7 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
-from snugfit.report.laws import LAWS_STYLE
+from snugfit.report.law_table import LAWS_STYLE
 from snugfit.report.plan_section import over_an_update, planned, read_timeline, setup
 from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.planner.answers.answer import Timeline
-from snugfit.planner.answers.words import compare_line
-from snugfit.report.parts import facts, flat
+from snugfit.planner.answers.plan_words import compare_line
+from snugfit.report.html import facts, flat
 from snugfit.report.series import as_number
 from snugfit.report.stack import layered, place_of_peak
 from snugfit.report.story import Story, mapping

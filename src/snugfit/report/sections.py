@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snugfit.report.advice import advise
-from snugfit.report.laws import laws_table
-from snugfit.report.parts import (
+from snugfit.report.html import (
     aligned,
     clock,
     counted,
@@ -21,6 +20,7 @@ from snugfit.report.parts import (
     table,
     written,
 )
+from snugfit.report.law_table import laws_table
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
 from snugfit.report.svg import Chart, Frame, escape, figure

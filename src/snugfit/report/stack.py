@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from snugfit.planner.answers.answer import Answer, Timeline
+from snugfit.planner.answers.plan_words import KINDS, brief_bytes, brief_seconds, peak_place, printable
 from snugfit.planner.answers.timeline import Band, bands, highest, totals
-from snugfit.planner.answers.words import KINDS, brief_bytes, brief_seconds, peak_place, printable
 from snugfit.report.charts import BYTES
 from snugfit.report.series import nice_ticks
 from snugfit.report.svg import GRID, Axis, escape, horizontal

@@ -23,7 +23,7 @@ from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.description import python_inputs
 from snugfit.run.run import RunSpec, Tracking, execute
-from snugfit.run.settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
+from snugfit.run.train_settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Plan
-from snugfit.deliver.registry import register_best
+from snugfit.deliver.model_registry import register_best
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
-from snugfit.run.options import RunOptions
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning

@@ -23,10 +23,10 @@ from snugfit.recipe.jobs import numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import plans
+from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
-from snugfit.run.options import RunOptions
 from snugfit.run.training.stop_requests import say_received, stop_signals
 from snugfit.strategies.process_group import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each

@@ -17,7 +17,7 @@ from snugfit.planner.worker import Watch, ignore
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import planning
-from snugfit.run.options import RunOptions
+from snugfit.run.call_options import RunOptions
 from snugfit.run.plan_cache import place_of
 from snugfit.run.training.assemble import check_settings
 from snugfit.tasks import find

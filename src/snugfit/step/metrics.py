@@ -15,7 +15,7 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
-from snugfit.core.metrics import name_and_direction
+from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import MissingExtra, SettingError, nearest

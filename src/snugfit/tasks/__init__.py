@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from snugfit.tasks.card import Card
+from snugfit.tasks.task_card import Card
 
 
 @functools.cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.card import Card
 from snugfit.tasks.recognition import (
     PLAIN_TEXT,
     Recognition,
@@ -16,6 +15,7 @@ from snugfit.tasks.recognition import (
     length_of_stream,
 )
 from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError
 from snugfit.system.user_objects import load_object
-from snugfit.tasks.card import Card
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
+from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
@@ -28,7 +28,7 @@ def training_rows(recipe: Recipe) -> Any:
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
-    from snugfit.models.python import load_python_model
+    from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material, hold_out
 
     train = _rows(recipe, "data.train", recipe.data.train)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.card import Card
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import ROWS, material_of, row_settings, source_files
 
 if TYPE_CHECKING:

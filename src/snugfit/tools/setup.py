@@ -18,7 +18,7 @@ from snugfit.data.loader import Loader
 from snugfit.errors import DataError, SettingError
 from snugfit.run.from_python import module_spec
 from snugfit.run.run import RunSpec
-from snugfit.run.settings import TrainSettings, with_defaults
+from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric
 from snugfit.step.step import Step

@@ -25,7 +25,7 @@ from snugfit.cli import main
 from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answers.answer import Largest
 from snugfit.recipe import load_recipe
-from snugfit.recipe.model import unused
+from snugfit.recipe.declarations import unused
 from snugfit.recipe.reference import entries
 from snugfit.run.training.result import RunResult
 from snugfit.system.processes import record_failure

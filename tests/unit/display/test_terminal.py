@@ -9,8 +9,8 @@ import pytest
 
 from snugfit.display import TerminalDisplay
 from snugfit.display.bar import bar_line
+from snugfit.display.event_lines import header_lines
 from snugfit.display.run_state import Standing
-from snugfit.display.words import header_lines
 
 RUN = {
     "event": "run",

@@ -10,7 +10,7 @@ import pytest
 from snugfit.cli import main
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
-from snugfit.recipe.model import COMMANDS, REQUIRED
+from snugfit.recipe.declarations import COMMANDS, REQUIRED
 from snugfit.recipe.reference import Entry, entries, markdown, page
 from snugfit.recipe.schema import json_schema
 from snugfit.recipe.strict_yaml import Places, read_yaml

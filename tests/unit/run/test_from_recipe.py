@@ -30,9 +30,9 @@ from snugfit.errors import (
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
 from snugfit.recipe import load_recipe
+from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest, remove_all
 from snugfit.run.from_recipe import resume_run, train_recipe
-from snugfit.run.options import RunOptions
 from snugfit.run.plans import plan_recipe
 from snugfit.tracking.spool import read_events
 

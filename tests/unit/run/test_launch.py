@@ -15,7 +15,7 @@ from snugfit.cli import main
 from snugfit.errors import DataError, MissingExtra, RanksLost, TrainingFailed, UserError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import launch
-from snugfit.run.options import RunOptions
+from snugfit.run.call_options import RunOptions
 from snugfit.system import processes
 from snugfit.units import parse_seconds
 

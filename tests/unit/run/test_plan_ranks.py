@@ -20,7 +20,7 @@ from snugfit.planner.trace.fake_ranks import fake_ranks
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
 from snugfit.run import plans
-from snugfit.run.options import RunOptions
+from snugfit.run.call_options import RunOptions
 from snugfit.run.plans import export_plan, plan_recipe
 from snugfit.strategies import registry
 from snugfit.strategies.registry import STRATEGIES, nodes_and_devices

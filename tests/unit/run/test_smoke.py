@@ -12,8 +12,8 @@ import torch
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.recipe import load_recipe
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
-from snugfit.run.options import RunOptions
 from snugfit.run.smoke import DEV_WINDOWS, OVERFIT_PASSES, overfit_verdict, verify_reload
 from snugfit.run.training.result import RunResult
 from snugfit.tracking.spool import read_events

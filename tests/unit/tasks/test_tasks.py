@@ -14,7 +14,7 @@ from snugfit.tasks import discover
 SOURCE = Path(snugfit.__file__).parent
 
 TOY = """
-from snugfit.tasks.card import Card
+from snugfit.tasks.task_card import Card
 from snugfit.tasks.python import CARD as PYTHON
 
 CARD = Card(

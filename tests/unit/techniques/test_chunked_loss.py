@@ -18,7 +18,7 @@ from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batche
 from snugfit.core.selection import check
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
-from snugfit.kit.chunked_loss import InChunks, Work
+from snugfit.kit.chunked_loss_function import InChunks, Work
 from snugfit.kit.lm_head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step

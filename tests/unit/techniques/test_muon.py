@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector
 
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
-from snugfit.kit.quantized.linear import QuantisedLinear
+from snugfit.kit.quantized.frozen_linear import QuantisedLinear
 from snugfit.step.step import Step
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.learning.muon import GatheringMuon, Muon, hidden_matrices

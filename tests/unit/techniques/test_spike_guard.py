@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.technique import RollBack
 from snugfit.data.loader import Order
-from snugfit.display.words import end_lines
+from snugfit.display.event_lines import end_lines
 from snugfit.errors import TrainingFailed
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.ema import EMA

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, UPDATES_VARIABLE
+from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder
+from snugfit.doctor.observe.watch_log import Recorder
 
 _LAST_LINES = 8
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_modes import is_scored, trained_models
-from snugfit.doctor.observe.events import Average, Forward, Load, Restore, Save
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Average, Forward, Load, Restore, Save
 
 
 def pickle(log: Log) -> list[Finding]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_modes import is_scored
-from snugfit.doctor.observe.events import Backward, Batch, EpochEnd, Forward
 from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
+from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward
 
 LEAK = 0.01
 LARGE_LEAK = 0.1

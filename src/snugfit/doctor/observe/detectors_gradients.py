@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.observe.events import (
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
     Clip,
@@ -16,7 +17,6 @@ from snugfit.doctor.observe.events import (
     Step,
     ZeroGrad,
 )
-from snugfit.doctor.observe.log import Log
 
 # A loss function whose result is differentiated as it is, not divided and not summed with anything.
 _UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")

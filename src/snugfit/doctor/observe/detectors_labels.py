@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.observe.events import Forward, HeadTokens, Labels, Loss, Tokenized
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Forward, HeadTokens, Labels, Loss, Tokenized
 
 NEARLY_ALL = 0.99
 MANY_CUT = 0.5

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_gradients import windows
-from snugfit.doctor.observe.events import Average, Backward, Batch, Compared, Event, Forward, Loss, Step
 from snugfit.doctor.observe.log import Log, ModelSeen
+from snugfit.doctor.observe.script_events import (
+    Average,
+    Backward,
+    Batch,
+    Compared,
+    Event,
+    Forward,
+    Loss,
+    Step,
+)
 
 TINY_ROWS = 8
 SMALL_ROWS = 32

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.observe.events import Step
 from snugfit.doctor.observe.log import Log, ParameterSeen
+from snugfit.doctor.observe.script_events import Step
 
 LEAST_UPDATES = 3
 

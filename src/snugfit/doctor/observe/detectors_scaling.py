@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_gradients import Window, steps, windows
-from snugfit.doctor.observe.events import Clip, Rescale, Step
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Clip, Rescale, Step
 
 LARGE = 128.0  # what multiplies a loss to keep small gradients from vanishing; a number of rows or of losses is less
 SHORT = 0.01  # a limit for true gradients is not as low as this; one for gradients times the scale is, over the scale

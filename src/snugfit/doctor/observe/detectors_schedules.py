@@ -5,8 +5,8 @@ from __future__ import annotations
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_data import training_loaders
 from snugfit.doctor.observe.detectors_gradients import windows
-from snugfit.doctor.observe.events import Batch, EpochEnd, ScalerStep, ScheduleStep, Step
 from snugfit.doctor.observe.log import Log, SchedulerSeen
+from snugfit.doctor.observe.script_events import Batch, EpochEnd, ScalerStep, ScheduleStep, Step
 
 LEAST_UPDATES = 2
 _ORDER_FIX = "optimizer.step()\nscheduler.step()"

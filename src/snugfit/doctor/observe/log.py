@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snugfit.doctor.observe.events import Event, Forward, Save
+from snugfit.doctor.observe.script_events import Event, Forward, Save
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe.recorder import Recorder
+from snugfit.doctor.observe.watch_log import Recorder
 
 COMPARED = 64
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snugfit.doctor.observe.gradients import Gradients
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watch_files import watch_files
 from snugfit.doctor.observe.watch_loaders import watch_loaders
+from snugfit.doctor.observe.watch_log import Recorder
 from snugfit.doctor.observe.watch_losses import watch_losses
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watch_schedules import watch_schedules

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe.events import Load, Save
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, called_directly, where
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.script_events import Load, Save
+from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.weights import Weights
 
 _Call = Callable[..., Any]

@@ -12,11 +12,11 @@ from torch import distributed
 from torch.utils import data
 from torch.utils.data import dataloader
 
-from snugfit.doctor.observe.events import Batch, EpochEnd
+from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import LoaderSeen
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
-from snugfit.doctor.observe.rows import Rows
+from snugfit.doctor.observe.row_digests import Rows
+from snugfit.doctor.observe.script_events import Batch, EpochEnd
+from snugfit.doctor.observe.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200

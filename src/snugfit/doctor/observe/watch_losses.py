@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from snugfit.doctor.observe.events import Loss
-from snugfit.doctor.observe.gradients import Gradients, graph_of
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.gradient_state import Gradients, graph_of
+from snugfit.doctor.observe.script_events import Loss
+from snugfit.doctor.observe.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 _CLASSES = ("cross_entropy", "nll_loss")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from snugfit.doctor.observe.events import Average, Forward, Restore
+from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
@@ -26,9 +26,9 @@ from snugfit.doctor.observe.module_facts import (
     is_stateless,
 )
 from snugfit.doctor.observe.outsiders import Outsiders
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
-from snugfit.doctor.observe.rows import Rows, tensors_in
+from snugfit.doctor.observe.row_digests import Rows, tensors_in
+from snugfit.doctor.observe.script_events import Average, Forward, Restore
+from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_tokens
 from snugfit.doctor.observe.weights import Weights, plain_name
 

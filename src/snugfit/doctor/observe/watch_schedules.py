@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
-from snugfit.doctor.observe.events import ScheduleStep
+from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import SchedulerSeen
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.script_events import ScheduleStep
+from snugfit.doctor.observe.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.doctor.observe.events import Compared, Forward
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.script_events import Compared, Forward
+from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe.events import HeadTokens, Labels, Tokenized
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.script_events import HeadTokens, Labels, Tokenized
+from snugfit.doctor.observe.watch_log import Recorder, where
 
 if TYPE_CHECKING:
     from snugfit.doctor.observe.watch_modules import ModuleWatch

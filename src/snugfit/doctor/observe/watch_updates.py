@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.doctor.observe.events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
-from snugfit.doctor.observe.gradients import Before, Gradients, State, magnitude, nonzero
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero
 from snugfit.doctor.observe.log import OptimizerSeen
-from snugfit.doctor.observe.patches import Patches
-from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.script_events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
+from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]

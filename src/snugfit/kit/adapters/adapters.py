@@ -24,7 +24,7 @@ from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
-from snugfit.kit.quantized.linear import QuantisedLinear, in_stock_form, weights_unread
+from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread
 from snugfit.kit.quantized.quantize import dequantise_
 
 ADAPTER = "default"

@@ -12,7 +12,7 @@ from snugfit.core.parameters import ParameterGroup, is_matrix
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import MakeOptimizer
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer, standing_in
-from snugfit.kit.quantized.linear import QuantisedLinear
+from snugfit.kit.quantized.frozen_linear import QuantisedLinear
 from snugfit.kit.sharded_tensors import own_part
 
 NARROW = (torch.bfloat16, torch.float16)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from snugfit.kit.quantized.linear import WeightFormat, as_kept, as_stored, frozen_product
+from snugfit.kit.quantized.frozen_linear import WeightFormat, as_kept, as_stored, frozen_product
 
 _LINEAR: Any = F.linear
 _PRODUCTS: Any = (torch.matmul, Tensor.matmul, Tensor.__matmul__)

@@ -24,7 +24,7 @@ from snugfit.errors import MissingExtra, SettingError
 from snugfit.kit.mapped_tensors import set_aside_
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import QuantisedExperts, expert_weights
-from snugfit.kit.quantized.linear import QuantisedLinear, WeightFormat, in_stock_form
+from snugfit.kit.quantized.frozen_linear import QuantisedLinear, WeightFormat, in_stock_form
 
 _QUANTISED = (QuantisedLinear, QuantisedExperts)
 

@@ -25,8 +25,8 @@ from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.fake_ranks import shards_followed
 from snugfit.planner.trace.fake_tensors import BareOptimizer, fake_, fake_batch
 from snugfit.planner.trace.known_values import KnownValues
+from snugfit.planner.trace.library_patches import as_real
 from snugfit.planner.trace.operator_cache import OperatorCache
-from snugfit.planner.trace.patches import as_real
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.planner.trace.untraceable import explaining
 from snugfit.step.build import Material, make_step

@@ -11,8 +11,8 @@ import torch
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.bf16 import alternative
-from snugfit.kit.bf16 import has_bf16 as has_bf16
+from snugfit.kit.bf16_rounding import alternative
+from snugfit.kit.bf16_rounding import has_bf16 as has_bf16
 
 
 @dataclass(frozen=True)

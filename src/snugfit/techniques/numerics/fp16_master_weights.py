@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Sharing, Stage
-from snugfit.kit.fp16 import HalfPrecision
+from snugfit.kit.fp16_computing import HalfPrecision
 from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 
 

@@ -19,7 +19,7 @@ from snugfit.core.layers import base_of, is_conv1d, last_linear, layers, output_
 from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
-from snugfit.kit.bf16 import alternative, has_bf16
+from snugfit.kit.bf16_rounding import alternative, has_bf16
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
 from snugfit.system.log_filters import importing_torchao
 

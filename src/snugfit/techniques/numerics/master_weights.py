@@ -22,7 +22,7 @@ from snugfit.core.technique import (
     Technique,
 )
 from snugfit.errors import SettingError
-from snugfit.kit.bf16 import alternative, has_bf16
+from snugfit.kit.bf16_rounding import alternative, has_bf16
 from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 
 

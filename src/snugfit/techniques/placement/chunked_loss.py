@@ -15,7 +15,7 @@ from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import LossTerms, labels_ahead
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import DataError, SettingError, SnugfitWarning
-from snugfit.kit.chunked_loss import Chunk, InChunks, Work, chunks_of
+from snugfit.kit.chunked_loss_function import Chunk, InChunks, Work, chunks_of
 from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in, with_logits
 
 

@@ -14,7 +14,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.results.verdicts import Certificate
 from snugfit.run.identity.source_code import code_of
-from snugfit.run.settings import TrainSettings, takes_settings
+from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.system.user_objects import load_object
 from snugfit.techniques import find_any
 from snugfit.techniques.plugins import example_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from snugfit.report.laws import LAWS_STYLE, laws_table
+from snugfit.report.html import facts
+from snugfit.report.law_table import LAWS_STYLE, laws_table
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import facts
 from snugfit.report.svg import escape
 from snugfit.results.verdicts import Certificate
 from snugfit.units import format_seconds

@@ -27,7 +27,7 @@ from snugfit.errors import (
 )
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import from_recipe
-from snugfit.run.options import RunOptions
+from snugfit.run.call_options import RunOptions
 from snugfit.run.planning import is_tight
 from snugfit.system.code_consent import words
 from snugfit.tasks import find

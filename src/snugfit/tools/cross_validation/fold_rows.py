@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN
-from snugfit.data.parts import Part, read_part
+from snugfit.data.usable_rows import Part, read_part
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find

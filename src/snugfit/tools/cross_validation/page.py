@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from snugfit.report.html import aligned, counted, figures, table
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import aligned, counted, figures, table
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, Frame, Series, escape, figure
 from snugfit.tools.cross_validation.result import CrossValidation, Summary

@@ -13,7 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.errors import OutOfMemory, SnugfitError
 from snugfit.planner.devices.hardware import find_device
 from snugfit.results.tool_results import new_folder
-from snugfit.run.settings import TrainSettings, takes_settings
+from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.micro_batching import advice, legal_sizes
 from snugfit.step.step import Step

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snugfit.report.charts import BYTES
+from snugfit.report.html import facts, figures, table
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import facts, figures, table
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
 from snugfit.tools.find_batch.result import FoundBatch, Size

@@ -16,7 +16,7 @@ from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique, as_settings
 from snugfit.errors import SettingError
 from snugfit.results.tool_results import keep, new_folder
-from snugfit.run.settings import TrainSettings, takes_settings
+from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.step import Step
 from snugfit.system.deterministic import deterministic

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from snugfit.errors import MissingExtra, RunFolderError
+from snugfit.report.html import facts, table
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import facts, table
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
 from snugfit.tools.find_lr.lr_rules import Reading, Suggestion

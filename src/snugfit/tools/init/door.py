@@ -17,8 +17,8 @@ from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, find_preset
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks import discover
-from snugfit.tasks.card import Card
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel, choose_model
 from snugfit.tools.init.recipe_text import SCHEMA, commented
 from snugfit.tools.init.source import Source, Tell, find_model, find_source

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snugfit.results.tool_results import keep, new_folder
-from snugfit.run.settings import DEFAULTS, TrainSettings, takes_settings
+from snugfit.run.train_settings import DEFAULTS, TrainSettings, takes_settings
 from snugfit.system.deterministic import deterministic
 from snugfit.tools.profile.measure import UPDATES, profile_setup
 from snugfit.tools.profile.page import NAME, write_profile_page

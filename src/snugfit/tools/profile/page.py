@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from snugfit.planner.answers.words import brief_number, brief_seconds, digits, printable, share
+from snugfit.planner.answers.plan_words import brief_number, brief_seconds, digits, printable, share
+from snugfit.report.html import details, figures, table
 from snugfit.report.memory_page import MEMORY_STYLE, memory_sections, piece_words
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import details, figures, table
 from snugfit.report.svg import escape
 from snugfit.tools.profile.result import Profile
 

@@ -23,8 +23,8 @@ from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep
 from snugfit.run import from_recipe
+from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
-from snugfit.run.options import RunOptions
 from snugfit.run.training.result import RunResult
 from snugfit.step.metrics import monitored
 from snugfit.system.processes import this_world

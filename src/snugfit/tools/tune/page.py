@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from snugfit.report.html import aligned, counted, figures, table
 from snugfit.report.page import document, replace_page
-from snugfit.report.parts import aligned, counted, figures, table
 from snugfit.report.series import as_number, format_number, nice_ticks, robust_range, tick_labels
 from snugfit.report.svg import Chart, Dot, Frame, LogFrame, Series, escape, figure
 from snugfit.tools.tune.result import Choices, Parameter, Trial, Tuned, shown

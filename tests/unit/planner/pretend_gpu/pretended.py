@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from snugfit.planner.pretend_gpu.pretended_gpu import CannotPretend, pretending_gpu
-from snugfit.planner.trace.patches import as_real
+from snugfit.planner.trace.library_patches import as_real
 
 aten = torch.ops.aten
 GPU = ((8, 0), 80 * 2**30, "NVIDIA A100")
@@ -138,7 +138,7 @@ def compiled() -> dict[str, Any]:
 
 def answers() -> dict[str, Any]:
     from snugfit.core.random import preserved_randomness, seed_device
-    from snugfit.kit.bf16 import alternative, has_bf16
+    from snugfit.kit.bf16_rounding import alternative, has_bf16
     from snugfit.kit.streaming.slot import Slot
     from snugfit.kit.streaming.stream import spare_device_bytes
     from snugfit.system.memory import available_bytes, memory_bytes, release_memory

@@ -21,8 +21,8 @@ from snugfit.data.sources import read_table
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run import from_recipe
+from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest
-from snugfit.run.options import RunOptions
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tools.cross_validation import door
 from snugfit.tools.cross_validation.door import cross_validate, resume

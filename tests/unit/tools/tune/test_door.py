@@ -17,7 +17,7 @@ from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFaile
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.report.tool_sections import found_by_tools
 from snugfit.run import from_recipe
-from snugfit.run.options import RunOptions
+from snugfit.run.call_options import RunOptions
 from snugfit.step.step import Step
 from snugfit.tools.tune import door
 from snugfit.tools.tune import study as study_home

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from snugfit.errors import ModelError
-from snugfit.models.python import load_python_model
+from snugfit.models.python_functions import load_python_model
 from snugfit.system.user_objects import load_object
 
 CODE = """

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from snugfit.doctor.observe.events import Event
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
+from snugfit.doctor.observe.script_events import Event
 
 if TYPE_CHECKING:
     import torch

@@ -176,7 +176,7 @@ def test_weights_of_bfloat16_in_float16_are_an_error():
 def test_bfloat16_without_instructions_for_it_is_noted(monkeypatch):
     with_it, without = {"avx2", "amx_bf16"}, {"avx2", "fma"}
     for flags, expected in ((with_it, {}), (without, {"emulated_bf16": "note"}), (set(), {})):
-        monkeypatch.setattr("snugfit.doctor.recipe.processor_flags", lambda flags=flags: flags)
+        monkeypatch.setattr("snugfit.doctor.check_recipe.processor_flags", lambda flags=flags: flags)
         assert found(Wired(), techniques=[sf.AdamW(), sf.BF16()]) == expected
 
 

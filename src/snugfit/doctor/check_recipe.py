@@ -10,7 +10,7 @@ import torch
 from snugfit.core.parameters import decayed
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import Subject
-from snugfit.kit.bf16 import alternative, has_bf16
+from snugfit.kit.bf16_rounding import alternative, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16
 from snugfit.step.step import Step
 from snugfit.system.processor import processor_flags

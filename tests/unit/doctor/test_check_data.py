@@ -15,10 +15,10 @@ import snugfit as sf
 from snugfit.cli import main
 from snugfit.core.batch import Batch
 from snugfit.data.bad_rows import Fault
-from snugfit.doctor import data
+from snugfit.doctor import check_data
+from snugfit.doctor.check_rows import Rows, examine_rows
+from snugfit.doctor.check_tokens import examine_tokens, views
 from snugfit.doctor.door import examine_file
-from snugfit.doctor.rows import Rows, examine_rows
-from snugfit.doctor.tokens import examine_tokens, views
 from snugfit.tools.setup import module_setup
 
 TEXTS = [f"text number {number}" for number in range(200)]
@@ -87,8 +87,8 @@ def test_rows_that_cannot_be_used_are_told_by_reason():
 def test_examples_of_tensors_leak_by_what_the_model_is_given():
     rows = [(torch.full((2,), float(number)), number % 2) for number in range(50)]
     shared = [(torch.full((2,), 7.0), 0), *((torch.full((2,), 100.0 + number), 1) for number in range(9))]
-    assert severities(data.examine_examples(rows, shared)) == {"leakage": "warning"}
-    assert data.examine_examples(rows, shared[1:]) == []
+    assert severities(check_data.examine_examples(rows, shared)) == {"leakage": "warning"}
+    assert check_data.examine_examples(rows, shared[1:]) == []
 
 
 def tokens(labels: list[list[int]]) -> list[dict]:
@@ -105,7 +105,7 @@ def tokens(labels: list[list[int]]) -> list[dict]:
     ],
 )
 def test_labels_that_do_not_count_are_counted(labels, expected):
-    assert severities(data.ignored_labels(tokens(labels))) == expected
+    assert severities(check_data.ignored_labels(tokens(labels))) == expected
 
 
 def windows(ids: torch.Tensor, labels: torch.Tensor) -> list[Batch]:
@@ -115,19 +115,19 @@ def windows(ids: torch.Tensor, labels: torch.Tensor) -> list[Batch]:
 def test_labels_are_shifted_once_by_whoever_shifts_them():
     ids = torch.randint(0, 1000, (4, 16), generator=torch.Generator().manual_seed(0))
     ahead = torch.cat([ids[:, 1:], torch.full((4, 1), -100)], dim=1)
-    assert severities(data.shifted_labels(windows(ids, ids), 1)) == {}
-    assert severities(data.shifted_labels(windows(ids, ahead), 1)) == {"shifted_labels": "error"}
-    assert severities(data.shifted_labels(windows(ids, ids), 0)) == {"shifted_labels": "error"}
-    assert severities(data.shifted_labels(windows(ids, ahead), 0)) == {}
-    assert severities(data.shifted_labels(windows(ids, ids), None)) == {}
+    assert severities(check_data.shifted_labels(windows(ids, ids), 1)) == {}
+    assert severities(check_data.shifted_labels(windows(ids, ahead), 1)) == {"shifted_labels": "error"}
+    assert severities(check_data.shifted_labels(windows(ids, ids), 0)) == {"shifted_labels": "error"}
+    assert severities(check_data.shifted_labels(windows(ids, ahead), 0)) == {}
+    assert severities(check_data.shifted_labels(windows(ids, ids), None)) == {}
     prompted = ids.clone()
     prompted[:, :8] = -100
-    assert severities(data.shifted_labels(windows(ids, prompted), 1)) == {}
+    assert severities(check_data.shifted_labels(windows(ids, prompted), 1)) == {}
 
 
 def test_a_text_of_one_token_over_and_over_is_not_called_shifted():
     ids = torch.full((2, 8), 5)
-    assert severities(data.shifted_labels(windows(ids, ids), 1)) == {}
+    assert severities(check_data.shifted_labels(windows(ids, ids), 1)) == {}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_text_of_one_token_over_and_over_is_not_called_shifted():
     [(0, {}), (10, {"truncation": "note"}), (49, {"truncation": "note"}), (50, {"truncation": "warning"})],
 )
 def test_cut_texts_are_told_by_their_share(truncated, expected):
-    assert severities(data.truncation(truncated, 100, 64, 300)) == expected
+    assert severities(check_data.truncation(truncated, 100, 64, 300)) == expected
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_loader_that_takes_longer_than_the_step_starves_it(load, compute, expe
     setup = module_setup(nn.Linear(4, 3), rows, optimizer=sf.SGD(learning_rate=0.1), global_batch=8)
     # the clock is read before a window, after it, and after the step
     moments = itertools.accumulate(itertools.cycle([0.0, load, compute]))
-    found = list(data.starving(setup.step(), setup.loader(), 0, clock=lambda: next(moments)))
+    found = list(check_data.starving(setup.step(), setup.loader(), 0, clock=lambda: next(moments)))
     assert severities(found) == expected
     if found:
         assert found[0].fix == "plan: {num_workers: 6}"

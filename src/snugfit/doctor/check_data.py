@@ -14,8 +14,8 @@ from torch import Tensor
 
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch, inputs_of, labels_of
 from snugfit.data.loader import Loader
+from snugfit.doctor.check_rows import FEW, overlap
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.rows import FEW, overlap
 from snugfit.errors import DataError
 from snugfit.step.step import Step
 

@@ -17,7 +17,7 @@ from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit import mapped_tensors
 from snugfit.kit.adapters.adapter_files import load_adapter, save_adapter
 from snugfit.kit.adapters.adapters import merge_, merged
-from snugfit.kit.quantized.linear import QuantisedLinear
+from snugfit.kit.quantized.frozen_linear import QuantisedLinear
 from snugfit.kit.quantized.quantize import dequantised
 from snugfit.step.build import describe_model
 from snugfit.step.step import Step

@@ -14,8 +14,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.core.random import preserved_randomness
+from snugfit.doctor.check_optimizer import late_holes, optimizer_groups
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.optimizer import late_holes, optimizer_groups
 from snugfit.doctor.subject import Subject, class_labels, listed
 from snugfit.errors import UserError
 from snugfit.step.step import Step

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from snugfit.cli import main
+from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import Observation
 from snugfit.doctor.page import write_examination
-from snugfit.doctor.tokens import TokenView
 from snugfit.tracking.spool import Spool
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

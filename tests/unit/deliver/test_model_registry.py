@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from snugfit.deliver.registry import Registered, compare, register_best, resolve_model
+from snugfit.deliver.model_registry import Registered, compare, register_best, resolve_model
 from snugfit.errors import RunFolderError, TrackingError
 from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import Spool

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import snugfit as sf
 from snugfit.core.job import EarlyStopping, Job, Plan, keywords
 from snugfit.errors import DataError, SettingError
-from snugfit.run.settings import DEFAULTS, TrainSettings
+from snugfit.run.train_settings import DEFAULTS, TrainSettings
 from snugfit.tools.setup import module_setup
 
 TOOLS = {"certify": sf.certify, "find_lr": sf.find_lr, "find_batch": sf.find_batch, "profile": sf.profile}

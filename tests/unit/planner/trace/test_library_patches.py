@@ -13,7 +13,7 @@ from torch.optim import optimizer
 
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.trace.fake_tensors import fake_
-from snugfit.planner.trace.patches import as_real
+from snugfit.planner.trace.library_patches import as_real
 
 MODE = FakeTensorMode()
 

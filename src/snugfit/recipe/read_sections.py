@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from snugfit.core.settings import Section, Setting, shown
 from snugfit.errors import SettingError, nearest
-from snugfit.recipe import model as m
+from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import technique_settings
 from snugfit.recipe.strict_yaml import Keys, Places
 
