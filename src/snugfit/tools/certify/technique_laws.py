@@ -309,6 +309,7 @@ def _skip(problem: Problem, techniques: Techniques, micro_batch: int | None, fou
     for window, bad_window in zip((first, third), bad[1:], strict=True):
         if may_draw:  # and draws are of the window's number
             never.progress.windows = skipping.progress.windows
+        _share_scale(skipping, never)  # which a skipped window may lower, and another one rounds otherwise
         one, other = skipping(window), never(window)
         found.require(one.applied and other.applied, "a window after a skipped one makes no update")
         found.require(
@@ -327,6 +328,12 @@ def _skip(problem: Problem, techniques: Techniques, micro_batch: int | None, fou
         never.progress.updates == skipping.progress.updates == 2, "a skipped window counts as an update"
     )
     found.require(skipping.progress.skipped == 3, "a skipped window is not counted as one")
+
+
+def _share_scale(step: Step, other: Step) -> None:
+    """Have another step scale its loss as this one does, where that is done."""
+    if step.seams.scale is not None and other.seams.scale is not None:
+        other.seams.scale.load_state_dict(step.seams.scale.state_dict())
 
 
 def _skipped(step: Step, window: Window, found: _Comparison) -> None:
