@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.errors import SettingError, nearest
+from snugfit.system.user_objects import PYTHON_PATH
 
 AUTO: Literal["auto"] = "auto"
 MicroBatch = Literal["auto"] | Count | None
@@ -160,6 +161,38 @@ class Checkpoint(Section):
     )
 
 
+Hook = Callable[[Any], Mapping[str, float] | str | None]
+"""From what happened to numbers that are logged, to the reason to stop as text, or to None."""
+
+_HOOK: Any = {"takes": "package.module:function or null", "pattern": f"^{PYTHON_PATH}$"}
+
+
+@dataclass(frozen=True)
+class Hooks(Section):
+    """Functions that see what the run does; they may return numbers to log, or a text, for which the run stops."""
+
+    key: ClassVar[str] = "hooks"
+
+    on_update: Hook | str | None = setting(
+        "function of the result of each update that was applied: its loss, learning_rate and metrics",
+        None,
+        example="mine:watch",
+        **_HOOK,
+    )
+    on_evaluation: Hook | str | None = setting(
+        "function of the metrics of each evaluation, by name", None, example="mine:watch", **_HOOK
+    )
+    on_checkpoint: Hook | str | None = setting(
+        "function of the path of each checkpoint, once it is written", None, example="mine:copy", **_HOOK
+    )
+    on_end: Hook | str | None = setting(
+        "function of the result of the run, once it has finished or stopped",
+        None,
+        example="mine:tell",
+        **_HOOK,
+    )
+
+
 @dataclass(frozen=True)
 class Job:
     """The logical side of a run; two plans of one job give the same updates."""
@@ -169,6 +202,7 @@ class Job:
     early_stopping: EarlyStopping | None = None
     non_finite: NonFinite = NonFinite()
     checkpoint: Checkpoint = Checkpoint()
+    hooks: Hooks = Hooks()
     shuffle: bool = True
 
     def __post_init__(self) -> None:
@@ -179,6 +213,12 @@ class Job:
                 f"must be a function from the evaluations to a reason or None, found '{function}'",
                 "Give a function of that kind.",
             )
+        for name in Hooks.settings():
+            hook = getattr(self.hooks, name)
+            if isinstance(hook, str):
+                raise SettingError(
+                    f"hooks.{name}", f"must be a function, found '{hook}'", "Give the function itself."
+                )
 
     @classmethod
     def of(cls, *, shuffle: bool = True, **given: Any) -> Job:
@@ -224,7 +264,7 @@ class Job:
         return -(-examples // self.train.global_batch)
 
 
-SECTIONS: tuple[type[Section], ...] = (Train, Evaluate, EarlyStopping, NonFinite, Checkpoint)
+SECTIONS: tuple[type[Section], ...] = (Train, Evaluate, EarlyStopping, NonFinite, Checkpoint, Hooks)
 
 
 @functools.cache

@@ -96,6 +96,7 @@ def progress_parts(standing: Standing) -> list[tuple[int, str]]:
         (5, f"{standing.update:,}/{total:,}" if total else f"update {standing.update:,}"),
         (2, f"loss {number(standing.loss)}"),
         (6, f"lr {standing.learning_rate:.2g}"),
+        *((9, f"{name} {number(value)}") for name, value in standing.logged.items()),
         (4, f"{_rate(standing.seconds_per_example)} examples/s"),
         (7, "" if left is None else f"{format_seconds(standing.seconds_spent())} spent"),
         (3, "" if left is None else f"{format_seconds(left)} left"),

@@ -13,7 +13,7 @@ _SMOOTHING = 0.05
 
 @dataclass(slots=True)
 class Standing:
-    """Counters, smoothed loss and pace of a run."""
+    """Counters, smoothed loss and pace of a run, and what its hook has logged last."""
 
     run: Mapping[str, Any] = field(default_factory=dict)
     window: int = 0
@@ -21,6 +21,7 @@ class Standing:
     epoch: float = 0.0
     learning_rate: float = math.nan
     loss: float = math.nan
+    logged: Mapping[str, float] = field(default_factory=dict)
     seconds_per_example: float = math.nan
     first_window: int = 0
     first_time: float | None = None
@@ -32,6 +33,8 @@ class Standing:
         self.window, self.update, self.epoch = event["window"], event["update"], event["epoch"]
         self.learning_rate = metrics["learning_rate"]
         loss = metrics["loss"]
+        if "logged" in event:
+            self.logged = {name: metrics[name] for name in event["logged"]}
         pace = 1.0 / (metrics["examples_per_second"] or math.inf)
         if self.first_time is None:
             self.first_time, self.first_window = now, self.window

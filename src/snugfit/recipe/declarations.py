@@ -11,6 +11,7 @@ from snugfit.core.job import (
     EarlyStopping,
     Evaluate,
     Execution,
+    Hooks,
     NonFinite,
     StrategyName,
     Train,
@@ -220,6 +221,7 @@ class Recipe(Section):
     plan: PlanSettings = setting("", PlanSettings())
     budget: Budget = setting("", Budget(), commands=PLANNED)
     checkpoint: Checkpoint = setting("", Checkpoint(), commands=(*RUNS, "plan", "profile", "certify"))
+    hooks: Hooks = setting("", Hooks(), commands=RUNS)
     track: Track = setting("", Track(), commands=RUNS)
     output: str = setting(
         "folder of the runs, relative to where the command is given",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from snugfit.core.job import Execution, Job, Plan
+from snugfit.core.job import Execution, Hooks, Job, Plan
 from snugfit.recipe.entries import FULL
 from snugfit.step.build import find_device
 from snugfit.strategies.process_group import device_of
@@ -23,7 +23,18 @@ def job_of(recipe: Recipe) -> Job:
     if rule is not None and isinstance(rule.stop_when, str):
         setting = "early_stopping.stop_when"
         rule = replace(rule, stop_when=load_object(rule.stop_when, setting=setting, folder=recipe.folder))
-    return Job(recipe.train, recipe.evaluate, rule, recipe.non_finite, recipe.checkpoint)
+    return Job(recipe.train, recipe.evaluate, rule, recipe.non_finite, recipe.checkpoint, _hooks(recipe))
+
+
+def _hooks(recipe: Recipe) -> Hooks:
+    """Return the recipe's hooks, imported."""
+    named = {name: getattr(recipe.hooks, name) for name in Hooks.settings()}
+    functions = {
+        name: load_object(path, setting=f"hooks.{name}", folder=recipe.folder)
+        for name, path in named.items()
+        if isinstance(path, str)
+    }
+    return replace(recipe.hooks, **functions)
 
 
 def plan_of(recipe: Recipe) -> Plan:

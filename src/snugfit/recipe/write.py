@@ -28,6 +28,7 @@ _NOT_LEARNED = (
     "output",
     "track",
     "checkpoint",
+    "hooks",
     "budget",
     "plan.micro_batch",
     "plan.device",

@@ -61,6 +61,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         patience: evaluations that may pass without an improvement of more than `min_delta`.
         stop_when: `(evaluations so far) -> the reason to stop, or None`; each evaluation has `update`, `epoch`, `metrics`,
             `weights` and `best`.
+        on_update, on_evaluation, on_checkpoint, on_end: functions that see each update's result, each evaluation's metrics, each
+            checkpoint's path and the run's result. They may return numbers by name, which are logged, or a text, for which the run stops.
         non_finite: what to do with a window whose loss or gradient is not finite: skip it, stop, or roll_back to the newest
             checkpoint and pass over it; `non_finite_limit` such windows in a row end the run.
         checkpoint_keep: checkpoints that are kept, at least 2.

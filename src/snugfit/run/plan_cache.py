@@ -40,6 +40,7 @@ _UNSEEN = (
     ("folder",),
     ("early_stopping",),
     ("non_finite",),
+    ("hooks",),
     ("train", "seed"),
     ("evaluate", "best"),
     ("track", "uri"),

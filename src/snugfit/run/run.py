@@ -273,6 +273,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
     if tracker is not None:
         result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
+    training.hooked("on_end", result)
     # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended
     events("end", **result.as_dict())
     report(folder, events)

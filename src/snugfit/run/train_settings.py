@@ -15,7 +15,7 @@ from snugfit.errors import SettingError
 if TYPE_CHECKING:
     import torch
 
-    from snugfit.core.job import MicroBatch, StopWhen
+    from snugfit.core.job import Hook, MicroBatch, StopWhen
     from snugfit.core.losses import Loss
     from snugfit.core.technique import Technique
     from snugfit.data.loader import Collate
@@ -50,6 +50,10 @@ class TrainSettings(TypedDict, total=False):
     checkpoint_every: int | None
     checkpoint_keep: int
     checkpoint_save: str
+    on_update: Hook | None
+    on_evaluation: Hook | None
+    on_checkpoint: Hook | None
+    on_end: Hook | None
     seed: int
     device: str
     strategy: str

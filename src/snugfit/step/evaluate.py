@@ -213,12 +213,19 @@ def _finer(rows: int, reason: str) -> Replan:
 
 
 @contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Temporarily put the model in eval mode; on exit each module is in the mode it was in."""
+def preserved_modes(model: nn.Module) -> Iterator[None]:
+    """Give back the mode, training or evaluation, of each module on exit."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
         yield
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Temporarily put the model in eval mode; on exit each module is in the mode it was in."""
+    with preserved_modes(model):
+        model.eval()
+        yield

@@ -146,6 +146,10 @@ def _update(event: Event, batch: Batch) -> None:
         _metrics(batch, "train", {"epoch": event["epoch"]}, event)
 
 
+def _logged(event: Event, batch: Batch) -> None:
+    _metrics(batch, "hooks", event["metrics"], event)
+
+
 def _evaluation(event: Event, batch: Batch) -> None:
     _metrics(batch, "evaluation", event["metrics"], event)
     if "weights" in event:
@@ -233,6 +237,7 @@ _TRANSLATORS = {
     "run": _run,
     "update": _update,
     "evaluation": _evaluation,
+    "logged": _logged,
     "resume": _resume,
     "skipped": _skipped,
     "warning": _warning,

@@ -42,6 +42,7 @@ def test_it_has_every_setting_of_the_schema() -> None:
         "plan",
         "budget",
         "checkpoint",
+        "hooks",
         "track",
     }
     keys = {key for key in schema["properties"] if key not in sections}

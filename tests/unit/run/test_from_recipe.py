@@ -521,3 +521,39 @@ def test_modules_that_a_technique_adds_are_in_the_model_that_is_loaded_again(
     assert found["metrics"]["loss"] == pytest.approx(result.best["metrics"]["loss"], rel=MERGED)
     with pytest.raises(ModelError, match="holds modules that .*norm added"):
         load_bundle(Path(result.run_dir) / "best")
+
+
+def test_hooks_of_a_recipe_see_the_run_and_are_no_part_of_what_is_learned(
+    project: Path, tmp_path: Path, finished: Any
+) -> None:
+    (project / "film_hooks.py").write_text(
+        "seen = []\n\ndef watch(result):\n    seen.append(result)\n    return {'seen': len(seen)}\n\ndef third(metrics):\n"
+        "    return 'three are enough' if len(seen) >= 15 else None\n"
+    )
+    hooks = "hooks={on_update: 'film_hooks:watch', on_evaluation: 'film_hooks:third'}"
+    hooked = recipe(project, tmp_path, hooks)
+    assert hooked.hash() == recipe(project, tmp_path).hash()
+    assert hooked.code["hooks.on_update"] == "film_hooks:watch"  # of which a consent is asked elsewhere
+    result = train_recipe(hooked)
+    assert (result.status, result.stop_reason, result.updates) == (
+        "stopped",
+        "hooks.on_evaluation: three are enough",
+        15,
+    )
+    with pytest.raises(SettingError, match=r"hooks\.on_end: 'film_hooks' has no 'fourth'"):
+        train_recipe(
+            recipe(
+                project,
+                tmp_path,
+                hooks.replace("on_evaluation: 'film_hooks:third'", "on_end: 'film_hooks:fourth'"),
+            )
+        )
+    resumed = resume_run(result.run_dir, changes=["hooks.on_evaluation=null"])
+    assert (resumed.status, resumed.best) == ("finished", finished.best)
+
+
+def test_a_hook_that_is_no_path_of_a_function_is_refused_with_its_line(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"hooks\.on_update: must be package\.module:function or null, found 'later'"
+    ):
+        recipe(project, tmp_path, "hooks.on_update=later")

@@ -199,6 +199,7 @@ class Saving:
         if problem is None:
             times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
             self._training.emit("checkpoint", **save.event, **times)
+            self._training.hooked("on_checkpoint", self._training.folder.path / save.event["path"])
         else:
             newest = checkpoint_files.newest_in(self._training.folder.checkpoints)
             stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"

@@ -20,10 +20,11 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.training.best_so_far import Watch
+from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.training.update_events import UpdateEvents
+from snugfit.run.training.update_events import TAKEN, UpdateEvents
 from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate
@@ -72,6 +73,7 @@ class Training:
         self._evaluated_at_once: int | None = None
         self._update_events = UpdateEvents(self.emit, self.step)
         self.emit = self._update_events.emit
+        self.hooks = HookCalls(self.job.hooks, self.step, self.emit)
         self.saving = Saving(self)
         self._compared = False
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
@@ -116,6 +118,15 @@ class Training:
             self.emit("warning", message=message)
         self.emit("resume", update=self.step.progress.updates, window=self.step.progress.windows)
 
+    def hooked(self, name: str, seen: Any) -> None:
+        """Call a hook of what is no update and no evaluation, and log the numbers that it gives.
+
+        Raises:
+            TrainingFailed: it has changed the model.
+        """
+        if logged := self.hooks.call(name, seen):
+            self.emit("logged", update=self.step.progress.updates, hook=name, metrics=logged)
+
     def evaluate(self, stop: StopRequest) -> None:
         """Score the weights that would be saved, and save them if they are the best so far."""
         progress, seams, start = self.step.progress, self.step.seams, time.monotonic()
@@ -141,6 +152,7 @@ class Training:
             min_delta=0.0 if rule is None else rule.min_delta,
         )
         self.last_metrics = metrics
+        logged = self.hooks.call("on_evaluation", dict(metrics), taken=metrics)
         if best and not save_best(self, metrics):
             best = False
             self.watch.stand_by(standing)
@@ -149,7 +161,7 @@ class Training:
             update=progress.updates,
             window=progress.windows,
             epoch=self.epoch,
-            metrics=metrics,
+            metrics={**metrics, **logged},
             weights=seams.weights_name,
             best=best,
             seconds=time.monotonic() - start,
@@ -292,7 +304,7 @@ class Training:
 
     def _asked(self, stop: StopRequest) -> str | None:
         """Return why to stop, if one of the ranks was asked to; the same on all of them."""
-        strategy, asked = self.step.strategy, stop.reason
+        strategy, asked = self.step.strategy, stop.reason or self.hooks.stop_reason
         failed = self.saving.poll()
         if not any(strategy.counts(int(failed or asked is not None))):  # each window asks, so briefly
             return None
@@ -315,7 +327,11 @@ class Training:
         result = self.step(window)
         self.attempt = None
         self._update_events.computed(result, time.perf_counter() - start)
-        self._update_events.update(result, self.epoch, window.total / (time.perf_counter() - before))
+        seconds = time.perf_counter() - before
+        logged = (
+            self.hooks.call("on_update", result, taken=(*TAKEN, *result.metrics)) if result.applied else {}
+        )
+        self._update_events.update(result, self.epoch, window.total / seconds, logged)
         if not result.applied:
             return judge(self, result, window)
         if progress.windows > max(watch.banned, default=0):

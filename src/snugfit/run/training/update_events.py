@@ -22,6 +22,10 @@ _SECONDS_TO_WAIT = 1.0
 """An update of so many seconds is told at once: to wait for its metrics is a small part of it, and nobody is to wait for the next one."""
 
 
+TAKEN = ("loss", "learning_rate", "loss_scale", "examples_per_second", "memory_bytes")
+"""Names of what an update's event says by itself; each group's learning rate begins with the second one."""
+
+
 class UpdateEvents:
     """Turns what the step did into events; the memory is asked for once a second.
 
@@ -103,8 +107,14 @@ class UpdateEvents:
             return most
         return {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in by_rank]}
 
-    def update(self, result: StepResult, epoch: float, examples_per_second: float) -> None:
-        """Write an update, with what was measured in it."""
+    def update(
+        self,
+        result: StepResult,
+        epoch: float,
+        examples_per_second: float,
+        logged: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write an update, with what was measured in it and what the user's hook has `logged`."""
         progress, names = self._step.progress, list(result.metrics)
         measured = read_scalars_later(list(result.metrics.values()), assume=[0.0] * len(names))
         known = {"loss": result.loss, "learning_rate": result.learning_rate}
@@ -117,16 +127,18 @@ class UpdateEvents:
         if now - self._asked > _MEMORY_EVERY_SECONDS:
             self._asked = now
             metrics["memory_bytes"] = memory_bytes(self._step.device)
-        fields = {
+        fields: dict[str, Any] = {
             "update": progress.updates,
             "window": progress.windows,
             "epoch": epoch,
             "applied": result.applied,
         }
+        if logged:
+            fields["logged"] = list(logged)
 
         def write() -> None:
             of_techniques = dict(zip(names, measured(), strict=True))
-            self._emit("update", **fields, metrics={**known, **of_techniques, **metrics})
+            self._emit("update", **fields, metrics={**known, **of_techniques, **metrics, **(logged or {})})
 
         self.release()
         self._held = write
