@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from snugfit.run.call_options import RunOptions
     from snugfit.run.events import Display
     from snugfit.run.training.result import RunResult
-    from snugfit.tools.many_runs import Watch
+    from snugfit.tools.many_runs.engine import Watch
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 

@@ -38,7 +38,9 @@ def test_the_newest_cross_validation_is_told_with_a_link_to_its_page(tmp_path: P
             FoldScore(f"fold-1-{place}", 9, 3, {"accuracy": each}, 4, {"accuracy": each}, 4, 1.0, "run")
             for place, each in enumerate((mean - 0.01, mean + 0.01), 1)
         )
-        keep(folder, "cv", {}, CrossValidation("mine", scores, 5, str(folder)).message, {})
+        keep(
+            folder, "cv", {}, CrossValidation(scores, name="mine", planned=5, folder=str(folder)).message, {}
+        )
         (folder / "cv.html").write_text("<p>")
     section = found_by_tools(run)
     # the deviation of two values 0.02 apart is 0.02 / √2

@@ -10,29 +10,21 @@ take from data, come from its training rows.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import (
-    DataError,
-    RunFolderError,
-    SettingError,
-    TrainingFailed,
-    UserError,
-)
+from snugfit.errors import DataError, RunFolderError, SettingError
 from snugfit.results.run_folder import RunFolder
-from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.planning import is_tight
 from snugfit.system.code_consent import words
 from snugfit.tasks import find
 from snugfit.tools.cross_validation.fold_rows import FoldRows, fold_rows
-from snugfit.tools.cross_validation.page import write_cv_page
+from snugfit.tools.cross_validation.page import render_cv_page
 from snugfit.tools.cross_validation.result import (
     CrossValidation,
     Fold,
@@ -43,12 +35,13 @@ from snugfit.tools.cross_validation.result import (
     folds_of,
     leaking,
 )
-from snugfit.tools.many_runs import Tell, TrackedRuns, Watch, begun_in
+from snugfit.tools.many_runs.engine import ManyRuns, Tell, Watch
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
-CV = "cv.json"
+TOOL = "cv"
+CV = f"{TOOL}.json"
 RESULT = "result.json"
 _RECIPE = "recipe.yaml"
 
@@ -80,25 +73,19 @@ def cross_validate(
     settings = FoldSettings(folds, repeats, wanted, recipe.train.seed)
     rows = fold_rows(recipe, group_by, labelled=wanted)
     dealt = deal(rows.count, settings, rows.labels, rows.groups)
-    made = list(folds_of(dealt))
-    check_folds(made, rows.labels, rows.groups)
+    made = _checked(dealt, rows)
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
-    folder = RunFolder.create(Path(recipe.output) / recipe.name, "cv")
+    folder = RunFolder.create(Path(recipe.output) / recipe.name, TOOL)
     folder.write_text(_RECIPE, recipe.to_yaml())
     record = {
-        "settings": dataclasses.asdict(settings),
+        "settings": asdict(settings),
         "group_by": list(group_by),
         "sha256": rows.sha256,
         "held_out": dealt,
         "notes": notes,
     }
     folder.write_json(CV, record)
-    try:
-        return _Running(recipe, folder, rows, made, notes, options or RunOptions(), watch, tell).run()
-    except UserError:
-        if not any(folder.path.glob("fold-*/*/events.jsonl")):
-            folder.discard()
-        raise
+    return _Folds(recipe, folder, options or RunOptions(), watch, tell, rows, made, notes).run(new=True)
 
 
 def resume(
@@ -135,9 +122,17 @@ def resume(
             f"{rows.count} now)",
             "Put it back, or begin a new one with: snugfit cv",
         )
-    made = list(folds_of(dealt))
-    check_folds(made, rows.labels, rows.groups)
-    return _Running(recipe, folder, rows, made, record["notes"], options or RunOptions(), watch, tell).run()
+    folds = _Folds(
+        recipe, folder, options or RunOptions(), watch, tell, rows, _checked(dealt, rows), record["notes"]
+    )
+    return folds.run(new=False)
+
+
+def _checked(dealt: Sequence[Sequence[int]], rows: FoldRows) -> list[Fold]:
+    """Return the folds, each of which can be trained and scored."""
+    folds = list(folds_of(dealt))
+    check_folds(folds, rows.labels, rows.groups)
+    return folds
 
 
 def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str]:
@@ -155,113 +150,79 @@ def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str
 
 
 @dataclass
-class _Running:
+class _Folds(ManyRuns[Fold, CrossValidation]):
     """A cross-validation at work in its folder."""
 
-    recipe: Recipe
-    folder: RunFolder
     rows: FoldRows
     folds: Sequence[Fold]
     notes: Sequence[str]
-    options: RunOptions
-    watch: Watch
-    tell: Tell
+    scores: list[FoldScore] = field(default_factory=list)
 
-    def run(self) -> CrossValidation:
-        scores: list[FoldScore] = []
-        reason = None
-        with self.folder.claimed(), TrackedRuns(self.recipe, self.folder, "cv", self.tell) as tracked:
-            for note in self.notes:
-                self.tell(note)
-            for place, fold in enumerate(self.folds, 1):
-                result = self._result(fold, f"fold {place} of {len(self.folds)}", tracked)
-                if result["status"] != "finished":
-                    reason = result["stop_reason"] or result["status"]
-                    break
-                scores.append(_score(fold, result))
-                _say(self._keep(scores), tracked)
-            outcome = self._keep(scores, reason)
-            if result["status"] == "failed":
-                raise TrainingFailed(f"{fold.name} failed: {reason}. Its run: {result['run_dir']}")
-            tracked.end("finished" if outcome.finished else "stopped")
-        return outcome
+    tool = TOOL
 
-    def _result(self, fold: Fold, title: str, tracked: TrackedRuns) -> dict[str, Any]:
-        """Return how a fold's run ended: read where it is finished, else run, or gone on with."""
+    def changes(self) -> Sequence[Fold]:
+        for note in self.notes:
+            self.tell(note)
+        return self.folds
+
+    def run_one(self, fold: Fold) -> str | None:
+        title = f"fold {len(self.scores) + 1} of {len(self.folds)}"
         home = RunFolder(self.folder.path / fold.name)
         if (home.path / RESULT).exists():
             self.tell(f"{title}: finished before")
             result: dict[str, Any] = home.read_json(RESULT)
-            return result
-        home.path.mkdir(exist_ok=True)
-        python = self.rows.records is None
-        sides = (fold.training, fold.validation) if python else None
-        options = replace(self.options, sides=sides, parent=tracked.run_id)
-        begun = begun_in(home.path)
-        self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
-        with self.watch(title) as display:
-            if begun is not None:
-                ended = from_recipe.resume_run(begun, options, display)
-            else:
-                recipe, options = self._planned(options)
-                ended = from_recipe.train_recipe(
-                    self._of(recipe, fold, home.path, tracked.uri), options, display
-                )
-        result = ended.as_dict()
-        if ended.status == "finished":
+        else:
+            self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
+            home.path.mkdir(exist_ok=True)
+            recipe, options = self._planned()
+            if self.rows.records is None:
+                options = replace(options, sides=(fold.training, fold.validation))
+            ended = self.train(fold.name, title, lambda: self._on_rows_of(fold, recipe, home.path), options)
+            if ended.status != "finished":
+                return ended.stop_reason or ended.status
+            result = ended.as_dict()
             home.write_json(RESULT, result)
-        return result
+        self.scores.append(_score(fold, result))
+        self._say(self.keep())
+        return None
 
-    def _planned(self, options: RunOptions) -> tuple[Recipe, RunOptions]:
+    def _planned(self) -> tuple[Recipe, RunOptions]:
         """Return the recipe to run a fold with, as it was planned for the first fold, once that is finished: all folds are run alike."""
         first = RunFolder(self.folder.path / self.folds[0].name)
-        if not options.plan or not (first.path / RESULT).exists():
-            return self.recipe, options
+        if not self.options.plan or not (first.path / RESULT).exists():
+            return self.recipe, self.options
         from snugfit.recipe import load_recipe
 
         planned = RunFolder(Path(first.read_json(RESULT)["run_dir"]))
         tight = is_tight(planned.read_json("plan.json"))
-        return load_recipe(planned.path / _RECIPE), replace(options, plan=False, tight=tight)
+        return load_recipe(planned.path / _RECIPE), replace(self.options, plan=False, tight=tight)
 
-    def _of(self, recipe: Recipe, fold: Fold, home: Path, uri: str | None) -> Recipe:
-        """Return the recipe on the rows of one fold, whose runs go into the fold's folder."""
-        if self.rows.records is None:
-            data: dict[str, Any] = {"validation": len(fold.validation) / self.rows.count}  # for the plan
-        else:
+    def _on_rows_of(self, fold: Fold, recipe: Recipe, home: Path) -> Recipe:
+        """Return the recipe on the rows of one fold, which are written into the fold's folder where they can be."""
+        data: dict[str, Any] = {"validation": len(fold.validation) / self.rows.count}  # for the plan
+        if self.rows.records is not None:
             data = self.rows.write(fold, home)
-        return replace(
-            recipe,
-            name=fold.name,
-            output=str(self.folder.path),
-            data=replace(recipe.data, **data),
-            track=replace(recipe.track, uri=uri, register=None),
+        return replace(recipe, data=replace(recipe.data, **data))
+
+    def keep(self, reason: str | None = None) -> CrossValidation:
+        planned = len(self.folds)
+        outcome = CrossValidation(tuple(self.scores), tuple(self.notes), **self.about(planned, reason))
+        return self.write(outcome, outcome.message, render_cv_page(outcome))
+
+    def _say(self, outcome: CrossValidation) -> None:
+        """Say mean and spread of the folds finished so far."""
+
+        def finite(part: str) -> dict[str, float]:
+            values = {name: getattr(each, part) for name, each in outcome.summary.spread.items()}
+            return {name: value for name, value in values.items() if math.isfinite(value)}
+
+        self.tracked.say(
+            "folds",
+            update=len(outcome.scores),
+            mean=dict(outcome.summary.mean),
+            deviation=finite("deviation"),
+            corrected_error=finite("corrected_error"),
         )
-
-    def _keep(self, scores: Sequence[FoldScore], reason: str | None = None) -> CrossValidation:
-        """Write what is known by now, for people and for programs."""
-        outcome = CrossValidation(
-            self.recipe.name, tuple(scores), len(self.folds), str(self.folder.path), tuple(self.notes), reason
-        )
-        self.folder.write_json("found.json", {"tool": "cv", "summary": outcome.message, **outcome.as_dict()})
-        write_cv_page(outcome, self.folder.path)
-        return outcome
-
-
-def _say(outcome: CrossValidation, tracked: TrackedRuns) -> None:
-    """Say mean and spread of the folds finished so far."""
-    spread = outcome.summary.spread
-
-    def finite(part: str) -> dict[str, float]:
-        values = {name: getattr(each, part) for name, each in spread.items()}
-        return {name: value for name, value in values.items() if math.isfinite(value)}
-
-    tracked.say(
-        "folds",
-        update=len(outcome.scores),
-        mean=dict(outcome.summary.mean),
-        deviation=finite("deviation"),
-        corrected_error=finite("corrected_error"),
-    )
 
 
 def _score(fold: Fold, result: dict[str, Any]) -> FoldScore:

@@ -5,44 +5,29 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from snugfit.report.html import aligned, counted, figures, table
-from snugfit.report.page import document, replace_page
+from snugfit.report.html import aligned, figures, table
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, Frame, Series, escape, figure
 from snugfit.tools.cross_validation.result import CrossValidation, Summary
+from snugfit.tools.many_runs.outcome import render_page
 from snugfit.units import format_seconds
 
-PAGE = "cv.html"
 LIMIT_DRAWN = 6
 """Metrics that get a chart; the table has all."""
 
 
-def write_cv_page(result: CrossValidation, folder: Path) -> Path:
-    """Write the page into `folder`, replacing an older one at once, and return its path.
-
-    Raises:
-        RunFolderError: it cannot be written.
-    """
-    return replace_page(folder / PAGE, render_cv_page(result))
-
-
 def render_cv_page(result: CrossValidation) -> str:
     """Return the page as text."""
-    done = f"{len(result.scores)} of {counted(result.planned, 'fold')}"
-    status = "finished" if result.finished else "stopped"
-    seconds = sum(each.seconds for each in result.scores)
-    stopped = f"<p>Not finished: {escape(result.stop_reason)}.</p>" if result.stop_reason else ""
-    body = (
-        f"<header><p class=about>Cross-validation</p><h1>{escape(result.name)}</h1>"
-        f'<p class=identity><span class="status {status}">{done}</span><span>{format_seconds(seconds)}</span></p>{stopped}</header>',
-        _means(result),
-        _drawn(result),
-        _folds(result),
-        _notes(result),
-        "<footer>Made by Snugfit. ± is the standard deviation over folds (n − 1 below). Folds share training rows, which the corrected "
-        "error of the mean counts in (Nadeau &amp; Bengio 2003).</footer>",
+    return render_page(
+        result,
+        "Cross-validation",
+        "cross-validation",
+        [each.seconds for each in result.scores],
+        [_means(result), _drawn(result), _folds(result), _notes(result)],
+        "± is the standard deviation over folds (n − 1 below). Folds share training rows, which the corrected "
+        "error of the mean counts in (Nadeau &amp; Bengio 2003).",
+        noun="fold",
     )
-    return document(f"{result.name} · cross-validation · Snugfit", body, ".note{margin:12px 0}")
 
 
 def _means(result: CrossValidation) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from snugfit.core.random import derive_seed
 from snugfit.errors import DataError, MissingExtra, SettingError
+from snugfit.tools.many_runs.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -215,18 +216,14 @@ class FoldScore:
 
 
 @dataclass(frozen=True)
-class CrossValidation:
-    """The scores of all folds that are finished, of those that are `planned`; `stop_reason` says why it is not all of them.
+class CrossValidation(Outcome):
+    """The scores of all folds that are finished.
 
     `summary` is of each fold's best weights, which are chosen on the rows that score them; `last`, of the last weights, is not.
     """
 
-    name: str
     scores: tuple[FoldScore, ...]
-    planned: int
-    folder: str
     notes: tuple[str, ...] = ()
-    stop_reason: str | None = None
     summary: Summary = field(init=False)
     last: Summary = field(init=False)
 
@@ -250,7 +247,6 @@ class CrossValidation:
         return f"{', '.join(means) or 'nothing yet'}, over {len(self.scores)} of {self.planned} folds"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "name": self.name,
             "finished": self.finished,

@@ -12,26 +12,24 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import SettingError, TrainingFailed, UserError
+from snugfit.errors import SettingError, TrainingFailed
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
-from snugfit.results.tool_results import keep
-from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.result import RunResult
 from snugfit.step.metrics import monitored
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import is_python_path
-from snugfit.tools.many_runs import Tell, TrackedRuns, Watch, begun_in
+from snugfit.tools.many_runs.engine import ManyRuns, Tell, Watch
 from snugfit.tools.setup import output_of
-from snugfit.tools.tune.page import write_tune_page
+from snugfit.tools.tune.page import render_tune_page
 from snugfit.tools.tune.pruning import Pruning
 from snugfit.tools.tune.result import Space, Trial, Tuned, shown, size
 from snugfit.tools.tune.search_space import applied, check_space, read_space
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 BEST = "best.yaml"
-_SEARCH = "tune.json"
-_TOOL = "tune"
+TOOL = "tune"
+_SEARCH = f"{TOOL}.json"
 
 
 def tune(
@@ -86,7 +84,7 @@ def tune(
     identity = _identity(recipe, space, pruner)
     begun = _begun(recipe, identity)
     if begun is None:
-        folder = RunFolder.create(output_of(recipe) / recipe.name / "tools", _TOOL)
+        folder = RunFolder.create(output_of(recipe) / recipe.name / "tools", TOOL)
         folder.write_json(_SEARCH, identity)
     else:
         folder = begun
@@ -96,12 +94,8 @@ def tune(
     count = min(trials, size(space) or trials)
     if count < trials:
         tell(f"there are {count} combinations, so as many trials")
-    try:
-        return _Searching(recipe, folder, space, pruner, count, options or RunOptions(), watch, tell).run()
-    except UserError:
-        if begun is None and not any(folder.path.glob("trial-*/*/events.jsonl")):
-            folder.discard()
-        raise
+    search_at_work = _Searching(recipe, folder, options or RunOptions(), watch, tell, space, pruner, count)
+    return search_at_work.run(new=begun is None)
 
 
 def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
@@ -118,32 +112,35 @@ def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
 
 def _begun(recipe: Recipe, identity: Mapping[str, Any]) -> RunFolder | None:
     """Return the newest search of the same."""
-    home = output_of(recipe) / recipe.name / "tools" / _TOOL
+    home = output_of(recipe) / recipe.name / "tools" / TOOL
     folders = [RunFolder(path.parent.resolve()) for path in sorted(home.glob(f"*/{_SEARCH}"), reverse=True)]
     return next((folder for folder in folders if folder.read_json(_SEARCH) == identity), None)
 
 
 @dataclass
-class _Searching:
+class _Searching(ManyRuns[Trial, Tuned]):
     """A search at work in its folder."""
 
-    recipe: Recipe
-    folder: RunFolder
     space: Space
     pruner: str
     count: int
-    options: RunOptions
-    watch: Watch
-    tell: Tell
+
+    tool = TOOL
 
     def __post_init__(self) -> None:
         evaluate = self.recipe.evaluate
         self.metric, self.higher = monitored(evaluate.best, evaluate.metrics)
 
-    def run(self) -> Tuned:
-        with self.folder.claimed(), closing(self._study()) as study:
-            reason = None if len(study.trials()) >= self.count else self._go_on(study)
-            outcome = self._keep(study, reason)
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        seed = self.recipe.train.seed
+        with closing(
+            Study(self.folder.path, self.space, seed=seed, higher=self.higher, pruner=self.pruner)
+        ) as self.study:
+            yield
+
+    def run(self, *, new: bool) -> Tuned:
+        outcome = super().run(new=new)
         if outcome.finished and outcome.best is None:
             raise TrainingFailed(
                 f"none of the {len(outcome.trials)} trials was finished; the last one: {outcome.trials[-1].reason} The search: "
@@ -151,97 +148,75 @@ class _Searching:
             )
         return outcome
 
-    def _study(self) -> Study:
-        seed = self.recipe.train.seed
-        return Study(self.folder.path, self.space, seed=seed, higher=self.higher, pruner=self.pruner)
+    def described(self) -> dict[str, Any]:
+        return {"search": {name: each.written() for name, each in self.space.items()}}
 
-    def _go_on(self, study: Study) -> str | None:
-        """Run the trials that are left; why it was stopped before, or None."""
-        described = {"search": {name: each.written() for name, each in self.space.items()}}
-        with TrackedRuns(self.recipe, self.folder, _TOOL, self.tell, described) as tracked:
-            while len(study.trials()) < self.count:
-                trial = study.next()
-                reason = self._run(trial, study, tracked)
-                ended = study.trials()
-                if len(ended) == trial.number:
-                    self._say(ended[-1], tracked, self._keep(study))
-                if reason is not None:
-                    tracked.end("stopped", reason)
-                    return reason
-            tracked.end("finished")
-        return None
+    def is_done(self) -> bool:
+        return len(self.study.trials()) >= self.count
 
-    def _run(self, trial: Trial, study: Study, tracked: TrackedRuns) -> str | None:
+    def changes(self) -> Iterator[Trial]:
+        while not self.is_done():
+            yield self.study.next()
+
+    def run_one(self, trial: Trial) -> str | None:
+        reason = self._run(trial)
+        ended = self.study.trials()
+        if len(ended) == trial.number:
+            self._say(ended[-1], self.keep())
+        return reason
+
+    def _run(self, trial: Trial) -> str | None:
         """Run a trial to its end, or go on with it; why it was stopped before, or None."""
         title = f"trial {trial.number} of {self.count}"
         values = ", ".join(f"{name}={shown(value)}" for name, value in trial.parameters.items())
         self.tell(f"{title}: {values}")
-        begun = begun_in(self.folder.path / trial.name)
         if trial.reason is not None:  # told to stop, by a process that was killed before its run had
-            study.end(run_dir=None if begun is None else str(begun))
+            begun = self.begun(trial.name)
+            self.study.end(run_dir=None if begun is None else str(begun))
             return None
-        pruning = Pruning(study, self.metric, self.recipe.evaluate.every)
-        options = replace(self.options, parent=tracked.run_id, stop=lambda: pruning.reason)
+        pruning = Pruning(self.study, self.metric, self.recipe.evaluate.every)
+        options = replace(self.options, stop=lambda: pruning.reason)
         try:
-            with self.watch(title) as display:
-                see = pruning.before(display)
-                if begun is not None:
-                    ended = from_recipe.resume_run(begun, options, see)
-                else:
-                    ended = from_recipe.train_recipe(self._of(trial, tracked.uri), options, see)
+            ended = self.train(
+                trial.name, title, lambda: applied(self.recipe, trial.parameters), options, pruning.before
+            )
         except TrainingFailed as error:
-            study.end(reason=str(error), run_dir=pruning.run_dir)
+            self.study.end(reason=str(error), run_dir=pruning.run_dir)
             return None
         stopped = ended.stop_reason if ended.status == "stopped" else None
         if stopped is not None and pruning.reason is None:
             return stopped
-        study.end(**self._outcome(ended), run_dir=ended.run_dir, seconds=ended.seconds)
+        self.study.end(**self._value(ended), run_dir=ended.run_dir, seconds=ended.seconds)
         _forget(ended)
         return None if stopped == pruning.reason else stopped
 
-    def _outcome(self, ended: RunResult) -> dict[str, Any]:
+    def _value(self, ended: RunResult) -> dict[str, Any]:
+        """Return the trial's value, or the reason why it has none."""
         value = ended.best["metrics"][self.metric] if ended.best is not None else math.nan
         return (
             {"value": value} if math.isfinite(value) else {"reason": f"its {self.metric} was never a number"}
         )
 
-    def _of(self, trial: Trial, uri: str | None) -> Recipe:
-        """Return the recipe with a trial's values, whose run goes into the trial's folder."""
-        recipe = applied(self.recipe, trial.parameters)
-        track = replace(self.recipe.track, uri=uri, register=None)
-        return replace(recipe, name=trial.name, output=str(self.folder.path), track=track)
-
-    def _say(self, trial: Trial, tracked: TrackedRuns, outcome: Tuned) -> None:
+    def _say(self, trial: Trial, outcome: Tuned) -> None:
         """Say how a trial ended, to people and to the tracker."""
         value = "" if trial.value is None else f", {self.metric} {trial.value:.4g}"
         self.tell(f"{trial.name} {trial.state}{value}{'' if trial.reason is None else f': {trial.reason}'}")
         best = outcome.best
-        tracked.say(
+        self.tracked.say(
             "trials",
             update=trial.number,
             trial={} if trial.value is None else {self.metric: trial.value},
             best={} if best is None else {self.metric: best.value},
         )
 
-    def _keep(self, study: Study, reason: str | None = None) -> Tuned:
-        """Write what is known by now, for people and for programs."""
-        path, trials = self.folder.path, study.trials()
-        outcome = Tuned(
-            self.recipe.name,
-            self.metric,
-            self.higher,
-            self.space,
-            trials,
-            max(self.count, len(trials)),
-            str(path),
-            reason,
-        )
-        keep(path, _TOOL, {"recipe": self.recipe.hash()}, outcome.summary(), outcome.as_dict())
-        write_tune_page(outcome, path)
+    def keep(self, reason: str | None = None) -> Tuned:
+        trials = self.study.trials()
+        about = self.about(max(self.count, len(trials)), reason)
+        outcome = Tuned(self.metric, self.higher, self.space, trials, **about)
         if outcome.best is not None:
             best = applied(self.recipe, outcome.best.parameters)
-            (path / BEST).write_text(best.to_yaml(), encoding="utf-8")
-        return outcome
+            self.folder.write_text(BEST, best.to_yaml())
+        return self.write(outcome, outcome.summary(), render_tune_page(outcome))
 
 
 def _forget(ended: RunResult) -> None:

@@ -7,45 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snugfit.report.html import aligned, counted, figures, table
-from snugfit.report.page import document, replace_page
 from snugfit.report.series import as_number, format_number, nice_ticks, robust_range, tick_labels
 from snugfit.report.svg import Chart, Dot, Frame, LogFrame, Series, escape, figure
+from snugfit.tools.many_runs.outcome import render_page
 from snugfit.tools.tune.result import Choices, Parameter, Trial, Tuned, shown
 from snugfit.units import format_seconds
 
-PAGE = "tune.html"
 LONGEST_LABEL = 16
 MOST_ROWS = 200
 _TONES = {"finished": 1, "pruned": 8, "failed": 6}
 
 
-def write_tune_page(result: Tuned, folder: Path) -> Path:
-    """Write the page into `folder`, replacing an older one at once, and return its path.
-
-    Raises:
-        RunFolderError: it cannot be written.
-    """
-    return replace_page(folder / PAGE, render_tune_page(result))
-
-
 def render_tune_page(result: Tuned) -> str:
     """Return the page as text."""
-    status = "finished" if result.finished and result.best else "failed" if result.finished else "stopped"
-    done = f"{len(result.trials)} of {counted(result.planned, 'trial')}"
-    ends = [f"{count} {state}" for state, count in result.counts().items() if count]
-    seconds = sum(each.seconds or 0.0 for each in result.trials)
-    identity = "".join(f"<span>{each}</span>" for each in (*ends, format_seconds(seconds)))
-    stopped = f"<p>Not finished: {escape(result.stop_reason)}.</p>" if result.stop_reason else ""
-    body = (
-        f"<header><p class=about>Search for settings</p><h1>{escape(result.name)}</h1>"
-        f'<p class=identity><span class="status {status}">{done}</span>{identity}</p>{stopped}</header>',
-        _best(result),
-        _drawn(result),
-        _trials(result),
-        "<footer>Made by Snugfit. Values are drawn by Optuna’s TPE (Bergstra et al. 2011). Which trial is the best is decided on the rows "
-        "that score them, so its value is somewhat too good: score its model on rows that no trial has seen.</footer>",
+    return render_page(
+        result,
+        "Search for settings",
+        "search",
+        [each.seconds for each in result.trials],
+        [_best(result), _drawn(result), _trials(result)],
+        "Values are drawn by Optuna’s TPE (Bergstra et al. 2011). Which trial is the best is decided on the rows "
+        "that score them, so its value is somewhat too good: score its model on rows that no trial has seen.",
+        noun="trial",
+        status="failed" if result.finished and not result.best else None,
+        facts=[f"{count} {state}" for state, count in result.counts().items() if count],
     )
-    return document(f"{result.name} · search · Snugfit", body, ".note{margin:12px 0}")
 
 
 def _best(result: Tuned) -> str:

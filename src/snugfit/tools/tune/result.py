@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from snugfit.tools.many_runs.outcome import Outcome
+
 
 @dataclass(frozen=True)
 class Range:
@@ -127,20 +129,16 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The trials of a search that have ended, of those that are `planned`; `stop_reason` says why it is not all of them.
+class Tuned(Outcome):
+    """The trials of a search that have ended.
 
     `metric` is what is looked for, `higher` whether more of it is better. Only a trial that was trained to its end can be `best`.
     """
 
-    name: str
     metric: str
     higher: bool
     space: Space
     trials: tuple[Trial, ...]
-    planned: int
-    folder: str
-    stop_reason: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -190,7 +188,6 @@ class Tuned:
         return f"{self.metric} {best.value:.4g} with {values}, the best of {done}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         best = self.best
         return {
             "name": self.name,

@@ -123,7 +123,7 @@ def test_best_and_last_weights_are_summed_up_apart():
     def score(best: float, last: float) -> FoldScore:
         return FoldScore("fold-1-1", 8, 2, {"accuracy": best}, 3, {"accuracy": last}, 5, 1.0, "run")
 
-    found = CrossValidation("mine", (score(0.8, 0.7), score(0.6, 0.5)), planned=5, folder="cv")
+    found = CrossValidation((score(0.8, 0.7), score(0.6, 0.5)), name="mine", planned=5, folder="cv")
     assert found.as_dict()["mean"] == {"accuracy": pytest.approx(0.7)}
     assert found.as_dict()["last"]["mean"] == {"accuracy": pytest.approx(0.6)}
     assert not found.finished

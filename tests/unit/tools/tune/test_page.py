@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
-from snugfit.tools.tune.page import render_tune_page, write_tune_page
+from snugfit.tools.tune.page import render_tune_page
 from snugfit.tools.tune.result import Choices, Range, Space, Trial, Tuned
 
 SPACE: Space = {
@@ -24,7 +23,8 @@ def trial(
 
 
 def found(*trials: Trial, planned: int = 4, **given: Any) -> Tuned:
-    return Tuned("films <b>", "accuracy", True, SPACE, trials, planned, "/runs/tune", **given)
+    about = {"name": "films <b>", "planned": planned, "folder": "/runs/tune", **given}
+    return Tuned("accuracy", True, SPACE, trials, **about)
 
 
 def test_the_best_and_every_trial_are_shown():
@@ -77,11 +77,9 @@ def test_the_best_so_far_jumps_where_a_trial_is_better():
     assert heights[0] == heights[1] == heights[2] > heights[3] == heights[4]
 
 
-def test_nothing_yet_a_stop_and_numbers_that_are_none_are_said(tmp_path: Path):
+def test_nothing_yet_a_stop_and_numbers_that_are_none_are_said():
     page = render_tune_page(found(trial(1, 0.8), stop_reason="received SIGTERM"))
     assert "1 of 4 trials" in page and "Not finished: received SIGTERM" in page
     assert "No trial is finished yet" in render_tune_page(found())
-    path = write_tune_page(
-        found(trial(1, None, "failed", evaluations=(math.nan,)), trial(2, None, "failed")), tmp_path
-    )
-    assert path.name == "tune.html" and "2 failed" in path.read_text()
+    failed = [trial(1, None, "failed", evaluations=(math.nan,)), trial(2, None, "failed")]
+    assert "2 failed" in render_tune_page(found(*failed))

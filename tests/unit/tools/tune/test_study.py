@@ -167,11 +167,11 @@ def test_only_a_finished_trial_is_the_best_and_the_ranking_goes_by_the_direction
         trial(4, "failed", None),
     )
     space: Space = {"rate": Range(0.0, 1.0)}
-    higher = Tuned("news", "accuracy", True, space, trials, 4, "/runs")
+    higher = Tuned("accuracy", True, space, trials, name="news", planned=4, folder="/runs")
     assert higher.best is not None and higher.best.number == 3
     assert [each.number for each in higher.ranked()] == [3, 1, 2, 4]
     assert higher.best_so_far() == [0.5, 0.5, 0.7, 0.7] and higher.finished
     assert higher.counts() == {"finished": 2, "pruned": 1, "failed": 1}
-    lower = Tuned("news", "loss", False, space, trials, 5, "/runs")
+    lower = Tuned("loss", False, space, trials, name="news", planned=5, folder="/runs")
     assert lower.best is not None and lower.best.number == 1 and not lower.finished
     assert lower.best_so_far() == [0.5, 0.5, 0.5, 0.5]

@@ -10,8 +10,8 @@ import pytest
 
 from snugfit.recipe import load_recipe
 from snugfit.results.run_folder import RunFolder
-from snugfit.tools import many_runs
-from snugfit.tools.many_runs import TrackedRuns
+from snugfit.tools.many_runs import engine
+from snugfit.tools.many_runs.engine import TrackedRuns
 from snugfit.tracking import follower
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store
 
@@ -28,7 +28,7 @@ def tracked(
 ) -> tuple[TrackedRuns, list[str]]:
     (folder / "points.yaml").write_text(RECIPE)
     recipe = load_recipe(folder / "points.yaml", [f"output={folder}"])
-    monkeypatch.setattr(many_runs, "Tracker", functools.partial(follower.Tracker, backend=backend))
+    monkeypatch.setattr(engine, "Tracker", functools.partial(follower.Tracker, backend=backend))
     said: list[str] = []
     return TrackedRuns(recipe, RunFolder.create(folder, "points"), "cv", said.append), said
 
