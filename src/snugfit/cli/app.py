@@ -24,7 +24,14 @@ from snugfit.cli.env import env
 from snugfit.cli.find import find_app
 from snugfit.cli.init import init
 from snugfit.cli.new import new_app
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import (
+    AllowCodeOption,
+    JsonOption,
+    OverrideArguments,
+    QuietOption,
+    RecipeArgument,
+    StopAfterOption,
+)
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
@@ -66,11 +73,6 @@ app.add_typer(new_app, name="new", help="Begin a technique of your own.")
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
 _Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="A run's folder, or a stored model: models:/agnews@champion.")
-]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
-_StopAfter = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h) with exit code 75."),
 ]
 _FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Two updates, evaluate, save and load back.")
@@ -141,7 +143,7 @@ def train(
     ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of labels.")] = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="A Hugging Face name or folder.")] = None,
-    stop_after: _StopAfter = None,
+    stop_after: StopAfterOption = None,
     fast_dev_run: _FastDevRun = False,
     overfit_batches: _OverfitBatches = None,
     plan: Annotated[bool, typer.Option(help="Plan first, and run what fits.")] = True,
@@ -153,7 +155,7 @@ def train(
     allow_code: AllowCodeOption = False,
     accept_changes: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: JsonOption = False,
-    quiet: _Quiet = False,
+    quiet: QuietOption = False,
 ) -> int:
     """Train from a recipe, or from a data file.
 
@@ -193,14 +195,14 @@ def train(
 def resume(
     run: _Run,
     accept_changes: _AcceptChanges = None,
-    stop_after: _StopAfter = None,
+    stop_after: StopAfterOption = None,
     devices: _Devices = None,
     strategy: _Strategy = None,
     micro_batch: _MicroBatch = None,
     max_restarts: _MaxRestarts = 0,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
-    quiet: _Quiet = False,
+    quiet: QuietOption = False,
 ) -> int:
     """Go on with a stopped or killed run.
 

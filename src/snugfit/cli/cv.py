@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
-from snugfit.cli.output import show
-from snugfit.cli.training import EXIT_CODES, each_shown, run_options, split
+from snugfit.cli.many_runs import each_shown, end
+from snugfit.cli.options import (
+    AllowCodeOption,
+    JsonOption,
+    OverrideArguments,
+    QuietOption,
+    RecipeArgument,
+    StopAfterOption,
+)
+from snugfit.cli.training import no_recipe, run_options, split
+from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,14 +48,11 @@ def cv(
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with a cross-validation, in its folder.")
     ] = None,
-    stop_after: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
-    ] = None,
+    stop_after: StopAfterOption = None,
     plan: Annotated[bool, typer.Option(help="Plan each fold first, and run what fits.")] = True,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")] = False,
+    quiet: QuietOption = False,
 ) -> int:
     """Train a recipe on all parts of its rows but one and score it on that one, for each part in turn.
 
@@ -63,41 +68,29 @@ def cv(
             "--resume", f"goes on with the recipe and the folds of {resume}", f"Leave out {what}."
         )
     if resume is None and path is None:
-        raise SettingError(
-            "cv", "got no recipe", "Name a recipe, for example: snugfit cv agnews.yaml --folds 5"
-        )
-    from snugfit.cli import recipes
-    from snugfit.recipe import located
-    from snugfit.tools.cross_validation import door
+        raise no_recipe("cv", " --folds 5")
+    with Activity("cv", "reading the recipe and its rows …", quiet=quiet) as tell:
+        from snugfit.cli import recipes
+        from snugfit.recipe import located
+        from snugfit.tools.cross_validation import door
 
-    def tell(words: str) -> None:
-        if not quiet:
-            print(f"cv  {words}", file=sys.stderr)
-
-    if path is None:
-        assert resume is not None
-        result = door.resume(resume, options, each_shown(quiet), tell, allow_code=allow_code)
-    else:
-        with located(path, changes):
-            result = door.cross_validate(
-                recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
-                folds=5 if folds is None else folds,
-                repeats=1 if repeats is None else repeats,
-                stratified=stratified,
-                group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
-                options=options,
-                watch=each_shown(quiet),
-                tell=tell,
-            )
-    page = Path(result.folder) / "cv.html"
-    tell(f"page {page}")
-    if not result.finished:
-        tell(f"go on with: snugfit cv --resume {result.folder}")
-    if as_json:
-        show({**result.as_dict(), "page": str(page)}, as_json)
-    else:
-        _print(result)
-    return EXIT_CODES["finished" if result.finished else "stopped"]
+        if path is None:
+            assert resume is not None
+            result = door.resume(resume, options, each_shown(quiet), tell, allow_code=allow_code)
+        else:
+            with located(path, changes):
+                result = door.cross_validate(
+                    recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
+                    folds=5 if folds is None else folds,
+                    repeats=1 if repeats is None else repeats,
+                    stratified=stratified,
+                    group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
+                    options=options,
+                    watch=each_shown(quiet),
+                    tell=tell,
+                )
+        follows = None if result.finished else f"go on with: snugfit cv --resume {result.folder}"
+        return end(result, door.TOOL, tell, follows, as_json, partial(_print, result))
 
 
 def _print(result: CrossValidation) -> None:

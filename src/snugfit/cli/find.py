@@ -11,9 +11,8 @@ import typer
 
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
-from snugfit.cli.training import split
+from snugfit.cli.training import no_recipe, split
 from snugfit.display.activity import Activity
-from snugfit.errors import SettingError
 from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -153,11 +152,7 @@ def _print_sizes(result: FoundBatch) -> None:
 def _named(command: str, recipe: str | None, overrides: list[str] | None) -> tuple[str, list[str]]:
     path, changes = split(recipe, overrides)
     if path is None:
-        raise SettingError(
-            f"find {command}",
-            "got no recipe",
-            f"Name a recipe, for example: snugfit find {command} agnews.yaml",
-        )
+        raise no_recipe(f"find {command}")
     return path, changes
 
 

@@ -25,3 +25,8 @@ AllowCodeOption = Annotated[
         help="Run the code that the file names as package.module:function. A recipe under the current directory needs no such consent.",
     ),
 ]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
+StopAfterOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
+]

@@ -14,7 +14,7 @@ import typer
 from snugfit.cli import completion
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
-from snugfit.cli.training import split
+from snugfit.cli.training import no_recipe, split
 from snugfit.core.job import AUTO
 from snugfit.errors import SettingError
 from snugfit.system.redaction import redact
@@ -119,7 +119,7 @@ def plan(
         if path is None:
             return 0
     if path is None:
-        raise SettingError("plan", "got no recipe", "Name a recipe, for example: snugfit plan agnews.yaml")
+        raise no_recipe("plan")
     asked = Asked(
         device=device,
         memory=memory,

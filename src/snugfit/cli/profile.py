@@ -8,7 +8,7 @@ import typer
 
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
-from snugfit.cli.training import split
+from snugfit.cli.training import no_recipe, split
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
@@ -52,9 +52,7 @@ def profile(
     """
     path, changes = split(recipe, overrides)
     if path is None:
-        raise SettingError(
-            "profile", "got no recipe", "Name a recipe, for example: snugfit profile agnews.yaml"
-        )
+        raise no_recipe("profile")
     if updates < 1:
         raise SettingError("--updates", f"must be at least 1, found {updates}", "Give 1 or more.")
     from snugfit.recipe import located

@@ -18,9 +18,7 @@ from snugfit.units import parse_seconds
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.run.call_options import RunOptions
-    from snugfit.run.events import Display
     from snugfit.run.training.result import RunResult
-    from snugfit.tools.many_runs.engine import Watch
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 
@@ -74,6 +72,13 @@ def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | No
             "Leave one out; a setting is written key=value.",
         )
     return (paths[0] if paths else None), [text for text in given if is_override(text)]
+
+
+def no_recipe(command: str, rest: str = "") -> SettingError:
+    """Return the error of a command without a recipe; in its example, `rest` goes behind the recipe."""
+    return SettingError(
+        command, "got no recipe", f"Name a recipe, for example: snugfit {command} agnews.yaml{rest}"
+    )
 
 
 def train_inferred(
@@ -133,19 +138,6 @@ def train_recipe(
 
         result = from_recipe.train_recipe(recipe, options, see)
     return finish(result, as_json)
-
-
-def each_shown(quiet: bool) -> Watch:
-    """Return what shows each of many runs on a display of its own."""
-
-    @contextmanager
-    def watch(_title: str) -> Iterator[Display]:
-        from snugfit.display import TerminalDisplay
-
-        with TerminalDisplay(quiet=quiet) as display:
-            yield display
-
-    return watch
 
 
 def _save_recipe(name: str, text: str) -> str:

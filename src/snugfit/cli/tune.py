@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
-from snugfit.cli.output import show
-from snugfit.cli.training import EXIT_CODES, each_shown, run_options, split
-from snugfit.errors import SettingError
+from snugfit.cli.many_runs import each_shown, end
+from snugfit.cli.options import (
+    AllowCodeOption,
+    JsonOption,
+    OverrideArguments,
+    QuietOption,
+    RecipeArgument,
+    StopAfterOption,
+)
+from snugfit.cli.training import no_recipe, run_options, split
+from snugfit.display.activity import Activity
 
 if TYPE_CHECKING:
     from snugfit.tools.tune.result import Tuned
@@ -39,14 +46,11 @@ def tune(
     pruner: Annotated[
         str, typer.Option(metavar="NAME", help="Stops trials that are behind: median, hyperband or none.")
     ] = "median",
-    stop_after: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
-    ] = None,
+    stop_after: StopAfterOption = None,
     plan: Annotated[bool, typer.Option(help="Plan each trial first, and run what fits.")] = True,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")] = False,
+    quiet: QuietOption = False,
 ) -> int:
     """Search for the values of settings with which a recipe is best, by evaluate.best.
 
@@ -54,45 +58,30 @@ def tune(
     """
     path, changes = split(recipe, overrides)
     if path is None:
-        raise SettingError(
-            "tune",
-            "got no recipe",
-            "Name a recipe, for example: snugfit tune agnews.yaml --search train.epochs=1..5",
-        )
+        raise no_recipe("tune", " --search train.epochs=1..5")
     options = run_options(stop_after, quiet, plan=plan)
-    from snugfit.cli import recipes
-    from snugfit.recipe import located
-    from snugfit.tools.tune import door
-    from snugfit.tools.tune.search_space import read_file, read_options
+    with Activity("tune", "reading the recipe and the search …", quiet=quiet) as tell:
+        from snugfit.cli import recipes
+        from snugfit.recipe import located
+        from snugfit.tools.tune import door
+        from snugfit.tools.tune.search_space import read_file, read_options
 
-    def tell(words: str) -> None:
-        if not quiet:
-            print(f"tune  {words}", file=sys.stderr)
-
-    wanted = {
-        **({} if space is None else read_file(space, allow_code=allow_code)),
-        **read_options(search or ()),
-    }
-    with located(path, changes):
-        result = door.tune(
-            recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
-            wanted,
-            trials=trials,
-            pruner=pruner,
-            options=options,
-            watch=each_shown(quiet),
-            tell=tell,
-        )
-    folder = Path(result.folder)
-    best = folder / door.BEST
-    tell(f"page {folder / 'tune.html'}")
-    tell(f"train it with: snugfit train {best}" if result.finished else "go on with the same command")
-    if as_json:
-        recipe_file = str(best) if result.best is not None else None
-        show({**result.as_dict(), "recipe": recipe_file, "page": str(folder / "tune.html")}, as_json)
-    else:
-        _print(result)
-    return EXIT_CODES["finished" if result.finished else "stopped"]
+        wanted = {} if space is None else read_file(space, allow_code=allow_code)
+        wanted |= read_options(search or ())
+        with located(path, changes):
+            result = door.tune(
+                recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
+                wanted,
+                trials=trials,
+                pruner=pruner,
+                options=options,
+                watch=each_shown(quiet),
+                tell=tell,
+            )
+        best = str(Path(result.folder) / door.BEST)
+        follows = f"train it with: snugfit train {best}" if result.finished else "go on with the same command"
+        file = None if result.best is None else best
+        return end(result, door.TOOL, tell, follows, as_json, partial(_print, result), recipe=file)
 
 
 def _print(result: Tuned) -> None:

@@ -21,7 +21,8 @@ _LOOK_SECONDS = 0.5
 class Activity:
     """Says what is done: `activity(text)` as it begins, and how long it has lasted after each `SILENCE_SECONDS` without a line.
 
-    A context. Inside of another one, that is silent meanwhile. Lines are plain, on terminals too: what draws over its line says all by itself.
+    A context. Inside of another one, that is silent meanwhile. Lines are plain, on terminals too: what draws over its line says all by
+    itself, inside of a quiet one.
 
     Args:
         label: begins each line.
@@ -95,7 +96,9 @@ class Activity:
             Activity._open.remove(self)
             if Activity._open:
                 outer = Activity._open[-1]
-                outer.last_line = max(outer.last_line, self.last_line)
+                # what is quiet stands for what has drawn over its line until now
+                last_line = self._clock() if self._quiet else self.last_line
+                outer.last_line = max(outer.last_line, last_line)
 
     def _watch(self) -> None:
         while not self._end.wait(_LOOK_SECONDS):

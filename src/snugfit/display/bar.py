@@ -77,6 +77,7 @@ class LiveScreen:
         from rich.live import Live
 
         self._waiting = ""
+        self._activity = Activity(quiet=True)
         self._standing: Standing | None = None
         self._console = Console(
             file=stream, stderr=stream is None, highlight=False, markup=False, emoji=False
@@ -111,9 +112,11 @@ class LiveScreen:
 
     def close(self) -> None:
         self._live.stop()
+        self._activity.close()
 
     def _draw(self) -> None:
         if not self._live.is_started:
+            self._activity.__enter__()  # others are silent meanwhile
             self._live.start()
         self._live.refresh()
 

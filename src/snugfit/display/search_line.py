@@ -23,15 +23,14 @@ def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
         with Activity("plan", "planning …") as activity:
             yield lambda progress: activity.during(str(progress))
         return
-    stream.write(f"{_CLEAR}planning …")
-    stream.flush()
 
-    def show(progress: Progress) -> None:
+    def show(progress: Progress | str) -> None:
         stream.write(f"{_CLEAR}{progress}")
         stream.flush()
 
-    try:
-        yield show
-    finally:
-        stream.write(_CLEAR)
-        stream.flush()
+    with Activity(quiet=True):  # others are silent meanwhile
+        show("planning …")
+        try:
+            yield show
+        finally:
+            show("")

@@ -11,7 +11,7 @@ import pytest
 from snugfit.cli import main
 from snugfit.display import activity as module
 from snugfit.display.activity import SILENCE_SECONDS, Activity
-from snugfit.display.bar import PlainScreen
+from snugfit.display.bar import LiveScreen, PlainScreen
 from snugfit.display.search_line import search_line
 from snugfit.planner.choice.channel import Progress
 
@@ -85,6 +85,34 @@ def test_the_outer_one_is_silent_while_another_one_speaks(clock: Clock, stream: 
         "inner    inner line",
         "outer    reading … (24s)",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_outer_one_is_silent_while_a_bar_is_drawn(clock: Clock, stream: io.StringIO) -> None:
+    with Activity("outer", "fold 1 of 2 …", stream=stream, clock=clock) as outer:
+        screen = LiveScreen(Terminal())
+        screen._activity._clock = clock
+        for _ in range(2):  # a bar that was taken away may come again
+            screen.wait("reading the data and the model …")
+            lasting(outer, clock, 20)
+            screen.close()
+            lasting(outer, clock, 3)
+    assert stream.getvalue().splitlines() == ["outer    fold 1 of 2 …"]
+
+
+def test_the_outer_one_is_silent_while_a_search_is_shown_on_a_terminal(
+    clock: Clock, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with Activity("outer", "trial 1 of 2 …", stream=stream, clock=clock) as outer, search_line() as show:
+        show(Progress(37, 90))
+        lasting(outer, clock, 20)
+    assert stream.getvalue().splitlines() == ["outer    trial 1 of 2 …"]
+    assert not Activity._open
 
 
 def test_quiet_says_nothing(clock: Clock, stream: io.StringIO) -> None:

@@ -72,6 +72,7 @@ def cross_validate(
     wanted = find(recipe.task).classes if stratified is None else stratified
     settings = FoldSettings(folds, repeats, wanted, recipe.train.seed)
     rows = fold_rows(recipe, group_by, labelled=wanted)
+    tell(f"dealing {rows.count:,} rows into {folds} folds …")
     dealt = deal(rows.count, settings, rows.labels, rows.groups)
     made = _checked(dealt, rows)
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]

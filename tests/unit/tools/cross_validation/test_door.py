@@ -388,7 +388,16 @@ def test_the_command_says_its_result_as_one_object_and_writes_a_page(project: Pa
         "--json",
     ]
     assert main(given) == 0
-    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = capsys.readouterr()
+    phases = [line for line in printed.err.splitlines() if line.startswith("cv ") and not line.endswith("s)")]
+    assert phases[:-1] == [
+        "cv       reading the recipe and its rows …",
+        "cv       dealing 30 rows into 2 folds …",
+        *(line for line in phases if "is not" in line or "put copies" in line or "are made by" in line),
+        "cv       fold 1 of 2: 15 rows to train on, 15 held out",
+        "cv       fold 2 of 2: 15 rows to train on, 15 held out",
+    ]
+    said = json.loads(printed.out.splitlines()[-1])
     assert [fold["fold"] for fold in said["folds"]] == ["fold-1-1", "fold-1-2"]
     assert said["mean"]["accuracy"] == pytest.approx(sum(f["best"]["accuracy"] for f in said["folds"]) / 2)
     page = Path(said["page"]).read_text()

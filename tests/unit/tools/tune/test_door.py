@@ -339,7 +339,15 @@ def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_pat
         "--no-plan",
     ]
     assert main([*given, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = capsys.readouterr()
+    phases = [
+        line for line in printed.err.splitlines() if line.startswith("tune ") and not line.endswith("s)")
+    ]
+    assert phases[0] == "tune     reading the recipe and the search …"
+    assert [line[:22] for line in phases if " of " in line] == [
+        f"tune     trial {number} of 2:" for number in (1, 2)
+    ]
+    said = json.loads(printed.out.splitlines()[-1])
     assert said["best"]["parameters"] == {RATE: 0.4} and said["counts"]["finished"] == 2
     assert Path(said["page"]).exists() and Path(said["recipe"]).exists()
     assert main(given) == 0
