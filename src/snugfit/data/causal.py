@@ -66,8 +66,8 @@ def load_causal(
     texts: list[Examples] = []
     faults: list[Fault] = []
     for table in tables:
-        found, bad = _texts(table, settings.text)
-        texts.append(found)
+        examples, bad = _texts(table, settings.text)
+        texts.append(examples)
         faults += bad
     skipped = settle(faults, settings.bad_rows)
     train = texts[0]

@@ -144,12 +144,12 @@ def _check_characters(line: str, number: int) -> None:
     Raises:
         BadRow: it does.
     """
-    found = _UNREADABLE.search(line)
-    if found is None:
+    match = _UNREADABLE.search(line)
+    if match is None:
         return
-    if found[0] == "\0":
+    if match[0] == "\0":
         raise BadRow("NUL byte", f"a NUL byte on line {number}")
-    byte = ord(found[0]) - 0xDC00
+    byte = ord(match[0]) - 0xDC00
     raise BadRow(
         "undecodable bytes",
         f"byte 0x{byte:02x} on line {number} is not UTF-8 (in Latin-1 it would be '{chr(byte)}')",

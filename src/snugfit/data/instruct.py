@@ -144,8 +144,8 @@ class _Frame:
 
     def _find_end_of_turn(self) -> tuple[str, str | None]:
         """Return what the template writes after an answer, and the part of that up to its first token that is no text; None without one."""
-        _, found, tail = self._rendered("a", _ANSWER).rpartition(_ANSWER)
-        if not found:
+        _, separator, tail = self._rendered("a", _ANSWER).rpartition(_ANSWER)
+        if not separator:
             return "", None
         added = {str(token) for token in self.tokenizer.added_tokens_decoder.values()}
         marks = added | set(self.tokenizer.all_special_tokens)
@@ -198,12 +198,14 @@ def _examples(
 
 
 def _warnings(parts: Sequence[Sequence[Example]], frame: _Frame) -> tuple[str, ...]:
-    found = []
+    warnings = []
     ends_itself = frame.chats and frame.turn_end is not None
     if not frame.end and not ends_itself:
-        found.append("the tokenizer has no end-of-sequence token, so the model will not learn where to stop.")
+        warnings.append(
+            "the tokenizer has no end-of-sequence token, so the model will not learn where to stop."
+        )
     elif frame.chats and not ends_itself:
-        found.append(
+        warnings.append(
             f"the chat template ends an answer by no token of its own: {frame.tokenizer.eos_token} is scored as the end. Check that "
             "generation stops at it."
         )
@@ -214,8 +216,8 @@ def _warnings(parts: Sequence[Sequence[Example]], frame: _Frame) -> tuple[str, .
         if frame.tokenizer.bos_token_id is not None and len(example["input_ids"]) > 1
     )
     if twice[True]:
-        found.append(
+        warnings.append(
             f"{twice[True]:,} prompts begin with the token {frame.tokenizer.bos_token} twice: the chat template and the text both "
             "bring it. Remove it from the data."
         )
-    return tuple(found)
+    return tuple(warnings)

@@ -158,10 +158,10 @@ class Loader:
         The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
         """
         first = self._fetch.most_of(self.order.window(0))
-        found = largest(self._dataset, len(first))
-        if found is None:
+        indices = largest(self._dataset, len(first))
+        if indices is None:
             return self._fetch.loaded(first), False
-        return self._fetch.loaded([(0, index) for index in [*found[:-1], found[0]]]), True
+        return self._fetch.loaded([(0, index) for index in [*indices[:-1], indices[0]]]), True
 
     def _from_workers(self, start: int, stop: int) -> Windows:
         keys = (self.order.window(number) for number in range(start, stop))
@@ -177,10 +177,10 @@ class Loader:
         with unchanged_child_handler():
             windows = iter(loader)
         try:
-            while (found := next_of_workers(windows)) is not None:
-                if isinstance(found, SnugfitError):
-                    raise found
-                yield found
+            while (window := next_of_workers(windows)) is not None:
+                if isinstance(window, SnugfitError):
+                    raise window
+                yield window
         finally:
             del windows  # ends the workers now, not when the last error that knows this frame is forgotten
 

@@ -58,20 +58,20 @@ class DataReport:
         if self.skipped:
             reasons = ", ".join(f"{reason} ({count:,})" for reason, count in self.skipped.items())
             rows += f", {sum(self.skipped.values()):,} left out: {reasons}"
-        found = [rows]
+        lines = [rows]
         if self.labels:
             shown = [f"{name} {count:,}" for name, count in list(self.labels.items())[:20]]
             more = f" and {len(self.labels) - 20} more" if len(self.labels) > 20 else ""
-            found.append(f"labels: {', '.join(shown)}{more}")
+            lines.append(f"labels: {', '.join(shown)}{more}")
         if self.unit != "rows":
-            found.append(f"tokens: {self.tokens_total:,}, {self.max_length} in each of the {self.unit}")
+            lines.append(f"tokens: {self.tokens_total:,}, {self.max_length} in each of the {self.unit}")
         elif self.tokens_max:
-            found.append(
+            lines.append(
                 f"tokens: median {self.tokens_median:g}, longest {self.tokens_max:,}; {self.truncated:,} "
                 f"texts cut to {self.max_length}"
             )
-        found += [f"warning: {warning}" for warning in self.warnings]
-        return found
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return lines
 
 
 def median(lengths: Sequence[int]) -> float:

@@ -21,10 +21,10 @@ def largest(dataset: Any, count: int) -> list[int] | None:
     """
     if isinstance(dataset, TensorDataset):
         return list(range(count))  # all of one shape
-    found = _sizes(dataset)
-    if found is None:
+    sizes = _sizes(dataset)
+    if sizes is None:
         return None
-    return sorted(range(len(found)), key=lambda index: -found[index])[:count]
+    return sorted(range(len(sizes)), key=lambda index: -sizes[index])[:count]
 
 
 def _sizes(dataset: Any) -> list[int] | None:

@@ -77,32 +77,32 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
     return full
 
 
-def by_present_paths(saved: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+def by_present_paths(saved: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
     """Return the saved fingerprints, with the present path of each file that was moved: one of the same name and content.
 
     >>> by_present_paths({"/here/a.csv": "12", "/here/b.csv": "34"}, {"/there/a.csv": "12", "/there/b.csv": "56"})
     {'/there/a.csv': '12', '/here/b.csv': '34'}
     """
-    new = {(Path(path).name, sha256): path for path, sha256 in found.items() if path not in saved}
+    new = {(Path(path).name, sha256): path for path, sha256 in present.items() if path not in saved}
     return {
-        path if path in found else new.get((Path(path).name, sha256), path): sha256
+        path if path in present else new.get((Path(path).name, sha256), path): sha256
         for path, sha256 in saved.items()
     }
 
 
-def check_fingerprints(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+def check_fingerprints(saved: Mapping[str, str], present: Mapping[str, str]) -> None:
     """See that data files are those a run began with, wherever they lie now.
 
     Raises:
-        DataError: a file changed, or is not among those found.
+        DataError: a file changed, or is not among those present.
     """
-    for source, sha256 in by_present_paths(saved, found).items():
-        if found.get(source) == sha256:
+    for source, sha256 in by_present_paths(saved, present).items():
+        if present.get(source) == sha256:
             continue
-        state = "is not used any more" if source not in found else "has changed"
+        state = "is not used any more" if source not in present else "has changed"
         raise DataError(
             "data",
-            f"{source} {state} since this run began (sha256 {sha256[:12]}… then, {found.get(source, 'none')[:12]}… "
+            f"{source} {state} since this run began (sha256 {sha256[:12]}… then, {present.get(source, 'none')[:12]}… "
             "now)",
             "Put the file back, start a new run with snugfit train, or go on with the change: snugfit resume RUN "
             "--accept-changes data",

@@ -100,23 +100,23 @@ def load_text(
         )
         parts.append(validation)
     skipped = Counter(settle([fault for part in parts for fault in part.faults], settings.bad_rows))
-    found = set(train.labels)
-    if len(found) < 2:
+    classes = set(train.labels)
+    if len(classes) < 2:
         raise DataError(
             "data.label",
-            f"{train.table.source} has {('no usable row' if not found else 'one class only')} in column "
-            f"'{settings.label}'{''.join(f' ({name})' for name in found)}",
+            f"{train.table.source} has {('no usable row' if not classes else 'one class only')} in column "
+            f"'{settings.label}'{''.join(f' ({name})' for name in classes)}",
             "Give rows of two classes or more, which a classifier needs.",
         )
     encoded: list[Encoded] = []
     usable: list[Part] = []
     for part in parts:
-        tokens, kept, faults = encode_part(part, tokenizer, settings.max_length, len(frame))
+        tokens, usable_part, faults = encode_part(part, tokenizer, settings.max_length, len(frame))
         skipped.update(settle(faults, settings.bad_rows))
-        usable.append(kept)
-        encoded.append(_with_labels(tokens, kept.labels, names))
+        usable.append(usable_part)
+        encoded.append(_with_labels(tokens, usable_part.labels, names))
     examples, *others = (
-        Examples.of(tokens.examples, part.table, part.kept)
+        Examples.of(tokens.examples, part.table, part.row_indices)
         for tokens, part in zip(encoded, usable, strict=True)
     )
     warnings = token_warnings([example for part in encoded for example in part.examples], tokenizer, frame)
@@ -178,7 +178,7 @@ def load_text_rows(
     skipped = Counter(settle(part.faults, bad_rows))
     encoded, part, faults = encode_part(part, tokenizer, max_length, len(frame))
     skipped.update(settle(faults, bad_rows))
-    if not part.kept:
+    if not part.row_indices:
         raise DataError(
             "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
         )
@@ -186,20 +186,22 @@ def load_text_rows(
         encoded = _with_labels(encoded, part.labels, labels)
     report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))
     return TextRows(
-        examples=Examples.of(encoded.examples, part.table, part.kept),
-        rows=[part.table.rows[row] for row in part.kept],
-        lines=[part.table.lines[row] for row in part.kept],
+        examples=Examples.of(encoded.examples, part.table, part.row_indices),
+        rows=[part.table.rows[row] for row in part.row_indices],
+        lines=[part.table.lines[row] for row in part.row_indices],
         columns=part.table.columns,
         collate=padding_for(tokenizer),
         report=replace(
-            report, validation=len(part.kept), labels=_count_labels(encoded.examples, labels) if label else {}
+            report,
+            validation=len(part.row_indices),
+            labels=_count_labels(encoded.examples, labels) if label else {},
         ),
         fingerprints={part.table.source: part.table.sha256},
     )
 
 
 def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> list[dict[str, str]]:
-    rows = [part.table.rows[part.kept[place]] for place in places]
+    rows = [part.table.rows[part.row_indices[place]] for place in places]
     return [{column: row[column] or "" for column in columns} for row in rows]
 
 

@@ -155,8 +155,10 @@ def encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length:
         columns = [batch[key] for key in keys]
         for index, values in enumerate(zip(*columns, strict=True)):
             examples.append({key: list(value) for key, value in zip(keys, values, strict=True)})
-            kept = len(values[0])
-            lengths.append(kept if kept < max_length else _full_length(tokenizer, batch, index, chunk[index]))
+            length = len(values[0])
+            lengths.append(
+                length if length < max_length else _full_length(tokenizer, batch, index, chunk[index])
+            )
     return Encoded(examples, lengths)
 
 

@@ -23,7 +23,7 @@ class Part:
     """The good rows of one table, and the faults of the others."""
 
     table: Table
-    kept: list[int]
+    row_indices: list[int]
     texts: list[str]
     labels: list[str]
     faults: list[Fault] = field(default_factory=list)
@@ -56,7 +56,7 @@ def read_part(
         except BadRow as bad:
             part.faults.append(bad.at(table.source, line))
             continue
-        part.kept.append(index)
+        part.row_indices.append(index)
         part.texts.append(words)
         part.labels.append(name)
         kinds.append(kind)
@@ -78,19 +78,19 @@ def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
             "mixed label types",
             f"the label {name if kind != 'text' else repr(name)} is {kind}, most labels are {usual}",
         )
-        for row, name, kind in zip(part.kept, part.labels, kinds, strict=True)
+        for row, name, kind in zip(part.row_indices, part.labels, kinds, strict=True)
         if kind != usual
     ]
-    chosen = [place for place, kind in enumerate(kinds) if kind == usual]
-    return _choose(part, chosen, part.faults + faults)
+    places = [place for place, kind in enumerate(kinds) if kind == usual]
+    return _choose(part, places, part.faults + faults)
 
 
-def _choose(part: Part, chosen: list[int], faults: list[Fault]) -> Part:
+def _choose(part: Part, places: list[int], faults: list[Fault]) -> Part:
     return Part(
         part.table,
-        [part.kept[place] for place in chosen],
-        [part.texts[place] for place in chosen],
-        [part.labels[place] for place in chosen],
+        [part.row_indices[place] for place in places],
+        [part.texts[place] for place in places],
+        [part.labels[place] for place in places],
         faults,
     )
 
@@ -106,17 +106,17 @@ def encode_part(
     faults = [
         Fault(
             part.table.source,
-            part.table.lines[part.kept[place]],
+            part.table.lines[part.row_indices[place]],
             "empty text",
             f"the tokenizer leaves nothing of {part.texts[place]!r}",
         )
         for place in empty
     ]
-    chosen = [place for place in range(len(encoded.lengths)) if encoded.lengths[place] > special]
+    places = [place for place in range(len(encoded.lengths)) if encoded.lengths[place] > special]
     encoded = Encoded(
-        [encoded.examples[place] for place in chosen], [encoded.lengths[place] for place in chosen]
+        [encoded.examples[place] for place in places], [encoded.lengths[place] for place in places]
     )
-    return encoded, _choose(part, chosen, part.faults), faults
+    return encoded, _choose(part, places, part.faults), faults
 
 
 def sort_labels(names: set[str]) -> tuple[str, ...]:

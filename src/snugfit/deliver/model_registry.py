@@ -79,13 +79,13 @@ def register_best(
             "has not been tracked yet, so its model cannot be registered",
             f"Send it first: snugfit track replay {run_dir}",
         )
-    expected = predict(bundle, example_rows)
+    reference = predict(bundle, example_rows)
     with session(uri, f"register {name!r}") as client:
-        model_id = _log(client, bundle, run_id, example_rows, expected)
+        model_id = _log(client, bundle, run_id, example_rows, reference)
         version = _create_version(client, name, model_id, run_id)
         with downloaded(f"models:/{name}/{version}", uri) as folder:
             loaded = _predict_stored(folder, example_rows)
-        difference, mismatch = compare(expected, loaded)
+        difference, mismatch = compare(reference, loaded)
         client.set_model_version_tag(name, version, "snugfit.compared_rows", str(len(example_rows)))
         client.set_model_version_tag(name, version, "snugfit.max_abs_difference", repr(difference))
         if mismatch is not None:
@@ -137,7 +137,7 @@ def resolve_model(
 
 
 def compare(
-    expected: Sequence[Mapping[str, Any]], actual: Sequence[Mapping[str, Any]]
+    reference: Sequence[Mapping[str, Any]], actual: Sequence[Mapping[str, Any]]
 ) -> tuple[float, str | None]:
     """Return the largest difference between two lists of predictions, and the first thing that is not equal, if any.
 
@@ -145,9 +145,9 @@ def compare(
     """
     largest = 0.0
     mismatch = None
-    if len(expected) != len(actual):
-        return math.inf, f"{len(expected)} predictions are expected, {len(actual)} were given"
-    for number, (one, other) in enumerate(zip(expected, actual, strict=True), start=1):
+    if len(reference) != len(actual):
+        return math.inf, f"{len(reference)} predictions are expected, {len(actual)} were given"
+    for number, (one, other) in enumerate(zip(reference, actual, strict=True), start=1):
         if one.keys() != other.keys():
             return math.inf, f"row {number} has {sorted(other)} instead of {sorted(one)}"
         for key, value in one.items():
@@ -276,8 +276,8 @@ def _check_exists(client: MlflowClient, model_uri: str) -> None:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         known = sorted(model.name for model in client.search_registered_models(max_results=20))
-        said = f"Known: {', '.join(known)}." if known else "The registry is empty."
-        raise TrackingError(model_uri, f"no model {name!r} is registered", said) from error
+        remedy = f"Known: {', '.join(known)}." if known else "The registry is empty."
+        raise TrackingError(model_uri, f"no model {name!r} is registered", remedy) from error
     try:
         if at:
             client.get_model_version_by_alias(name, alias)

@@ -58,19 +58,19 @@ class Predictor:
 
     def classify(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """As `predict`, for examples that are tokens already."""
-        found: list[dict[str, Any]] = [{}] * len(examples)
+        predictions: list[dict[str, Any]] = [{}] * len(examples)
         collate = padding_for(self.tokenizer)
         # rows of about one length go together, so that little is padded
         order = sorted(range(len(examples)), key=lambda row: len(examples[row]["input_ids"]))
         with torch.no_grad(), eval_mode(self.model):
             for start in range(0, len(order), BATCH_ROWS):
-                chosen = order[start : start + BATCH_ROWS]
-                logits = self._logits(Batch.of(collate([examples[row] for row in chosen])))
+                rows = order[start : start + BATCH_ROWS]
+                logits = self._logits(Batch.of(collate([examples[row] for row in rows])))
                 best = logits.float().softmax(dim=-1).max(dim=-1)
                 numbers, values = read(best.indices, assume=[]), read(best.values, assume=[])
-                for row, number, value in zip(chosen, numbers, values, strict=True):
-                    found[row] = {"prediction": self.labels[number], "probability": value}
-        return found
+                for row, number, value in zip(rows, numbers, values, strict=True):
+                    predictions[row] = {"prediction": self.labels[number], "probability": value}
+        return predictions
 
     def scored(self) -> Scored:
         """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
@@ -114,8 +114,8 @@ def load_predictor(
             "models with their tokenizer",
             "Load this one in Python with snugfit.models.bundle.load_bundle.",
         )
-    chosen = torch.device(find_device(device))
-    return Predictor(model.to(chosen), meta, tokenizer, chosen)
+    torch_device = torch.device(find_device(device))
+    return Predictor(model.to(torch_device), meta, tokenizer, torch_device)
 
 
 def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> nn.Module:
@@ -131,8 +131,8 @@ def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     if not is_python_path(name):
         return find(name, setting)(**values)
-    found = load_object(name, setting=setting, folder=Path.cwd())
-    return check_technique(found, name, setting, discover())(**values)
+    technique_class = load_object(name, setting=setting, folder=Path.cwd())
+    return check_technique(technique_class, name, setting, discover())(**values)
 
 
 _ADDED = ("prediction", "probability", "source_line")
@@ -197,13 +197,13 @@ def evaluate_file(
     predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
     rows = _rows(predictor, data, label=predictor.meta["label_column"], bad_rows=bad_rows)
     loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
-    found = evaluate(
+    values = evaluate(
         predictor.scored(),
         loader.windows(0, loader.order.windows_per_epoch),
         {name: name for name in metrics or ("accuracy", "macro_f1")},
     )
     return {
-        "metrics": found,
+        "metrics": values,
         "rows": len(rows.examples),
         "skipped": dict(rows.report.skipped),
         "weights": predictor.meta.get("weights"),

@@ -1,4 +1,4 @@
-"""What a command does, said as it begins and again while it lasts, so that no silence is longer than a few seconds."""
+"""The line that names what a command does, as it begins and again while it lasts, so that no silence is longer than a few seconds."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ def short_path(path: str) -> str:
 def run_dir(run: Mapping[str, Any]) -> str:
     """Return the folder of the run that an event describes, as one would type it."""
     recipe = run.get("recipe") or {}
-    found = run.get("run_dir") or Path(recipe.get("output") or "runs") / str(run.get("name")) / str(
+    path = run.get("run_dir") or Path(recipe.get("output") or "runs") / str(run.get("name")) / str(
         run.get("id")
     )
-    return short_path(str(found))
+    return short_path(str(path))
 
 
 def decay_words(counts: Mapping[str, int]) -> str:
@@ -82,9 +82,9 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
         lines.append(f"  labels  {', '.join(labels[:_MOST_LABELS])}{more}")
     lines.append(f"  plan    {_plan(run, recipe, plan)}")
     learned = [recipe.get("optimizer"), recipe.get("schedule"), *(recipe.get("techniques") or [])]
-    said = [_technique(entry) for entry in learned if entry]
-    if said:
-        lines.append(f"  learn   {', '.join(said)}")
+    techniques = [_technique(entry) for entry in learned if entry]
+    if techniques:
+        lines.append(f"  learn   {', '.join(techniques)}")
     return lines
 
 
@@ -132,12 +132,12 @@ def evaluation_line(event: Mapping[str, Any], train_loss: float) -> str:
 def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
     """Return how the run ended, and its best evaluation."""
     status, reason = end["status"], end.get("stop_reason")
-    said = [_many(end.get("updates", 0), "update"), _many(end.get("epochs", 0), "epoch")]
+    parts = [_many(end.get("updates", 0), "update"), _many(end.get("epochs", 0), "epoch")]
     if end.get("seconds") is not None:
-        said += [format_seconds(end["seconds"]), f"{end.get('examples_per_second', 0):,.0f} examples/s"]
+        parts += [format_seconds(end["seconds"]), f"{end.get('examples_per_second', 0):,.0f} examples/s"]
     if end.get("peak_memory_bytes"):
-        said.append(f"peak memory {format_bytes(end['peak_memory_bytes'])}")
-    lines = [f"{status:<10}{', '.join(said)}"]
+        parts.append(f"peak memory {format_bytes(end['peak_memory_bytes'])}")
+    lines = [f"{status:<10}{', '.join(parts)}"]
     if end.get("went_back"):
         lines.append(f"{'note':<10}went back because of {_windows(end['went_back'])}; the events say why")
     if reason and status != "failed":  # a failure is also an error, which says it
@@ -182,25 +182,25 @@ def _best(run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
 
 def _data(data: Mapping[str, Any]) -> str:
     unit = data.get("unit", "rows")
-    said = [f"{data.get('train', 0):,} {unit} to train on", f"{data.get('validation', 0):,} to validate on"]
+    parts = [f"{data.get('train', 0):,} {unit} to train on", f"{data.get('validation', 0):,} to validate on"]
     if data.get("skipped"):
-        said.append(f"{sum(data['skipped'].values()):,} left out ({', '.join(data['skipped'])})")
-    return ", ".join(said)
+        parts.append(f"{sum(data['skipped'].values()):,} left out ({', '.join(data['skipped'])})")
+    return ", ".join(parts)
 
 
 def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     window = (recipe.get("train") or {}).get("global_batch")
     micro_batch = plan.get("micro_batch")
-    said = []
+    parts = []
     if window and micro_batch and window % micro_batch == 0:
-        said.append(f"{window // micro_batch} × {micro_batch} examples an update")
+        parts.append(f"{window // micro_batch} × {micro_batch} examples an update")
     elif window:
-        parts = f" in micro-batches of {micro_batch}" if micro_batch else ""
-        said.append(f"{window} examples an update{parts}")
-    said += [str(plan[key]) for key in ("numerics", "device") if plan.get(key)]
+        micro_batches = f" in micro-batches of {micro_batch}" if micro_batch else ""
+        parts.append(f"{window} examples an update{micro_batches}")
+    parts += [str(plan[key]) for key in ("numerics", "device") if plan.get(key)]
     if run.get("total_updates"):
-        said.append(f"{run['total_updates']:,} updates ({run.get('updates_per_epoch', 0):,} an epoch)")
-    return ", ".join(said)
+        parts.append(f"{run['total_updates']:,} updates ({run.get('updates_per_epoch', 0):,} an epoch)")
+    return ", ".join(parts)
 
 
 def _technique(entry: Any) -> str:

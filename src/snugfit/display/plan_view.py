@@ -70,18 +70,18 @@ class _View:
     def parts(self) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        answer, found = self.answer, self.answer.prediction
+        answer, prediction = self.answer, self.answer.prediction
         yield Text(plan_words.headline(answer), "bold green" if answer.fits else "bold red")
         about = plan_words.about_words(answer.about)
         if about:
             yield Text(" · ".join(about), "dim")
         if answer.would_fit:
             yield from self._section("The smallest budget that would do", self._smallest())
-        memory, time = plan_words.basis(found, "memory"), plan_words.basis(found, "time")
+        memory, time = plan_words.basis(prediction, "memory"), plan_words.basis(prediction, "time")
         yield from self._section(
             f"Memory at the peak ({memory})", self._memory(), self._facts(self._memory_facts())
         )
-        if self.explain and found.timeline is not None:
+        if self.explain and prediction.timeline is not None:
             yield from self._section(f"Memory over the update ({memory})", self._over_time())
         yield from self._section(f"Time ({time})", self._facts(self._time()))
         yield from self._section(
@@ -127,14 +127,14 @@ class _View:
         """Return each kind with its bar, which begins where the one above ends, against the budget."""
         from rich.text import Text
 
-        answer, found = self.answer, self.answer.prediction
+        answer, prediction = self.answer, self.answer.prediction
         rows = plan_words.memory_rows(answer)
         grid = _table()
         grid.add_column(no_wrap=True)
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column(justify="right", no_wrap=True, style="dim")
         grid.add_column(no_wrap=True)
-        need = found.reserved_bytes
+        need = prediction.reserved_bytes
         seen = max(need, answer.budget_bytes) if answer.budget_bytes <= _BUDGET_IN_VIEW * need else need
         room = max(_SHORTEST_BAR, self.width - _BESIDE_BARS)
         start = 0
@@ -153,8 +153,8 @@ class _View:
             "in all", format_bytes(need), "", self._against(answer.budget_bytes, seen, room), style="bold"
         )
         left = answer.budget_bytes - need
-        said = f"{format_bytes(abs(left))} {'free' if left >= 0 else 'too little'}"
-        grid.add_row("budget", format_bytes(answer.budget_bytes), "", Text(said, "dim"))
+        margin = f"{format_bytes(abs(left))} {'free' if left >= 0 else 'too little'}"
+        grid.add_row("budget", format_bytes(answer.budget_bytes), "", Text(margin, "dim"))
         return grid
 
     def _against(self, budget: int, seen: int, room: int) -> Text:
@@ -170,17 +170,19 @@ class _View:
         return bar[:edge].append(self.end, "bold").append_text(bar[edge + 1 :])
 
     def _memory_facts(self) -> Iterator[tuple[str, str]]:
-        found = self.answer.prediction
-        yield "peak", f"{format_bytes(found.peak_bytes)} in {plan_words.peak_place(found.peak_at)}"
-        yield "host", f"{format_bytes(found.host_peak_bytes)} of host memory"
+        prediction = self.answer.prediction
+        yield "peak", f"{format_bytes(prediction.peak_bytes)} in {plan_words.peak_place(prediction.peak_at)}"
+        yield "host", f"{format_bytes(prediction.host_peak_bytes)} of host memory"
 
     def _time(self) -> Iterator[tuple[str, str]]:
-        found = self.answer.prediction
+        prediction = self.answer.prediction
         total = (
-            "" if found.seconds_total is None else f", {plan_words.brief_seconds(found.seconds_total)} in all"
+            ""
+            if prediction.seconds_total is None
+            else f", {plan_words.brief_seconds(prediction.seconds_total)} in all"
         )
-        yield "update", plan_words.brief_seconds(found.seconds_per_update) + total
-        yield "speed", ", ".join(plan_words.speed_words(found))
+        yield "update", plan_words.brief_seconds(prediction.seconds_per_update) + total
+        yield "speed", ", ".join(plan_words.speed_words(prediction))
 
     def _choice(self) -> Iterator[tuple[str, str]]:
         answer, choice = self.answer, self.answer.choice

@@ -252,7 +252,7 @@ def _of_rows(parts: Sequence[Part], faults: Sequence[Fault]) -> list[Finding]:
             part.texts,
             [name for name in part.labels if name],
             part.table.source,
-            [part.table.lines[row] for row in part.kept],
+            [part.table.lines[row] for row in part.row_indices],
         )
         for part in parts
     ]

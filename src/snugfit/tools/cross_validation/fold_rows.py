@@ -91,7 +91,7 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     label = data.label if card.classes else None
     part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
     skipped = settle(part.faults, data.bad_rows)
-    if not part.kept:
+    if not part.row_indices:
         raise DataError(
             "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
         )
@@ -103,7 +103,7 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
         notes.append(f"rows that cannot be used are in no fold: {reasons}.")
     return FoldRows(
-        count=len(part.kept),
+        count=len(part.row_indices),
         sha256=part.table.sha256,
         labels=part.labels if card.classes else None,
         groups=_groups(part, group_by),
@@ -112,7 +112,7 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
                 **{column: part.table.rows[row].get(column) for column in columns},
                 ORIGIN: [part.table.source, row, part.table.lines[row]],
             }
-            for row in part.kept
+            for row in part.row_indices
         ],
         contents=part.texts,
         notes=tuple(filter(None, notes)),
@@ -124,7 +124,7 @@ def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
         return None
     check_columns(part.table, {"--groups": group_by})
     groups: list[Hashable] = []
-    for row in part.kept:
+    for row in part.row_indices:
         values = [part.table.rows[row].get(column) for column in group_by]
         if any(value is None or value == "" for value in values):
             raise DataError(
