@@ -461,7 +461,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except SnugfitError as error:
         code, lost = error.exit_code, isinstance(error, RanksLost)
-        if record_failure(error, code, expected=True, final=error.comes_again, lost=lost):
+        if record_failure(error, code, self_explanatory=True, final=error.comes_again, lost=lost):
             return code
         return refuse(type(error).__name__, str(error), code, as_json)
     except (KeyboardInterrupt, typer.Abort):
@@ -473,7 +473,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             error, "format_message"
         ):  # typer's, whose classes change their home from version to version
             return refuse("UsageError", usage(error), 2, as_json)
-        if record_failure(error, 1, expected=False, final=False, lost=False):
+        if record_failure(error, 1, self_explanatory=False, final=False, lost=False):
             return 1
         if as_json:
             print(

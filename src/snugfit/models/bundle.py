@@ -223,10 +223,10 @@ def read_meta(folder: Path) -> dict[str, Any]:
             "Copy the folder again from where it was made.",
         ) from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        found = meta.get("format") if isinstance(meta, dict) else None
+        stored_format = meta.get("format") if isinstance(meta, dict) else None
         raise ModelError(
             "model",
-            f"{folder / META} has format {found}; this version of Snugfit reads format {FORMAT}",
+            f"{folder / META} has format {stored_format}; this version of Snugfit reads format {FORMAT}",
             "Use the version that wrote it, or train anew.",
         )
     return meta
@@ -240,7 +240,7 @@ def is_transformers_model(model: nn.Module) -> bool:
 def _save_plain(model: nn.Module, path: Path) -> None:
     from safetensors.torch import save_file
 
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
     state = model.state_dict()
@@ -255,8 +255,8 @@ def _save_plain(model: nn.Module, path: Path) -> None:
             continue
         whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
         # safetensors refuses views into a storage that others share
-        kept[name] = tensor.detach() if whole else tensor.detach().clone().contiguous()
-    save_file(kept, path, metadata={"format": "pt", **tied})
+        tensors[name] = tensor.detach() if whole else tensor.detach().clone().contiguous()
+    save_file(tensors, path, metadata={"format": "pt", **tied})
 
 
 def _save_extra_states(states: Mapping[str, Any], folder: Path) -> None:
@@ -288,8 +288,8 @@ def _extra_states(folder: Path) -> dict[str, Any]:
         return {}
     tensors = path.with_suffix(".safetensors")
     packed = parse_json(path.read_text(encoding="utf-8"))
-    found: dict[str, Any] = unpack(packed, load_file(tensors) if tensors.is_file() else {}, folder)
-    return found
+    states: dict[str, Any] = unpack(packed, load_file(tensors) if tensors.is_file() else {}, folder)
+    return states
 
 
 def _make_buffers(model: nn.Module, names: Sequence[str], state: Mapping[str, Tensor]) -> None:
@@ -342,7 +342,7 @@ def _load_transformers(folder: Path) -> nn.Module:
         from safetensors import SafetensorError
 
         try:
-            model, found = _architecture(folder).from_pretrained(
+            model, loading_info = _architecture(folder).from_pretrained(
                 folder,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -357,9 +357,9 @@ def _load_transformers(folder: Path) -> nn.Module:
                 "Copy the folder again from where it was made.",
             ) from error
     wrong = (
-        sorted(found["missing_keys"])
-        + sorted(map(str, found["mismatched_keys"]))
-        + sorted(found["unexpected_keys"])
+        sorted(loading_info["missing_keys"])
+        + sorted(map(str, loading_info["mismatched_keys"]))
+        + sorted(loading_info["unexpected_keys"])
     )
     if wrong:
         raise ModelError(

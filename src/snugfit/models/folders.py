@@ -75,10 +75,10 @@ def packaged_model(package: str, subfolder: str = "model") -> Path:
         MissingExtra: the package is not installed.
         ModelError: it holds no model there.
     """
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise MissingExtra(package.replace("_", "-"), "demo")
-    folder = Path(found.submodule_search_locations[0]) / subfolder
+    folder = Path(spec.submodule_search_locations[0]) / subfolder
     if not (folder / CONFIG).is_file():
         raise ModelError(
             "model", f"package {package} holds no model in {folder}", "Name another package, or a folder."
@@ -202,8 +202,8 @@ def model_files(name: str, local: Path | None, weights: bool = True) -> dict[str
 def _cached(name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, CONFIG)
-    return Path(found).parent if isinstance(found, str) else None
+    config_path = try_to_load_from_cache(name, CONFIG)
+    return Path(config_path).parent if isinstance(config_path, str) else None
 
 
 def check_tokenizer_files(folder: Path) -> None:

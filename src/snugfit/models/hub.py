@@ -32,7 +32,7 @@ def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
     from safetensors import SafetensorError
 
     # RuntimeError without its subclass for a full memory, which is no fault of the model's files
-    expected = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError)
+    load_errors = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError)
     try:
         if local is None:
             try:
@@ -46,7 +46,7 @@ def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
         raise ModelError(
             "model", f"{name} needs a package that is not installed: {first_line(error)}", "Install it."
         ) from error
-    except expected as error:
+    except load_errors as error:
         if "trust_remote_code" in str(error):
             raise ModelError(
                 "model",

@@ -179,7 +179,7 @@ def _load(
         # transformers' threads would read ahead of what is being quantised or cut, up to the whole model
         alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if formats or keep else {}
         with mock.patch.dict(os.environ, alone), read_in_parts(keep), read_in_formats(loading):
-            model, found = call(
+            model, loading_info = call(
                 name,
                 local,
                 lambda **more: kind.from_pretrained(
@@ -194,7 +194,7 @@ def _load(
                 ),
             )
         remember_origin(model.config, config.dtype)  # the loaded model's own says float32
-    return _judge(name, model, found)
+    return _judge(name, model, loading_info)
 
 
 def _empty(
@@ -231,10 +231,10 @@ def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) 
     return {key: value for technique in loading for key, value in technique.loading(model).items()}
 
 
-def _judge(name: str, model: Any, found: dict[str, Any]) -> _Loaded:
+def _judge(name: str, model: Any, loading_info: dict[str, Any]) -> _Loaded:
     """Tell a new head, which is said, from weights of another architecture, which are an error."""
-    mismatched = {entry[0] for entry in found["mismatched_keys"]}
-    new = sorted(set(found["missing_keys"]) | mismatched)
+    mismatched = {entry[0] for entry in loading_info["mismatched_keys"]}
+    new = sorted(set(loading_info["missing_keys"]) | mismatched)
     body = f"{model.base_model_prefix}."
     wrong = sorted(key for key in mismatched if key.startswith(body))
     lacking = [key for key in new if key.startswith(body)]

@@ -109,10 +109,10 @@ def _values(text: str, path: Path, overrides: tuple[str, ...]) -> dict[str, Any]
 
 def _check(before: Any, after: Any, changes: Mapping[Keys, float | int], path: Path) -> None:
     """Refuse a change that has not reached its setting, or has reached another."""
-    expected = before
+    target = before
     for keys, value in changes.items():
-        expected = _with(expected, keys, value)
-    if after == expected:
+        target = _with(target, keys, value)
+    if after == target:
         return
     wanted = ", ".join(f"{'.'.join(keys)}={_written(value)}" for keys, value in changes.items())
     raise SettingError(

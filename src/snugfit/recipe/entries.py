@@ -100,21 +100,21 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
         if settings:
             raise places.error((*keys, name), "it has no settings", "Remove them.")
         return FULL
-    found = discover().get(name) or _imported(name, (*keys, name), places, importer)
-    if found is None:
+    technique = discover().get(name) or _imported(name, (*keys, name), places, importer)
+    if technique is None:
         raise places.error(keys, f"there is no such precision: '{name}'", suggestion(name, precisions()))
-    if not found.card.precision:
+    if not technique.card.precision:
         raise places.error(
-            keys, f"'{name}' is no precision", f"Put it under {own_key(found) or 'techniques'}."
+            keys, f"'{name}' is no precision", f"Put it under {own_key(technique) or 'techniques'}."
         )
-    return _make(name, settings, keys, places, _Slot({name: found}, lambda _: True, None))
+    return _make(name, settings, keys, places, _Slot({name: technique}, lambda _: True, None))
 
 
 def precisions() -> tuple[str, ...]:
     """Return the choices of `plan.numerics`; other techniques of that family refine one of them, and are listed."""
     from snugfit.techniques import discover
 
-    return (FULL, *(name for name, found in discover().items() if found.card.precision))
+    return (FULL, *(name for name, technique in discover().items() if technique.card.precision))
 
 
 def known(seam: str | None) -> dict[str, type[Technique]]:
@@ -122,8 +122,8 @@ def known(seam: str | None) -> dict[str, type[Technique]]:
     from snugfit.techniques import discover
 
     if seam is not None:
-        return {name: found for name, found in discover().items() if own_key(found) == seam}
-    return {name: found for name, found in discover().items() if own_key(found) is None}
+        return {name: technique for name, technique in discover().items() if own_key(technique) == seam}
+    return {name: technique for name, technique in discover().items() if own_key(technique) is None}
 
 
 def own_key(technique: type[Technique]) -> str | None:
@@ -144,8 +144,8 @@ def technique_settings(name: str) -> list[str]:
     """Return the settings of this name that techniques have, written in full."""
     from snugfit.techniques import discover
 
-    found = {key: technique for key, technique in discover().items() if name in settings_of(technique)}
-    return [f"{own_key(technique) or 'techniques'}.{key}.{name}" for key, technique in found.items()]
+    techniques = {key: technique for key, technique in discover().items() if name in settings_of(technique)}
+    return [f"{own_key(technique) or 'techniques'}.{key}.{name}" for key, technique in techniques.items()]
 
 
 def inner(annotation: Any) -> tuple[type[Technique], Any] | None:
@@ -166,7 +166,7 @@ def of_kind(kind: type[Technique]) -> dict[str, type[Technique]]:
     """Return the techniques that a setting which holds techniques of this kind takes."""
     from snugfit.techniques import discover
 
-    return {name: found for name, found in discover().items() if issubclass(found, kind)}
+    return {name: technique for name, technique in discover().items() if issubclass(technique, kind)}
 
 
 def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
@@ -178,17 +178,19 @@ def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tupl
             keys, f"must be one of {', '.join(names)}, found {shown(entry)}", "Choose one of them."
         )
     if len(entry) > 1:
-        found = list(entry)
+        entry_names = list(entry)
         if len(keys) > 1:
-            text = f"an entry holds one, found {' and '.join(found)}"
+            text = f"an entry holds one, found {' and '.join(entry_names)}"
             raise places.error(keys, text, "Give each an entry of its own, or remove one.")
         if keys == ("techniques",):
             raise places.error(
-                (*keys, found[1]), "an entry holds one technique", f"Begin a new one: - {found[1]}: …"
+                (*keys, entry_names[1]),
+                "an entry holds one technique",
+                f"Begin a new one: - {entry_names[1]}: …",
             )
-        whole = f"{keys[0]}={{{found[-1]}: {{…}}}}"
-        do = f"Write {whole}" if places.of((*keys, found[-1])).startswith("override") else "Remove one"
-        raise places.error(keys, f"a run has one, found {' and '.join(found)}", f"{do}.")
+        whole = f"{keys[0]}={{{entry_names[-1]}: {{…}}}}"
+        do = f"Write {whole}" if places.of((*keys, entry_names[-1])).startswith("override") else "Remove one"
+        raise places.error(keys, f"a run has one, found {' and '.join(entry_names)}", f"{do}.")
     ((name, settings),) = entry.items()
     if settings is not None and not isinstance(settings, Mapping):
         raise places.error(
@@ -198,7 +200,7 @@ def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tupl
 
 
 def _make(name: str, settings: Mapping[str, Any], keys: Keys, places: Places, slot: _Slot) -> Technique:
-    technique = _found(name, keys, places, slot)
+    technique = _technique_of(name, keys, places, slot)
     try:
         types = settings_of(technique)
     except Exception as error:  # the annotations of the user's own class
@@ -225,16 +227,16 @@ def _make(name: str, settings: Mapping[str, Any], keys: Keys, places: Places, sl
         raise error.about(places.name((*keys, name, error.setting.removeprefix(prefix)))) from error
 
 
-def _found(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Technique]:
+def _technique_of(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Technique]:
     """Return the technique of a name that may stand under this key."""
     from snugfit.techniques import discover
 
     if name in slot.names:
         return slot.names[name]
-    found = discover().get(name) or _imported(name, (*keys, name), places, slot.importer)
-    if found is not None and name not in discover() and slot.takes(found):
-        return found
-    raise places.error((*keys, name), *_unknown(name, found, slot.names, keys))
+    technique = discover().get(name) or _imported(name, (*keys, name), places, slot.importer)
+    if technique is not None and name not in discover() and slot.takes(technique):
+        return technique
+    raise places.error((*keys, name), *_unknown(name, technique, slot.names, keys))
 
 
 def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) -> type[Technique] | None:
@@ -276,22 +278,22 @@ def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Im
 
 
 def _unknown(
-    name: str, elsewhere: type[Technique] | None, names: Mapping[str, type[Technique]], keys: Keys
+    name: str, technique: type[Technique] | None, names: Mapping[str, type[Technique]], keys: Keys
 ) -> tuple[str, str]:
     """Return why a name cannot stand under this key, and what to do.
 
     Args:
-        elsewhere: the technique of that name, where there is one.
+        technique: of that name, where there is one.
         names: those that can.
     """
-    if elsewhere is None:
+    if technique is None:
         kind = "technique" if keys == ("techniques",) else keys[0]
         from snugfit.techniques import suggestion
 
         return f"there is no such {kind}", suggestion(name, names)
     if len(keys) > 1:
         return f"'{name}' cannot stand within another", f"These can: {', '.join(names)}."
-    key = own_key(elsewhere)
+    key = own_key(technique)
     if key is None:
         return (
             f"'{name}' is no {keys[0]}",

@@ -43,10 +43,10 @@ def load_recipe(
     places = Places(str(path))
     tree = read_yaml(_read(path), str(path), places)
     if not isinstance(tree, Mapping):
-        found = "nothing" if tree is None else shown(tree)
+        content = "nothing" if tree is None else shown(tree)
         raise SettingError(
             path,
-            f"a recipe is a list of settings such as 'task: text-classification', found {found}",
+            f"a recipe is a list of settings such as 'task: text-classification', found {content}",
             "Write it so.",
         )
     allowed = allow_code or code_consent.is_here(path)

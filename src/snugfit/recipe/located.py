@@ -30,10 +30,10 @@ def located(path: str | os.PathLike[str], overrides: Iterable[str]) -> Iterator[
     try:
         yield
     except (SettingError, DataError) as error:
-        found = _with_place(error, Path(path), overrides)
-        if found is None:
+        located_error = _with_place(error, Path(path), overrides)
+        if located_error is None:
             raise
-        raise found from error
+        raise located_error from error
 
 
 def _with_place(
@@ -64,11 +64,13 @@ def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
     from snugfit.techniques import discover
     from snugfit.techniques.plugins import entry_points, import_path, loaded
 
-    own = {path: found for path in paths if (found := loaded(path)) is not None and found.card.name == name}
+    own = {
+        path: plugin for path in paths if (plugin := loaded(path)) is not None and plugin.card.name == name
+    }
     if name in discover():
         own[name] = discover()[name]
     elif not own:
-        listed = [found for each in entry_points().get(name, []) if (found := loaded(import_path(each)))]
+        listed = [plugin for each in entry_points().get(name, []) if (plugin := loaded(import_path(each)))]
         own = {name: listed[0]} if listed else {}
     for written, technique in own.items():
         if setting in settings_of(technique):

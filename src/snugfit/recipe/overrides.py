@@ -36,14 +36,14 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
     """
     result = dict(tree)
     for text in overrides:
-        found = _FORM.match(text)
-        if found is None:
+        match = _FORM.match(text)
+        if match is None:
             raise SettingError(
                 f"{text!r}", "is not an override", "Write it as key=value, for example train.epochs=3."
             )
         place = f"override '{text}'"
-        keys = _keys(found[0], result)
-        value = read_value(text[found.end() + 1 :], place)
+        keys = _keys(match[0], result)
+        value = read_value(text[match.end() + 1 :], place)
         result = _with(result, keys, value, place, done=())
         for count in range(1, len(keys)):
             places.put_new(keys[:count], place)
@@ -69,8 +69,8 @@ def _keys(name: str, tree: Mapping[str, Any]) -> Keys:
         key = next((path for path in paths if parts[: path.count(".") + 1] == path.split(".")), parts[0])
         parts = parts[key.count(".") + 1 :]
         keys = (*keys, key)
-        found = next((each[key] for each in node if isinstance(each, Mapping) and key in each), None)
-        node = list(found) if isinstance(found, tuple) else [found]
+        entry = next((each[key] for each in node if isinstance(each, Mapping) and key in each), None)
+        node = list(entry) if isinstance(entry, tuple) else [entry]
     return keys
 
 

@@ -72,7 +72,7 @@ def with_usual_precision(recipe: m.Recipe, device: Device | None) -> tuple[m.Rec
     """
     if recipe.plan.numerics is not None:
         return recipe, []
-    said: list[str] = []
+    messages: list[str] = []
     precision = (
         None if device is None or recipe.budget.fidelity == Fidelity.FULL.label else usual_precision(device)
     )
@@ -80,10 +80,10 @@ def with_usual_precision(recipe: m.Recipe, device: Device | None) -> tuple[m.Rec
         try:
             check((*recipe.all_techniques(), precision))
         except PlanConflict as conflict:
-            said.append(f"plan.numerics: it computes in {FULL}. {conflict}")
+            messages.append(f"plan.numerics: it computes in {FULL}. {conflict}")
             precision = None
     plan = replace(recipe.plan, numerics=FULL if precision is None else precision)
-    return replace(recipe, plan=plan), said
+    return replace(recipe, plan=plan), messages
 
 
 def with_precision_here(recipe: m.Recipe) -> tuple[m.Recipe, list[str]]:

@@ -21,10 +21,10 @@ def read_section(section: type[Sections], tree: Mapping[str, Any], places: Place
         SettingError: settings are unknown, missing or impossible; a line for each.
     """
     problems: list[SettingError] = []
-    found = _read(section, tree, (), places, problems)
-    if found is None:
+    instance = _read(section, tree, (), places, problems)
+    if instance is None:
         raise SettingError.from_text("\n".join(dict.fromkeys(map(str, problems))))
-    return found
+    return instance
 
 
 def _read(
@@ -49,7 +49,7 @@ def _read(
         elif each.required and not any(_is_meant(name, key, declared) for key in unknown):
             problems.append(places.error(here, "is missing", f"Give it {each.takes} ({each.meaning})."))
     for key in unknown:
-        problems.append(places.error((*keys, key), "there is no such setting", _elsewhere(key, declared)))
+        problems.append(places.error((*keys, key), "there is no such setting", _suggestion(key, declared)))
     if len(problems) > before:
         return None
     try:
@@ -77,7 +77,7 @@ def _default(each: Setting) -> str:
     return "" if plain else f" The default is {shown(each.default)}."
 
 
-def _elsewhere(name: str, declared: Mapping[str, Setting]) -> str:
+def _suggestion(name: str, declared: Mapping[str, Setting]) -> str:
     """Return where a setting that is not known in its section may belong."""
     near = nearest(name, declared)
     if near.startswith("Did you mean"):

@@ -66,19 +66,21 @@ def entries(key: str | None = None) -> list[Entry]:
     Raises:
         SettingError: there is no such setting; the nearest ones are given.
     """
-    found = list(_all())
+    settings = list(_all())
     if key is None:
-        return found
-    asked = [each for each in found if each.key == key or each.key.startswith(f"{key}.")]
+        return settings
+    asked = [each for each in settings if each.key == key or each.key.startswith(f"{key}.")]
     if not asked:
-        raise SettingError("recipe", f"there is no setting '{key}'", _near(key, [each.key for each in found]))
+        raise SettingError(
+            "recipe", f"there is no setting '{key}'", _near(key, [each.key for each in settings])
+        )
     return asked
 
 
-def listing(found: Sequence[Entry]) -> str:
+def listing(settings: Sequence[Entry]) -> str:
     """Return settings, one a line."""
-    width = max(len(each.key) for each in found)
-    lines = [f"{each.key:<{width}}  {each.meaning}" for each in found]
+    width = max(len(each.key) for each in settings)
+    lines = [f"{each.key:<{width}}  {each.meaning}" for each in settings]
     return "\n".join([*lines, "", "One of them in full: snugfit recipe KEY"])
 
 

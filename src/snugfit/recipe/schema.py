@@ -38,7 +38,7 @@ def json_schema(listed: Iterable[str] = ()) -> dict[str, Any]:
     properties["schedule"]["anyOf"].append({"type": "null"})
     properties["techniques"] |= {"type": "array", "items": {"anyOf": _entries(known(None), definitions)}}
     properties["preset"]["enum"] = list(presets())
-    numerics = {name: found for name, found in discover().items() if found.card.precision}
+    numerics = {name: technique for name, technique in discover().items() if technique.card.precision}
     names, whole = _entries(numerics, definitions)
     names["enum"] = list(precisions())
     definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole, {"type": "null"}]}

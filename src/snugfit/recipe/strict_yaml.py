@@ -186,7 +186,7 @@ def _value(node: yaml.Node, keys: Keys, place: Callable[[int], str], places: Pla
 def _mapping(
     node: yaml.MappingNode, keys: Keys, place: Callable[[int], str], places: Places
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -195,7 +195,7 @@ def _mapping(
                 place(line), "the name of a setting must be text, found a list or a mapping", "Write a name."
             )
         key = key_node.value
-        if key in found:
+        if key in mapping:
             raise SettingError(
                 place(line),
                 f"'{'.'.join((*keys, key))}' is given twice, first on line {lines[key]}",
@@ -203,8 +203,8 @@ def _mapping(
             )
         lines[key] = line
         places.put((*keys, key), place(line))
-        found[key] = _value(value_node, (*keys, key), place, places)
-    return found
+        mapping[key] = _value(value_node, (*keys, key), place, places)
+    return mapping
 
 
 def _finite(text: str) -> float:

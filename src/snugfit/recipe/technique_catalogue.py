@@ -33,8 +33,8 @@ def cards(name: str | None = None) -> list[Card]:
 
     if name is None:
         return [_card(technique, name) for name, technique in discover().items()]
-    found = find_any(name, Path.cwd(), presets())
-    return [_card(found, found.card.name if found.card.name in discover() else name)]
+    technique = find_any(name, Path.cwd(), presets())
+    return [_card(technique, technique.card.name if technique.card.name in discover() else name)]
 
 
 def listed() -> list[Card]:
@@ -44,7 +44,7 @@ def listed() -> list[Card]:
     """
     from snugfit.techniques import discover, plugins
 
-    def refused(name: str, count: int) -> str:
+    def refusal(name: str, count: int) -> str:
         if name in discover():
             return "it has the name of a technique of Snugfit's"
         return "another package lists the same name: use the path" if count > 1 else ""
@@ -54,7 +54,7 @@ def listed() -> list[Card]:
             "name": name,
             "package": plugins.distribution(entry),
             "path": plugins.import_path(entry),
-            "refused": refused(name, len(entries)),
+            "refused": refusal(name, len(entries)),
         }
         for name, entries in plugins.entry_points().items()
         for entry in entries
@@ -102,23 +102,23 @@ def _card(technique: type[Technique], written: str) -> Card:
     }
 
 
-def listing(found: Sequence[Card], others: Sequence[Card] = ()) -> str:
+def listing(own_cards: Sequence[Card], others: Sequence[Card] = ()) -> str:
     """Return all techniques, one a line, under the recipe's key that takes them.
 
     Args:
         others: those that installed packages list, as `listed` gives them.
     """
     lines: list[str] = []
-    width = max(map(len, [*(card["name"] for card in (*found, *others)), *presets()]))
-    for key in dict.fromkeys(card["key"] for card in sorted(found, key=lambda card: _rank(card["key"]))):
+    width = max(map(len, [*(card["name"] for card in (*own_cards, *others)), *presets()]))
+    for key in dict.fromkeys(card["key"] for card in sorted(own_cards, key=lambda card: _rank(card["key"]))):
         lines.append(f"{key}:")
-        lines += [f"  {card['name']:<{width}}  {card['summary']}" for card in found if card["key"] == key]
+        lines += [f"  {card['name']:<{width}}  {card['summary']}" for card in own_cards if card["key"] == key]
         lines.append("")
     if others:
         lines.append("of other packages (not imported; named in a recipe, they are code that needs consent):")
         for each in others:
-            refused = f", refused: {each['refused']}" if each["refused"] else ""
-            lines.append(f"  {each['name']:<{width}}  {each['package']}, {each['path']}{refused}")
+            refusal = f", refused: {each['refused']}" if each["refused"] else ""
+            lines.append(f"  {each['name']:<{width}}  {each['package']}, {each['path']}{refusal}")
         lines.append("")
     lines.append("preset:")
     lines += [f"  {name:<{width}}  {preset.about}" for name, preset in presets().items()]
@@ -173,8 +173,8 @@ def preset_page(card: Card) -> str:
 def measured_costs() -> Mapping[str, Any]:
     """Return what benchmarks/technique_costs measured."""
     table = resources.files("snugfit.techniques").joinpath("costs.json")
-    found: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
-    return found
+    costs: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
+    return costs
 
 
 def _cost(measured: Mapping[str, Any] | None) -> str:

@@ -13,7 +13,7 @@ from snugfit.errors import RunFolderError
 from snugfit.results.run_folder import RunFolder
 from snugfit.system.json_text import parse_json
 
-FOUND = "found.json"
+RESULT = "found.json"
 
 
 def new_folder(output: Path, name: str, tool: str) -> Path:
@@ -26,7 +26,7 @@ def new_folder(output: Path, name: str, tool: str) -> Path:
 
 
 def keep(
-    folder: Path, tool: str, identity: Mapping[str, Any], summary: str, found: Mapping[str, Any]
+    folder: Path, tool: str, identity: Mapping[str, Any], summary: str, result: Mapping[str, Any]
 ) -> Path:
     """Write what was found, as plain values, into a folder, made where it is not there; returns the file.
 
@@ -38,21 +38,21 @@ def keep(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        told = {"tool": tool, "identity": dict(identity), "summary": summary}
-        RunFolder(folder).write_json(FOUND, told | dict(found))
+        header = {"tool": tool, "identity": dict(identity), "summary": summary}
+        RunFolder(folder).write_json(RESULT, header | dict(result))
     except OSError as error:
         raise RunFolderError(
             folder,
             f"what was found cannot be written: {error.strerror}",
             "Free space, or name a folder that can be written.",
         ) from error
-    return folder / FOUND
+    return folder / RESULT
 
 
 def results(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Folders of tools and what was found in them about the recipe `name`, the newest of each tool first."""
     home = Path(output, name)
-    for path in sorted([*home.glob(f"tools/*/*/{FOUND}"), *home.glob(f"cv/*/{FOUND}")], reverse=True):
+    for path in sorted([*home.glob(f"tools/*/*/{RESULT}"), *home.glob(f"cv/*/{RESULT}")], reverse=True):
         try:
             yield path.parent, parse_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # torn, or of something else

@@ -109,8 +109,8 @@ class Certificate:
     def summary(self) -> str:
         """Return how many laws there are of each verdict, and the names of those that are broken."""
         count = Counter(str(law.verdict) for law in self.laws)
-        told = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
-        return f"{told}: {', '.join(law.title for law in self.broken)}" if self.broken else told
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
+        return f"{counts}: {', '.join(law.title for law in self.broken)}" if self.broken else counts
 
     def law(self, name: str) -> Law:
         """Return one of them by name."""
@@ -125,7 +125,7 @@ class Certificate:
         return {**asdict(self), "laws": laws, "broken": [law.name for law in self.broken]}
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Certificate:
+    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
         """Return what `as_dict` gave, as after JSON."""
         laws = tuple(
             Law(
@@ -137,7 +137,7 @@ class Certificate:
                     "trials": tuple(Trial(t["what"], float(t["error"]), t["worst"]) for t in law["trials"]),
                 }
             )
-            for law in found["laws"]
+            for law in values["laws"]
         )
         rest = ("name", "dtype", "device", "rows", "micro_batch", "seconds")
-        return cls(**{key: found[key] for key in rest}, laws=laws, conditions=tuple(found["conditions"]))
+        return cls(**{key: values[key] for key in rest}, laws=laws, conditions=tuple(values["conditions"]))

@@ -29,9 +29,9 @@ def agreed() -> Iterator[None]:
         yield
     except SnugfitError as error:
         mine = error
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine and (socket.gethostname(), str(mine)))
-    wrong = [(rank, *told) for rank, told in enumerate(found) if told is not None]
+    failures: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(failures, mine and (socket.gethostname(), str(mine)))
+    wrong = [(rank, *failure) for rank, failure in enumerate(failures) if failure is not None]
     if not wrong:
         return
     rank, host, message = wrong[0]
@@ -87,10 +87,10 @@ def check_same(identity: Mapping[str, Any]) -> None:
         SaidElsewhere: the same, on other ranks than the first.
     """
     mine = (socket.gethostname(), dist.get_rank(), dict(identity))
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    host, _, first = found[0]
-    for other, rank, its in found[1:]:
+    identities: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(identities, mine)
+    host, _, first = identities[0]
+    for other, rank, its in identities[1:]:
         for name in sorted({*first, *its}):
             if first.get(name) != its.get(name):
                 error = SettingError(

@@ -133,17 +133,17 @@ class SeveralRanks(Strategy):
         """Return what each rank says, in their order."""
         if self.pretended:
             return [value] * self.world_size
-        found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
 
     def counts(self, count: int) -> tuple[int, ...]:
         """Return a number of the host's on each rank, in their order: a quarter of the time of what may be told."""
         if self.pretended:
             return (count,) * self.world_size
-        found = torch.empty(self.world_size, dtype=torch.int64)
-        dist.all_gather(list(found.split(1)), torch.tensor([count]))
-        return tuple(found.tolist())
+        counts = torch.empty(self.world_size, dtype=torch.int64)
+        dist.all_gather(list(counts.split(1)), torch.tensor([count]))
+        return tuple(counts.tolist())
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""

@@ -67,14 +67,14 @@ class DataParallel(SeveralRanks):
     def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
         """Forward and loss of a micro-batch, whose backward follows."""
         assert self._around is not None
-        found: list[LossTerms] = []
+        terms: list[LossTerms] = []
 
         def values() -> Tensor:
-            found.append(compute())
-            return found[0].values
+            terms.append(compute())
+            return terms[0].values
 
         through = self._around(values)
-        return replace(found[0], values=through)
+        return replace(terms[0], values=through)
 
 
 class _Loss(nn.Module):

@@ -182,11 +182,11 @@ class FullyShard(SeveralRanks):
         if self.pretended:
             return terms
         here = leaves_behind(terms.values)
-        reached = torch.tensor([each in here for each in self._gathered], dtype=torch.uint8)
-        reached = self._rounding.agree(reached, partial(dist.all_reduce, op=dist.ReduceOp.MAX))
+        in_graph = torch.tensor([each in here for each in self._gathered], dtype=torch.uint8)
+        in_graph = self._rounding.agree(in_graph, partial(dist.all_reduce, op=dist.ReduceOp.MAX))
         missing = [
             each
-            for each, anywhere in zip(self._gathered, reached.tolist(), strict=True)
+            for each, anywhere in zip(self._gathered, in_graph.tolist(), strict=True)
             if anywhere and each is not None and each not in here
         ]
         return replace(terms, values=with_no_gradient_of(terms.values, missing)) if missing else terms
@@ -256,9 +256,9 @@ class FullyShard(SeveralRanks):
             raise problem
         if self.rank != 0:
             return None
-        found = copy.deepcopy(self._skeleton)
-        fill_(found, {**parameters, **dict(model.named_buffers())})
-        return found
+        full_model = copy.deepcopy(self._skeleton)
+        fill_(full_model, {**parameters, **dict(model.named_buffers())})
+        return full_model
 
     def any_in_forward(self, flag: bool) -> bool:
         """Return whether any rank says so: all of them gather weights for each forward, and make as many."""
@@ -313,8 +313,8 @@ def _units(model: nn.Module) -> dict[str, nn.Module]:
     places = Counter(module for _, module in model.named_modules(remove_duplicate=False))
     return {
         name: block
-        for numbered, found in repeated_blocks(model, numbered_only=True).items()
-        for name, block in _with_forward(numbered, found)
+        for path, numbered in repeated_blocks(model, numbered_only=True).items()
+        for name, block in _with_forward(path, numbered)
         if places[block] == 1 and all(holders[each] == count for each, count in _holders(block).items())
     }
 

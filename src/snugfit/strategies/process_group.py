@@ -106,10 +106,10 @@ def _check_apart(gpu: str) -> None:
         SettingError: names the ranks and their host.
         SaidElsewhere: the same, on other ranks than the first.
     """
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (socket.gethostname(), gpu))
-    for rank, place in enumerate(found):
-        if (first := found.index(place)) < rank:
+    places: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(places, (socket.gethostname(), gpu))
+    for rank, place in enumerate(places):
+        if (first := places.index(place)) < rank:
             error = SettingError(
                 "ranks",
                 f"{first} and {rank} have the same GPU of {place[0]}",

@@ -38,15 +38,15 @@ class AllocatedBytes(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         before = {id(leaf.untyped_storage()) for leaf in _tensors((args, kwargs))}
-        found = func(*args, **(kwargs or {}))
-        for leaf in _tensors(found):
+        result = func(*args, **(kwargs or {}))
+        for leaf in _tensors(result):
             storage = leaf.untyped_storage()
             if leaf.device.type == self.device.type and (
                 id(storage) not in before or id(storage) in self._known
             ):
                 self._count(storage)
         self.history.append(self.now)
-        return found
+        return result
 
     @property
     def peak(self) -> int:

@@ -31,7 +31,7 @@ _EXTRA = re.compile(r"extra == [\"'](\w+)[\"']")
 def environment() -> dict[str, Any]:
     """Return what is known of this process and its machine as plain values, without secrets; sizes in bytes."""
     packages, missing = _packages()
-    found = {
+    facts = {
         "snugfit": {"version": packages.pop("snugfit", None), "folder": str(_folder()), **_commit(_folder())},
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "system": {"platform": platform.platform(), "notebook": "ipykernel" in sys.modules},
@@ -55,7 +55,7 @@ def environment() -> dict[str, Any]:
             name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)
         },
     }
-    clean: dict[str, Any] = redacted(found)
+    clean: dict[str, Any] = redacted(facts)
     return clean
 
 

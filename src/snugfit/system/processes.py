@@ -74,15 +74,17 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
     >>> this_world({})
     World(rank=0, size=1, local_rank=0)
     """
-    found = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     for names in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
-        if names[1] not in found or (names[0].startswith("SLURM") and "SLURM_STEP_NODELIST" not in found):
+        if names[1] not in variables or (
+            names[0].startswith("SLURM") and "SLURM_STEP_NODELIST" not in variables
+        ):
             continue
         try:
-            rank, size, local_rank = (int(found[name]) for name in names)
+            rank, size, local_rank = (int(variables[name]) for name in names)
         except (KeyError, ValueError) as error:
             raise SettingError(
                 "ranks",
@@ -90,7 +92,9 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
                 f"number ({error})",
                 "Start them by torchrun, srun or --devices.",
             ) from error
-        one = len(found.get("CUDA_VISIBLE_DEVICES", "").split(",")) == 1 and found.get("CUDA_VISIBLE_DEVICES")
+        one = len(variables.get("CUDA_VISIBLE_DEVICES", "").split(",")) == 1 and variables.get(
+            "CUDA_VISIBLE_DEVICES"
+        )
         return World(rank, size, local_rank, own_device=names[0].startswith("SLURM") and bool(one))
     return World()
 
@@ -196,11 +200,13 @@ def write_ending(code: int, failure: Failure | None = None) -> None:
         json.dump({"code": code, "failure": failure}, file)
 
 
-def record_failure(error: BaseException, code: int, *, expected: bool, final: bool, lost: bool) -> bool:
+def record_failure(
+    error: BaseException, code: int, *, self_explanatory: bool, final: bool, lost: bool
+) -> bool:
     """Write down why this process ends, where whoever started it asks for that; returns whether that one tells it.
 
     Args:
-        expected: the message says all there is to say.
+        self_explanatory: the message says all there is to say.
         final: it would come again, so that no process is to be started anew.
         lost: other processes ended before this one.
     """
@@ -209,7 +215,7 @@ def record_failure(error: BaseException, code: int, *, expected: bool, final: bo
     place = os.environ.get(_ERROR_FILE)
     if place is None:
         return False
-    trace = "" if expected else redact("".join(traceback.format_exception(error)))
+    trace = "" if self_explanatory else redact("".join(traceback.format_exception(error)))
     failure: Failure = {
         "kind": type(error).__name__,
         "message": redact(str(error)),
@@ -221,8 +227,8 @@ def record_failure(error: BaseException, code: int, *, expected: bool, final: bo
         "finer": getattr(error, "finer", None),
     }
     message = failure["message"]
-    told = {"py_callstack": trace or message, "timestamp": str(int(failure["time"]))}
-    about = {"message": f"{failure['kind']}: {message}", "extraInfo": told}
+    details = {"py_callstack": trace or message, "timestamp": str(int(failure["time"]))}
+    about = {"message": f"{failure['kind']}: {message}", "extraInfo": details}
     Path(place).write_text(json.dumps({"message": about, RECORDED: failure}), encoding="utf-8")
     if final and launched():
         write_ending(code, failure)

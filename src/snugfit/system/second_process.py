@@ -125,10 +125,10 @@ def _serve(here: Connection, there: Connection) -> None:
         except (EOFError, ConnectionError):
             os._exit(0)  # as the process that it is a fork of
         try:
-            found = function(*arguments)
+            result = function(*arguments)
         except Exception:  # noqa: BLE001
-            found = None  # the process that asks runs it itself, and tells
+            result = None  # the process that asks runs it itself, and tells
         try:
-            here.send_bytes(dumps(found))
+            here.send_bytes(dumps(result))
         except ConnectionError:
             os._exit(0)

@@ -58,7 +58,7 @@ def load_object(
     with import_path(folder):
         _refuse_shadowed(module_name, setting, folder, error)
         try:
-            found: Any = importlib.import_module(module_name)
+            target: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as missing:
             if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
                 raise error(
@@ -77,11 +77,11 @@ def load_object(
                 setting, f"importing '{module_name}' failed: {describe(failure)}", "Correct the module."
             ) from failure
     for part in object_name.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_")]
+        if not hasattr(target, part):
+            names = [name for name in vars(target) if not name.startswith("_")]
             raise error(setting, f"'{module_name}' has no '{object_name}'", nearest(part, names))
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def describe(failure: BaseException) -> str:

@@ -52,5 +52,5 @@ def loss_of(recipe: Recipe) -> str | Loss:
 
     if recipe.loss in LOSSES:
         return recipe.loss
-    found: Loss = load_object(recipe.loss, setting="loss", folder=recipe.folder)
-    return found
+    loss: Loss = load_object(recipe.loss, setting="loss", folder=recipe.folder)
+    return loss

@@ -113,12 +113,12 @@ def source_files(recipe: Recipe) -> dict[str, dict[str, str]]:
     from snugfit.models.hub import resolve
 
     from_scratch, name, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
-    found = {"model_files": model_files(name, local, weights=not from_scratch)}
+    digests = {"model_files": model_files(name, local, weights=not from_scratch)}
     for text in _texts_in(recipe.as_dict()["techniques"]):
         path = recipe.folder / Path(text).expanduser()
         if (path / "config.json").is_file():
-            found[f"files of {path.name}"] = model_files(text, path)
-    return found
+            digests[f"files of {path.name}"] = model_files(text, path)
+    return digests
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -100,11 +100,11 @@ def techniques_by_name(techniques: Any) -> Any:
     """
     if not isinstance(techniques, list):
         return {} if techniques is None else techniques
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for entry in techniques:
         for name, settings in entry.items() if isinstance(entry, Mapping) else ((str(entry), True),):
-            found[name] = True if settings in (None, {}) else settings
-    return found
+            by_name[name] = True if settings in (None, {}) else settings
+    return by_name
 
 
 def _run(event: Event, batch: Batch) -> None:

@@ -70,30 +70,30 @@ def check_uri(uri: str, *, experiment: str | None = None, model: str | None = No
     Raises:
         TrackingError
     """
-    said = f"track.uri: {redact(uri)!r}"
+    setting = f"track.uri: {redact(uri)!r}"
     scheme = "databricks" if uri in DATABRICKS else uri.partition(":")[0].lower() if ":" in uri else ""
     base = scheme.partition("+")[0]
     if uri != uri.strip() or any(character.isspace() and character != " " for character in uri):
-        raise TrackingError(said, "has spaces around it or a line break in it", "Remove them.")
+        raise TrackingError(setting, "has spaces around it or a line break in it", "Remove them.")
     if scheme in ("", "file") or (len(scheme) == 1 and scheme.isalpha()):
         path = uri.removeprefix("file:").removeprefix("//") or "runs"
         raise TrackingError(
-            said,
+            setting,
             "is a folder, which MLflow no longer writes to",
             f"Use a database: {'sqlite:///' + path.rstrip('/') + '/' + DEFAULT_DATABASE}",
         )
     if base in ("http", "https"):
-        _check_server(uri, said)
+        _check_server(uri, setting)
     elif base == "sqlite":
-        _check_sqlite(uri, said)
+        _check_sqlite(uri, setting)
     elif base in DATABASES:
-        _check_server(uri, said)
+        _check_server(uri, setting)
     elif base in DATABRICKS:
         pass
     elif not _has_plugin(scheme):
         known = ["http", "https", *DATABASES, "databricks"]
         raise TrackingError(
-            said, f"begins with {scheme!r}, which no MLflow store is for", nearest(scheme, known)
+            setting, f"begins with {scheme!r}, which no MLflow store is for", nearest(scheme, known)
         )
     if experiment is not None:
         _check_experiment(experiment, uri)
@@ -107,16 +107,18 @@ def check_model_name(name: str, uri: str) -> None:
     Raises:
         TrackingError
     """
-    said = f"track.register: {name!r}"
+    setting = f"track.register: {name!r}"
     if not name.strip() or name in (".", "..") or re.search(r"[/:@]", name):
         raise TrackingError(
-            said, "cannot be a model's name: it must not be empty or contain / : or @", "Give another name."
+            setting,
+            "cannot be a model's name: it must not be empty or contain / : or @",
+            "Give another name.",
         )
     if is_databricks(uri):
         levels = name.split(".")
         if len(levels) != 3 or not all(levels):
             raise TrackingError(
-                said,
+                setting,
                 f"has {len(levels)} levels, and Databricks (Unity Catalog) needs three",
                 "Write catalog.schema.model.",
             )
@@ -139,52 +141,52 @@ def registry_uri(uri: str) -> str:
     return uri
 
 
-def _check_server(uri: str, said: str) -> None:
+def _check_server(uri: str, setting: str) -> None:
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError as error:
         # without the error's own words, which hold a part of a password
         raise TrackingError(
-            said,
+            setting,
             "cannot be parsed",
             "Write it like http://host:5000; @, /, ? and # in a password are written %40, %2F, %3F and %23.",
         ) from error
     if not host or "://" not in uri:
-        raise TrackingError(said, "names no host", f"Write it like {parts.scheme}://host:5000")
+        raise TrackingError(setting, "names no host", f"Write it like {parts.scheme}://host:5000")
     if " " in parts.netloc or port == 0:
         raise TrackingError(
-            said, "has a host or port that cannot be", f"Write it like {parts.scheme}://host:5000"
+            setting, "has a host or port that cannot be", f"Write it like {parts.scheme}://host:5000"
         )
 
 
-def _check_sqlite(uri: str, said: str) -> None:
+def _check_sqlite(uri: str, setting: str) -> None:
     path = database_path(uri)
     if path is None:
-        raise TrackingError(said, "names no file", "Write it like sqlite:///runs/mlflow.db")
+        raise TrackingError(setting, "names no file", "Write it like sqlite:///runs/mlflow.db")
     try:
         if path.is_dir():
             raise TrackingError(
-                said, "names a folder", f"Add the file's name: {uri.rstrip('/')}/{DEFAULT_DATABASE}"
+                setting, "names a folder", f"Add the file's name: {uri.rstrip('/')}/{DEFAULT_DATABASE}"
             )
         if path.is_file():
             with path.open("rb") as file:
                 head = file.read(16)
             if head and head != b"SQLite format 3\0":
-                raise TrackingError(said, "is a file, but not a SQLite database", "Choose another file.")
+                raise TrackingError(setting, "is a file, but not a SQLite database", "Choose another file.")
             if not os.access(path, os.W_OK):
-                raise TrackingError(said, "cannot be written (permission)", "Choose another file.")
+                raise TrackingError(setting, "cannot be written (permission)", "Choose another file.")
         else:
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             if not folder.is_dir() or not os.access(folder, os.W_OK):
                 raise TrackingError(
-                    said,
+                    setting,
                     f"cannot be created: {folder} is not a folder that can be written",
                     "Name another folder.",
                 )
     except OSError as error:
         raise TrackingError(
-            said, f"cannot be opened: {error.strerror}", "Name a file that can be opened."
+            setting, f"cannot be opened: {error.strerror}", "Name a file that can be opened."
         ) from error
 
 

@@ -213,7 +213,7 @@ def test_what_a_process_of_several_leaves_of_its_error_is_without_secrets(tmp_pa
     try:
         raise ZeroDivisionError("password=SECRET")
     except ZeroDivisionError as error:
-        record_failure(error, 1, expected=False, final=False, lost=False)
+        record_failure(error, 1, self_explanatory=False, final=False, lost=False)
     written = (tmp_path / "error.json").read_text()
     assert "ZeroDivisionError: password=***" in written and '"message": "password=***"' in written
     assert "SECRET" not in written

@@ -36,7 +36,7 @@ def record(
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", str(rank))
-    processes.record_failure(error, 1, **{"expected": True, "final": False, "lost": False, **how})
+    processes.record_failure(error, 1, **{"self_explanatory": True, "final": False, "lost": False, **how})
     recorded = json.loads(place.read_text())
     recorded[processes.RECORDED]["time"] = time
     place.write_text(json.dumps(recorded))
@@ -101,7 +101,7 @@ def test_what_the_first_rank_says_is_said_for_all(tmp_path: Path, monkeypatch: p
 def test_an_error_that_nobody_expected_is_shown_with_its_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = record(tmp_path, monkeypatch, 1, ArithmeticError("off by one"), 100.0, expected=False)
+    own = record(tmp_path, monkeypatch, 1, ArithmeticError("off by one"), 100.0, self_explanatory=False)
     error = told({1: failure(1, 1, own)}, tmp_path)
     assert str(error).startswith("rank 1 failed, and the others were ended: ArithmeticError: off by one. ")
     assert "ArithmeticError: off by one" in capsys.readouterr().err

@@ -35,12 +35,14 @@ class Preset:
 @functools.cache
 def presets() -> Mapping[str, Preset]:
     """Return all presets by name."""
-    found = {}
+    by_name = {}
     for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
         name, _, suffix = file.name.rpartition(".")
         if suffix == "yaml":
-            found[name] = Preset(**read_yaml(file.read_text(encoding="utf-8"), file.name, Places(file.name)))
-    return found
+            by_name[name] = Preset(
+                **read_yaml(file.read_text(encoding="utf-8"), file.name, Places(file.name))
+            )
+    return by_name
 
 
 def find_preset(name: str) -> Preset:
