@@ -5,6 +5,8 @@
 `found` may be a path, a checkpoint or a number of bytes; `path` says which. A participle or an adverb alone tells a reader what
 happened to a value and not what the value is, so none of `RIDDLES` is a name. Nor does a docstring begin with one of `OPENINGS`: a
 function's begins with an imperative, a context manager's with "Temporarily", a class's and a module's with a noun.
+
+Tests are exempt: there `expected` is the usual name of what a result is compared with.
 """
 
 from __future__ import annotations

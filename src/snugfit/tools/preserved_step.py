@@ -16,7 +16,7 @@ from snugfit.system.memory import release_memory
 
 
 @contextmanager
-def kept(step: Step) -> Iterator[None]:
+def preserved(step: Step) -> Iterator[None]:
     """Temporarily let the step train; on exit it stands where it stood, bit for bit.
 
     That is: weights, all buffers, the optimizer's state and groups, the techniques' state with the loss scale, progress, the
@@ -26,7 +26,7 @@ def kept(step: Step) -> Iterator[None]:
     >>> import snugfit as sf
     >>> step = sf.Step(torch.nn.Linear(2, 2), sf.AdamW(learning_rate=0.1))
     >>> before = step.model.weight.tolist()
-    >>> with kept(step):
+    >>> with preserved(step):
     ...     _ = step((torch.ones(2, 2), torch.tensor([0, 1])))
     >>> step.model.weight.tolist() == before, step.progress.updates, len(step.optimizer.state)
     (True, 0, 0)

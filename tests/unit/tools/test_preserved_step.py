@@ -11,7 +11,7 @@ from torch import nn
 
 import snugfit as sf
 from snugfit.core.technique import Technique
-from snugfit.tools.preserved_step import kept
+from snugfit.tools.preserved_step import preserved
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, saved
 
@@ -31,7 +31,7 @@ def test_training_within_leaves_no_trace(techniques: tuple[Technique, ...]) -> N
     tried, never = (make_step(problem, techniques, micro_batch=4, dropout=0.3) for _ in range(2))
     for window in (first, second, third):  # before the first update, and in the middle of a run
         before = saved(tried)
-        with kept(tried):
+        with preserved(tried):
             tried(third), tried(first)
         assert not differences(before, saved(tried))
         tried(window), never(window)
@@ -61,7 +61,7 @@ def test_what_no_checkpoint_holds_is_given_back_too() -> None:
     model.dropout.eval()
     gradients = [parameter.grad for parameter in model.parameters()]
     states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    with kept(step):
+    with preserved(step):
         step.micro_batch = 1
         model.train()
         step(window)
@@ -78,7 +78,7 @@ def test_an_error_within_gives_the_step_back_as_well() -> None:
     before = saved(step)
 
     def broken() -> None:
-        with kept(step):
+        with preserved(step):
             step((torch.ones(2, 2), torch.tensor([0, 1])))
             raise ValueError("broken")
 

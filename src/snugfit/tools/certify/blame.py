@@ -63,8 +63,8 @@ def why_coupled(tried: Trials, step: Step) -> tuple[tuple[str, ...], str]:
 
 def where_split(tried: Trials, worst: str, group: int) -> tuple[str, tuple[str, ...]]:
     """Return the module at which a window and its halves part, and what is known of it."""
-    if told := unseeded(tried):
-        return where_unseeded(tried) or owner(worst), told
+    if reasons := unseeded(tried):
+        return where_unseeded(tried) or owner(worst), reasons
     whole, parts = (compare.outputs_of(tried.step(size), tried.windows[0]) for size in (None, group))
     name = compare.parted(whole, parts, tried.bound, len(split(tried.rows, group, group)))
     if not name:
@@ -106,10 +106,10 @@ def _values_of_a_pass(step: Step, window: Batch) -> dict[tuple[str, str], Tensor
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, _args: Any, output: Any) -> None:
-            kept = {key: value for key, value in vars(module).items() if key not in _OF_MODULES}
+            attributes = {key: value for key, value in vars(module).items() if key not in _OF_MODULES}
             sources = [
                 ("an output", output),
-                *((f"its attribute '{key}'", each) for key, each in kept.items()),
+                *((f"its attribute '{key}'", each) for key, each in attributes.items()),
             ]
             for words, source in sources:
                 for leaf in leaves(source):
@@ -135,11 +135,11 @@ def unseeded(tried: Trials) -> tuple[str, ...]:
     """Return what is to be said where the same computation does not give the same twice."""
     step = tried.step()
     window = tried.windows[0]
-    found = []
+    gradients = []
     for _ in range(2):
         with step.computed(window.to(step.device)):
-            found.append(compare.gradients(step))
-    one, other = found
+            gradients.append(compare.gradients(step))
+    one, other = gradients
     same = compare.worst_of(compare.relative_errors(one, other))[0] <= tried.bound
     return () if same else (UNSEEDED,)
 

@@ -28,7 +28,7 @@ def weights(step: Step) -> dict[str, Tensor]:
 
 
 def relative_errors(
-    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], floor: float = FLOOR
+    actual: Mapping[str, Tensor], reference: Mapping[str, Tensor], floor: float = FLOOR
 ) -> dict[str, float]:
     """Return the relative L2 error of each tensor; infinite for one that is on one side only or not finite on one side.
 
@@ -40,14 +40,14 @@ def relative_errors(
     >>> relative_errors(other, one)
     {'weight': 0.1, 'bias': 0.0}
     """
-    if not expected:
-        return dict.fromkeys(found, torch.inf)
-    total = torch.stack([_wide(tensor).norm() for tensor in expected.values()]).norm()
-    errors = dict.fromkeys(set(found) ^ set(expected), torch.inf)
-    for name, tensor in expected.items():
-        if name not in found:
+    if not reference:
+        return dict.fromkeys(actual, torch.inf)
+    total = torch.stack([_wide(tensor).norm() for tensor in reference.values()]).norm()
+    errors = dict.fromkeys(set(actual) ^ set(reference), torch.inf)
+    for name, tensor in reference.items():
+        if name not in actual:
             continue
-        own, length = _wide(found[name]), torch.maximum(_wide(tensor).norm(), floor * total)
+        own, length = _wide(actual[name]), torch.maximum(_wide(tensor).norm(), floor * total)
         error = (own - _wide(tensor)).norm() / length if length > 0 else own.norm()
         errors[name] = torch.nan_to_num(error, nan=torch.inf).item()
     return errors
@@ -112,9 +112,9 @@ def copied(tree: Any) -> Any:
 
 def outputs_of(step: Step, window: Batch) -> Outputs:
     """Return what each module gives for `window`; nothing of the step is changed, and no padding is cut."""
-    with outputs_recorded(step.model) as kept, step.computed(replace(window, padded=0).to(step.device)):
+    with outputs_recorded(step.model) as outputs, step.computed(replace(window, padded=0).to(step.device)):
         pass
-    return kept
+    return outputs
 
 
 def parted(one: Outputs, other: Outputs, bound: float, pieces: int = 1) -> str:
@@ -125,15 +125,15 @@ def parted(one: Outputs, other: Outputs, bound: float, pieces: int = 1) -> str:
         other: of the same window in that many micro-batches.
     """
     for name, calls in one.items():
-        found = other.get(name, [])
-        if len(found) != len(calls) * pieces:
+        other_calls = other.get(name, [])
+        if len(other_calls) != len(calls) * pieces:
             continue
-        for place, expected in enumerate(calls):
-            parts = found[place :: len(calls)]
-            if expected.ndim == 0 or any(part.shape[1:] != expected.shape[1:] for part in parts):
+        for place, output in enumerate(calls):
+            parts = other_calls[place :: len(calls)]
+            if output.ndim == 0 or any(part.shape[1:] != output.shape[1:] for part in parts):
                 continue
             joined = torch.cat(parts)
-            if joined.shape == expected.shape and _apart(joined, expected) > bound:
+            if joined.shape == output.shape and _apart(joined, output) > bound:
                 return name
     return ""
 

@@ -54,8 +54,8 @@ def certify(
 
     >>> import torch
     >>> rows = [(torch.randn(4), number % 3) for number in range(16)]
-    >>> found = certify(torch.nn.Linear(4, 3), rows, global_batch=8)
-    >>> [(law.name, str(law.verdict)) for law in found.laws if law.name in ("accumulation", "resume")]
+    >>> certificate = certify(torch.nn.Linear(4, 3), rows, global_batch=8)
+    >>> [(law.name, str(law.verdict)) for law in certificate.laws if law.name in ("accumulation", "resume")]
     [('accumulation', 'held'), ('resume', 'held')]
     """
     return certify_setup(module_setup(model, data, **settings), dtype=dtype, rows=rows, ranks=ranks)
@@ -80,13 +80,15 @@ def certify_recipe(
         UserError: the recipe, its data or its model cannot be used.
     """
     setup, _ = recipe_setup(recipe)
-    found = certify_setup(setup, dtype=dtype, rows=rows, ranks=ranks, folders=(recipe.folder,), tell=tell)
+    certificate = certify_setup(
+        setup, dtype=dtype, rows=rows, ranks=ranks, folders=(recipe.folder,), tell=tell
+    )
     folder = new_folder(output_of(recipe), recipe.name, "certify")
-    keep(folder, "certify", setup.identity, found.summary, found.as_dict())
-    page = write_certificate(found, folder)
+    keep(folder, "certify", setup.identity, certificate.summary, certificate.as_dict())
+    page = write_certificate(certificate, folder)
     if run is not None:
-        add_to_run(run, found)
-    return found, page
+        add_to_run(run, certificate)
+    return certificate, page
 
 
 def certify_technique_named(
@@ -117,14 +119,14 @@ def certify_technique_named(
         raise SettingError(
             "--oracle", f"got '{oracle}', which is a {type(loop).__name__}, expected a function", "Name one."
         )
-    found = certify_technique(technique, dtype=dtype, oracle=loop, tell=tell)
-    place = new_folder(output, found.name, "certify")
+    certificate = certify_technique(technique, dtype=dtype, oracle=loop, tell=tell)
+    place = new_folder(output, certificate.name, "certify")
     identity = {"technique": code_of(type(technique)), "settings": as_entry(technique), "oracle": oracle}
-    keep(place, "certify", identity, found.summary, found.as_dict())
-    return found, write_certificate(found, place)
+    keep(place, "certify", identity, certificate.summary, certificate.as_dict())
+    return certificate, write_certificate(certificate, place)
 
 
-def add_to_run(run: Path, found: Certificate) -> None:
+def add_to_run(run: Path, certificate: Certificate) -> None:
     """Keep a certificate in a run's folder, and tell it among its events, from where the report and trackers have it.
 
     Raises:
@@ -132,13 +134,13 @@ def add_to_run(run: Path, found: Certificate) -> None:
     """
     folder = RunFolder.open(run)
     try:
-        folder.write_json(CERTIFICATE, found.as_dict())
+        folder.write_json(CERTIFICATE, certificate.as_dict())
     except OSError as error:
         raise RunFolderError(
             run,
             f"the certificate cannot be written: {error.strerror}",
             "Free space, or make the folder writable.",
         ) from error
-    write_certificate(found, folder.path)
+    write_certificate(certificate, folder.path)
     with Spool(folder.events) as spool:
-        spool.append("certified", page=PAGE, **found.as_dict())
+        spool.append("certified", page=PAGE, **certificate.as_dict())

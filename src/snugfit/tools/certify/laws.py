@@ -31,32 +31,32 @@ def accumulation(tried: Trials) -> Law:
         why = "the loss compares the rows of a window with each other, so that windows are not split"
         return Law("accumulation", Verdict.EXEMPT, None, tried.bound, reasons=(why,))
     try:
-        expected = _updated(whole, tried.windows[0])
+        reference = _updated(whole, tried.windows[0])
     except _NoUpdate as reason:
         return Law("accumulation", Verdict.EXEMPT, None, tried.bound, reasons=(str(reason),))
-    found: list[Trial] = []
+    trials: list[Trial] = []
     errors: dict[str, float] = {}
     least = max(group, 2 if whole.has_batch_norm else 1)
     for size in _sizes(tried.rows, least):
-        own = _apart(_updated(tried.step(size), tried.windows[0]), expected, tried.noise)
-        found.append(Trial(f"micro-batches of {size}", *compare.worst_of(own)))
+        own = _apart(_updated(tried.step(size), tried.windows[0]), reference, tried.noise)
+        trials.append(Trial(f"micro-batches of {size}", *compare.worst_of(own)))
         errors = max(errors, own, key=lambda each: compare.worst_of(each)[0])
-    if found and (uncut := _uncut(tried, expected, _sizes(tried.rows, least)[0])) is not None:
-        found.append(uncut)
+    if trials and (uncut := _uncut(tried, reference, _sizes(tried.rows, least)[0])) is not None:
+        trials.append(uncut)
     error, worst = compare.worst_of(errors)
-    if not found:
+    if not trials:
         why = f"{tried.rows} rows in groups of {group} cannot be split"
         return Law("accumulation", Verdict.EXEMPT, None, tried.bound, reasons=(why,))
     if error <= tried.bound:
-        return Law("accumulation", Verdict.HELD, error, tried.bound, worst, trials=tuple(found))
-    if found[-1].what.endswith(UNCUT) and found[-1].error <= tried.bound:
+        return Law("accumulation", Verdict.HELD, error, tried.bound, worst, trials=tuple(trials))
+    if trials[-1].what.endswith(UNCUT) and trials[-1].error <= tried.bound:
         why = "the model computes otherwise without padding. Set plan.cut_padding: false"
-        return Law("accumulation", Verdict.BROKEN, error, tried.bound, worst, "", (why,), tuple(found))
+        return Law("accumulation", Verdict.BROKEN, error, tried.bound, worst, "", (why,), tuple(trials))
     reasons, module = blame.why_coupled(tried, whole)
     verdict = Verdict.EXEMPT if reasons else Verdict.BROKEN
     if not reasons:
         module, reasons = blame.where_split(tried, worst, group)
-    return Law("accumulation", verdict, error, tried.bound, worst, module, reasons, tuple(found))
+    return Law("accumulation", verdict, error, tried.bound, worst, module, reasons, tuple(trials))
 
 
 def recompute(tried: Trials) -> Law:
@@ -70,13 +70,13 @@ def recompute(tried: Trials) -> Law:
     except (PlanConflict, SettingError) as refusal:
         return Law("recompute", Verdict.EXEMPT, None, tried.bound, reasons=(str(refusal),))
     try:
-        expected = _updated(tried.step(tried.micro_batch, dropout=True, techniques=plain), tried.windows[0])
-        errors = _apart(_updated(recomputed, tried.windows[0]), expected, tried.noise)
+        reference = _updated(tried.step(tried.micro_batch, dropout=True, techniques=plain), tried.windows[0])
+        errors = _apart(_updated(recomputed, tried.windows[0]), reference, tried.noise)
     except (SettingError, _NoUpdate) as refusal:  # the technique refuses what it cannot compute again
         return Law("recompute", Verdict.EXEMPT, None, tried.bound, reasons=(str(refusal),))
-    except CheckpointError as found:
-        told = f"torch found other tensors when it computed again: {str(found).splitlines()[0]}"
-        return Law("recompute", Verdict.BROKEN, None, tried.bound, reasons=(told,))
+    except CheckpointError as mismatch:
+        reason = f"torch found other tensors when it computed again: {str(mismatch).splitlines()[0]}"
+        return Law("recompute", Verdict.BROKEN, None, tried.bound, reasons=(reason,))
     error, worst = compare.worst_of(errors)
     if error <= tried.bound:
         return Law("recompute", Verdict.HELD, error, tried.bound, worst)
@@ -122,12 +122,12 @@ class _NoUpdate(Exception):
     """A window that was to be compared has changed nothing."""
 
 
-def _uncut(tried: Trials, expected: Updated, size: int) -> Trial | None:
+def _uncut(tried: Trials, reference: Updated, size: int) -> Trial | None:
     """Return the same split without cutting padding; None where nothing is cut."""
     window = tried.windows[0]
     if not window.padded or not tried.setup.plan.cut_padding or min(window.lengths or ()) == window.padded:
         return None
-    own = _apart(_updated(tried.step(size, cut_padding=False), window), expected, tried.noise)
+    own = _apart(_updated(tried.step(size, cut_padding=False), window), reference, tried.noise)
     return Trial(f"micro-batches of {size}{UNCUT}", *compare.worst_of(own))
 
 
@@ -147,14 +147,14 @@ def _updated(step: Step, window: Batch) -> Updated:
 
 
 def _apart(
-    found: Updated,
-    expected: Updated,
+    actual: Updated,
+    reference: Updated,
     noise: float,
 ) -> dict[str, float]:
     """Return the errors of gradients and, where the gradient is more than rounding, of updated weights, by name."""
-    moved = compare.without_noise(expected[1], expected[0], noise)
-    weights = compare.relative_errors({name: found[1][name] for name in moved}, moved)
-    gradients = compare.relative_errors(found[0], expected[0])
+    moved = compare.without_noise(reference[1], reference[0], noise)
+    weights = compare.relative_errors({name: actual[1][name] for name in moved}, moved)
+    gradients = compare.relative_errors(actual[0], reference[0])
     return {name: max(weights.get(name, 0.0), gradients.get(name, 0.0)) for name in {**weights, **gradients}}
 
 

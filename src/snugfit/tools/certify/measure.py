@@ -56,22 +56,22 @@ def certify(
         deterministic(setup.plan.deterministic),
     ):
         tell("windows")
-        tried, said = trials(setup, dtype, rows)
-        found: list[Law] = []
+        tried, conditions = trials(setup, dtype, rows)
+        results: list[Law] = []
         for name, law in _ALONE.items():
             tell(TITLES[name])
-            found.append(law(tried))
+            results.append(law(tried))
         if ranks:
             tell(TITLES["ranks"])
-            found.append(two_ranks(tried, found[0], folders))
+            results.append(two_ranks(tried, results[0], folders))
     return Certificate(
         setup.name,
-        tuple(found),
+        tuple(results),
         tried.dtype,
         str(tried.device),
         tried.rows,
         tried.micro_batch,
-        (*said, *_dropout(tried), *_addresses(tried)),
+        (*conditions, *_dropout(tried), *_addresses(tried)),
         time.monotonic() - started,
     )
 

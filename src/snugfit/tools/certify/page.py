@@ -14,45 +14,45 @@ from snugfit.units import format_seconds
 PAGE = "certify.html"
 
 
-def write_certificate(found: Certificate, folder: Path) -> Path:
+def write_certificate(certificate: Certificate, folder: Path) -> Path:
     """Write the page into `folder`, replacing an older one at once, and return its path.
 
     Raises:
         RunFolderError: it cannot be written.
     """
-    return replace_page(folder / PAGE, render_certificate(found))
+    return replace_page(folder / PAGE, render_certificate(certificate))
 
 
-def render_certificate(found: Certificate) -> str:
+def render_certificate(certificate: Certificate) -> str:
     """Return the page as text."""
-    verdict = f"{len(found.broken)} broken" if found.broken else "all laws hold"
-    status = "failed" if found.broken else "finished"
+    verdict = f"{len(certificate.broken)} broken" if certificate.broken else "all laws hold"
+    status = "failed" if certificate.broken else "finished"
     about = [
-        ("computed in", found.dtype),
-        ("device", found.device),
-        ("examples of a window", found.rows),
-        ("micro-batch of the plan", found.micro_batch or "the window whole"),
+        ("computed in", certificate.dtype),
+        ("device", certificate.device),
+        ("examples of a window", certificate.rows),
+        ("micro-batch of the plan", certificate.micro_batch or "the window whole"),
     ]
     header = (
-        f"<header><p class=about>Certificate</p><h1>{escape(found.name)}</h1>"
+        f"<header><p class=about>Certificate</p><h1>{escape(certificate.name)}</h1>"
         f'<p class=identity><span class="status {status}">{escape(verdict.capitalize())}</span>'
-        f"<span>{format_seconds(found.seconds)}</span></p></header>"
+        f"<span>{format_seconds(certificate.seconds)}</span></p></header>"
     )
     body = (
         header,
-        f"<section><h2>The laws</h2>{laws_table(found.laws)}</section>",
-        _trials(found),
-        f"<section><h2>How it was tried</h2>{facts(about)}{_conditions(found)}</section>",
+        f"<section><h2>The laws</h2>{laws_table(certificate.laws)}</section>",
+        _trials(certificate),
+        f"<section><h2>How it was tried</h2>{facts(about)}{_conditions(certificate)}</section>",
         "<footer>Made by Snugfit. Every error is measured on this model and its own data.</footer>",
     )
-    return document(f"{found.name} · {verdict} · Snugfit", body, LAWS_STYLE)
+    return document(f"{certificate.name} · {verdict} · Snugfit", body, LAWS_STYLE)
 
 
-def _trials(found: Certificate) -> str:
+def _trials(certificate: Certificate) -> str:
     rows = "".join(
         f"<tr><th scope=row>{'' if place else escape(law.title)}</th><td>{escape(trial.what)}</td>"
         f"<td class=number>{trial.error:.1e}</td><td>{escape(trial.worst)}</td></tr>"
-        for law in found.laws
+        for law in certificate.laws
         for place, trial in enumerate(law.trials)
     )
     head = "<thead><tr><th>law</th><th>tried with</th><th class=number>error</th><th>furthest off</th></tr></thead>"
@@ -63,5 +63,7 @@ def _trials(found: Certificate) -> str:
     )
 
 
-def _conditions(found: Certificate) -> str:
-    return "".join(f"<p class=note>{escape(each[:1].upper() + each[1:])}.</p>" for each in found.conditions)
+def _conditions(certificate: Certificate) -> str:
+    return "".join(
+        f"<p class=note>{escape(each[:1].upper() + each[1:])}.</p>" for each in certificate.conditions
+    )

@@ -26,7 +26,7 @@ from snugfit.tools.certify import compare
 from snugfit.tools.certify.trial import Trials
 
 _MODULE = "snugfit.tools.certify.ranks"
-_SENT, _FOUND = "trials.pickle", "found.safetensors"
+_SENT, _RESULT = "trials.pickle", "found.safetensors"
 _POLL_SECONDS = 0.05
 _WHOLE_WINDOW = ("batch", "gradients")
 """Seams that look at all rows of a window, which a rank has half of."""
@@ -58,11 +58,11 @@ def ranks(tried: Trials, split: Law, folders: Sequence[Path] = (), timeout: floa
         return Law("ranks", Verdict.EXEMPT, None, tried.bound, reasons=(why,))
     names = [name for name, _ in alone.model.named_parameters()]
     try:
-        found = _together(tried, folders, timeout)
+        result = _together(tried, folders, timeout)
     except (OSError, pickle.PicklingError, TypeError, AttributeError, _Failed) as failure:
-        told = str(failure) if isinstance(failure, _Failed) else f"{type(failure).__name__}: {failure}"
-        return Law("ranks", Verdict.EXEMPT, None, tried.bound, reasons=(f"{NOT_RUN} {told}",))
-    errors = _errors(found, _kept(alone), names, tried.noise)
+        reason = str(failure) if isinstance(failure, _Failed) else f"{type(failure).__name__}: {failure}"
+        return Law("ranks", Verdict.EXEMPT, None, tried.bound, reasons=(f"{NOT_RUN} {reason}",))
+    errors = _errors(result, _numbered_tensors(alone), names, tried.noise)
     error, worst = compare.worst_of(errors)
     if error <= tried.bound:
         return Law("ranks", Verdict.HELD, error, tried.bound, worst)
@@ -117,7 +117,7 @@ def _together(tried: Trials, folders: Sequence[Path], timeout: float) -> dict[st
             for process in processes:
                 process.kill()
                 process.wait()
-        return load_file(folder / _FOUND)
+        return load_file(folder / _RESULT)
 
 
 def _start(folder: Path, rank: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -154,26 +154,28 @@ def _words_of(folder: Path, rank: int) -> Path:
     return folder / f"{rank}.txt"
 
 
-def _kept(step: Step) -> dict[str, Tensor]:
+def _numbered_tensors(step: Step) -> dict[str, Tensor]:
     """Return gradients and weights by the parameter's number: wrappers change names, and not the order."""
-    kept = {f"weight/{number}": each.detach() for number, each in enumerate(step.parameters)}
-    kept |= {f"gradient/{number}": p.grad for number, p in enumerate(step.parameters) if p.grad is not None}
-    return {name: each.clone(memory_format=torch.contiguous_format) for name, each in kept.items()}
+    tensors = {f"weight/{number}": each.detach() for number, each in enumerate(step.parameters)}
+    tensors |= {
+        f"gradient/{number}": p.grad for number, p in enumerate(step.parameters) if p.grad is not None
+    }
+    return {name: each.clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
 
 
 def _errors(
-    found: dict[str, Tensor], expected: dict[str, Tensor], names: Sequence[str], noise: float
+    actual: dict[str, Tensor], reference: dict[str, Tensor], names: Sequence[str], noise: float
 ) -> dict[str, float]:
-    def named(kept: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    def named(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         return {
-            names[int(key.removeprefix(kind))]: each for key, each in kept.items() if key.startswith(kind)
+            names[int(key.removeprefix(kind))]: each for key, each in tensors.items() if key.startswith(kind)
         }
 
-    gradient = named(expected, "gradient/")
-    moved = compare.without_noise(named(expected, "weight/"), gradient, noise)
-    updated = named(found, "weight/")
+    gradient = named(reference, "gradient/")
+    moved = compare.without_noise(named(reference, "weight/"), gradient, noise)
+    updated = named(actual, "weight/")
     weights = compare.relative_errors({name: updated[name] for name in moved}, moved)
-    gradients = compare.relative_errors(named(found, "gradient/"), gradient)
+    gradients = compare.relative_errors(named(actual, "gradient/"), gradient)
     return {name: max(weights.get(name, 0.0), gradients.get(name, 0.0)) for name in {**weights, **gradients}}
 
 
@@ -192,7 +194,7 @@ def main(folder: Path, rank: int) -> None:
         half = window.rows // 2
         step(window.select(range(half) if rank == 0 else range(half, window.rows)))
         if rank == 0:
-            save_file(_kept(step), folder / _FOUND)
+            save_file(_numbered_tensors(step), folder / _RESULT)
     finally:
         dist.destroy_process_group()
 
@@ -200,5 +202,5 @@ def main(folder: Path, rank: int) -> None:
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), int(sys.argv[2]))
-    except SnugfitError as refused:
-        sys.exit(str(refused))
+    except SnugfitError as error:
+        sys.exit(str(error))

@@ -62,10 +62,10 @@ def _bad_windows(step: Step, window: Batch) -> dict[str, Callable[[], bool]]:
     def overflowed() -> bool:
         if step.seams.irrevocable:  # undone by going back to a checkpoint, not by the step
             return False
-        reached: list[bool] = []
+        overflows: list[bool] = []
 
         def overflow(gradient: Tensor) -> Tensor:
-            reached.append(True)
+            overflows.append(True)
             return gradient * torch.inf
 
         hooks = [each.register_hook(overflow) for each in step.parameters if each.requires_grad]
@@ -74,7 +74,7 @@ def _bad_windows(step: Step, window: Batch) -> dict[str, Callable[[], bool]]:
         finally:
             for hook in hooks:
                 hook.remove()
-        return bool(reached)  # a window that reaches no parameter has no gradient to overflow
+        return bool(overflows)  # a window that reaches no parameter has no gradient to overflow
 
     def empty() -> bool:
         spoiled = _unlabelled(window)
@@ -125,8 +125,8 @@ def _unlabelled(window: Batch) -> Batch | None:
 
 def _moved(step: Step, before: dict[str, Any]) -> dict[str, float]:
     """Return what a skipped window has changed, but for what counts windows and for the scale of the loss."""
-    found = compare.differences(step.state_dict(), before)
-    return {path: error for path, error in found.items() if _is_learned(path, step)}
+    differences = compare.differences(step.state_dict(), before)
+    return {path: error for path, error in differences.items() if _is_learned(path, step)}
 
 
 def _is_learned(path: str, step: Step) -> bool:

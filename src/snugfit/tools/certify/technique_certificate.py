@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -58,12 +59,12 @@ def certify_technique(
     Raises:
         SettingError: the type is unknown, or the technique refuses the built-in model.
     """
-    started, chosen = time.monotonic(), dtype or DTYPE
-    if chosen not in BOUNDS:
+    started, dtype_name = time.monotonic(), dtype or DTYPE
+    if dtype_name not in BOUNDS:
         raise SettingError(
-            "dtype", f"must be one of {', '.join(BOUNDS)}, found '{chosen}'", "Choose one of them."
+            "dtype", f"must be one of {', '.join(BOUNDS)}, found '{dtype_name}'", "Choose one of them."
         )
-    problem = problem_of((technique,), getattr(torch, chosen), BOUNDS[chosen])
+    problem = problem_of((technique,), getattr(torch, dtype_name), BOUNDS[dtype_name])
     laws: dict[str, Callable[[], Law]] = {
         "card": lambda: technique_laws.card(problem, technique),
         "accumulation": lambda: technique_laws.split(problem, (technique,)),
@@ -82,15 +83,15 @@ def certify_technique(
     ):
         warnings.simplefilter("ignore", SnugfitWarning)  # settings of partners are for longer runs
         _require_fit(technique, problem)
-        found = []
+        results = []
         for name, law in laws.items():
             tell(TITLES[name])
-            found.append(_tried(name, law, problem.tolerance))
+            results.append(_tried(name, law, problem.tolerance))
         conditions = (*([] if oracle is not None else [NO_ORACLE]), *_idle(technique, problem))
     return Certificate(
         technique.card.name,
-        tuple(found),
-        chosen,
+        tuple(results),
+        dtype_name,
         "cpu",
         WINDOW_ROWS[0],
         None,
@@ -146,9 +147,9 @@ def _beside_partners(technique: Technique, problem: Problem) -> Law:
     names = []
     for partner in _partners(technique):
         both = (technique, partner)
-        beside = problem_of(both, problem.dtype, problem.tolerance)
-        law = _tried("order", lambda given=both, on=beside: technique_laws.pair(on, given), problem.tolerance)  # type: ignore[misc]
-        if law.verdict is Verdict.BROKEN and not _keeps_laws_alone(partner, beside):
+        paired_problem = problem_of(both, problem.dtype, problem.tolerance)
+        law = _tried("order", partial(technique_laws.pair, paired_problem, both), problem.tolerance)
+        if law.verdict is Verdict.BROKEN and not _keeps_laws_alone(partner, paired_problem):
             continue
         names.append(partner.card.name)
         if law.verdict is Verdict.BROKEN:

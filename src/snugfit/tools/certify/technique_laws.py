@@ -56,24 +56,24 @@ class _Comparison:
     reasons: list[str] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
 
-    def near(self, what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    def near(self, what: str, actual: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> None:
         """Note how far tensors are apart."""
-        error, worst = compare.worst_of(compare.relative_errors(found, expected, self.floor))
+        error, worst = compare.worst_of(compare.relative_errors(actual, reference, self.floor))
         if error > self.error:
             self.error, self.worst = error, f"{worst} ({what})"
 
-    def numbers(self, what: str, found: Mapping[str, float], expected: Mapping[str, float]) -> None:
+    def numbers(self, what: str, actual: Mapping[str, float], reference: Mapping[str, float]) -> None:
         """Note how far numbers are apart, each by its own size."""
-        for name in found.keys() | expected.keys():
-            one, other = found.get(name, math.nan), expected.get(name, math.nan)
+        for name in actual.keys() | reference.keys():
+            one, other = actual.get(name, math.nan), reference.get(name, math.nan)
             apart = 0.0 if one == other else abs(one - other) / max(abs(other), math.ulp(1.0))
             error = math.inf if math.isnan(apart) else apart
             if error > self.error:
                 self.error, self.worst = error, f"{name} ({what})"
 
-    def same(self, what: str, found: Any, expected: Any) -> None:
+    def same(self, what: str, actual: Any, reference: Any) -> None:
         """Note where two states are not the same bit for bit."""
-        apart = compare.differences(found, expected)
+        apart = compare.differences(actual, reference)
         if apart:
             error, worst = compare.worst_weight(apart)
             self.require(
@@ -154,22 +154,22 @@ def split(problem: Problem, techniques: Techniques, sizes: Sequence[int] = SIZES
         reason = f"'{coupling[0]}' couples the examples of a micro-batch, as its card says"
         return _exempt("accumulation", reason, problem.tolerance)
     windows = problem.windows()
-    found = _Comparison("accumulation", problem.tolerance, problem.floor)
-    expected = trajectory(problem, techniques, windows, None)
+    comparison = _Comparison("accumulation", problem.tolerance, problem.floor)
+    reference = trajectory(problem, techniques, windows, None)
     group = rows_kept_together(problem, techniques, windows[0])
     for size in sizes:
         if size < group:
-            found.require(
+            comparison.require(
                 _is_refused(problem, techniques, windows, size),
                 f"micro-batches of {size} are taken, and {group} rows stay together",
             )
             continue
         for number, (one, other) in enumerate(
-            zip(trajectory(problem, techniques, windows, size), expected, strict=True)
+            zip(trajectory(problem, techniques, windows, size), reference, strict=True)
         ):
-            one.compare(other, found, f"window {number}, micro-batches of {size}")
-        found.trial(f"micro-batches of {size}")
-    return found.law()
+            one.compare(other, comparison, f"window {number}, micro-batches of {size}")
+        comparison.trial(f"micro-batches of {size}")
+    return comparison.law()
 
 
 class Trace:
@@ -177,22 +177,22 @@ class Trace:
 
     def __init__(self, step: Step, window: Window) -> None:
         result = step(window)
-        self.applied, self.refused = result.applied, result.refusal
+        self.applied, self.refusal = result.applied, result.refusal
         self.loss, self.weight = result.loss, result.weight
         self.metrics = {name: float(value) for name, value in result.metrics.items()}
         self.gradients = traces(step)
         self.weights = weights(step)
         self.evaluated = evaluated_weights(step)
 
-    def compare(self, expected: Trace, found: _Comparison, where: str) -> None:
+    def compare(self, reference: Trace, comparison: _Comparison, where: str) -> None:
         """Note how far it is from what another way to compute it left."""
-        found.require(
-            self.applied and expected.applied, f"{where}: the window makes no update ({self.refused})"
+        comparison.require(
+            self.applied and reference.applied, f"{where}: the window makes no update ({self.refusal})"
         )
-        found.near(f"gradient, {where}", self.gradients, expected.gradients)
-        found.near(f"weight, {where}", self.weights, expected.weights)
-        found.near(f"evaluated weight, {where}", self.evaluated, expected.evaluated)
-        found.numbers(where, self._numbers(), expected._numbers())
+        comparison.near(f"gradient, {where}", self.gradients, reference.gradients)
+        comparison.near(f"weight, {where}", self.weights, reference.weights)
+        comparison.near(f"evaluated weight, {where}", self.evaluated, reference.evaluated)
+        comparison.numbers(where, self._numbers(), reference._numbers())
 
     def _numbers(self) -> dict[str, float]:
         return {"loss": self.loss, "weight of the window": self.weight, **self.metrics}
@@ -225,16 +225,16 @@ def resume(problem: Problem, techniques: Techniques, stops: Sequence[int] = (1, 
     """Check that a run that stops after any window and goes on in a new process is the uninterrupted one, bit for bit."""
     windows = problem.windows(torch.float32, RESUME_ROWS)
     windows[1] = poisoned(windows[1], math.nan) if problem.floats else unlabelled(windows[1])
-    found = _Comparison("resume", 0.0)
+    comparison = _Comparison("resume", 0.0)
     unbroken = _resumable(problem, techniques, model_seed=1)
     states, results = [], []
     for window in windows:
-        results.append(_told(unbroken(window)))
+        results.append(_comparable(unbroken(window)))
         states.append(compare.copied(unbroken.state_dict()))
     for state in states:
-        _require_savable(state, found)
+        _require_savable(state, comparison)
     applied = [result["applied"] for result in results]
-    found.require(
+    comparison.require(
         applied == [True, False, True, True, True],
         f"windows make updates {applied}, and the second alone is not finite",
     )
@@ -243,13 +243,15 @@ def resume(problem: Problem, techniques: Techniques, stops: Sequence[int] = (1, 
         resumed = _resumable(problem, techniques, model_seed=2)
         torch.manual_seed(stop)
         resumed.load_state_dict(compare.copied(states[stop - 1]))
-        found.same(f"loaded after {stop}", resumed.state_dict(), states[stop - 1])
+        comparison.same(f"loaded after {stop}", resumed.state_dict(), states[stop - 1])
         for place in range(stop, len(windows)):
             where = f"window {place}, stopped after {stop}"
-            found.require(_told(resumed(windows[place])) == results[place], f"{where}: another result")
-            found.same(where, resumed.state_dict(), states[place])
-        found.trial(f"stopped after {stop}")
-    return found.law()
+            comparison.require(
+                _comparable(resumed(windows[place])) == results[place], f"{where}: another result"
+            )
+            comparison.same(where, resumed.state_dict(), states[place])
+        comparison.trial(f"stopped after {stop}")
+    return comparison.law()
 
 
 def _resumable(problem: Problem, techniques: Techniques, model_seed: int) -> Step:
@@ -258,7 +260,7 @@ def _resumable(problem: Problem, techniques: Techniques, model_seed: int) -> Ste
     )
 
 
-def _told(result: StepResult) -> dict[str, Any]:
+def _comparable(result: StepResult) -> dict[str, Any]:
     """Return what a step returned, in a form in which NaN equals NaN."""
     return {
         "loss": repr(result.loss),
@@ -269,16 +271,16 @@ def _told(result: StepResult) -> dict[str, Any]:
     }
 
 
-def _require_savable(state: Any, found: _Comparison, path: str = "") -> None:
+def _require_savable(state: Any, comparison: _Comparison, path: str = "") -> None:
     """Note what a checkpoint of tensors and JSON cannot hold."""
     if isinstance(state, Mapping):
         for key, value in state.items():
-            _require_savable(value, found, f"{path}/{key}")
+            _require_savable(value, comparison, f"{path}/{key}")
     elif isinstance(state, (list, tuple)):
         for place, value in enumerate(state):
-            _require_savable(value, found, f"{path}/{place}")
+            _require_savable(value, comparison, f"{path}/{place}")
     elif not (state is None or isinstance(state, (Tensor, bool, int, float, str))):
-        found.require(False, f"{path}: a checkpoint cannot hold a {type(state).__name__}")
+        comparison.require(False, f"{path}: a checkpoint cannot hold a {type(state).__name__}")
 
 
 BAD: Mapping[str, Callable[[Window], Window]] = {
@@ -291,43 +293,43 @@ BAD: Mapping[str, Callable[[Window], Window]] = {
 
 def skip(problem: Problem, techniques: Techniques, micro_batches: Sequence[int | None] = (None, 4)) -> Law:
     """Check that a window that is not finite, or has no label that counts, changes no weight, buffer, moment, average or schedule."""
-    found = _Comparison("skip", 0.0)
+    comparison = _Comparison("skip", 0.0)
     for micro_batch in micro_batches:
-        _skip(problem, techniques, micro_batch, found)
-        found.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
-    return found.law()
+        _skip(problem, techniques, micro_batch, comparison)
+        comparison.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
+    return comparison.law()
 
 
-def _skip(problem: Problem, techniques: Techniques, micro_batch: int | None, found: _Comparison) -> None:
+def _skip(problem: Problem, techniques: Techniques, micro_batch: int | None, comparison: _Comparison) -> None:
     first, second, third = problem.windows()
     # token ids are always finite
     bad = [BAD[name](second) for name in (BAD if problem.floats else ["unlabelled"] * 3)]
     skipping = make_step(problem, techniques, micro_batch=micro_batch)
     never = make_step(problem, techniques, micro_batch=micro_batch)
     may_draw = any({"batch", "adjust"} & {*technique.card.seams} for technique in techniques)
-    _skipped(skipping, bad[0], found)
+    _skipped(skipping, bad[0], comparison)
     for window, bad_window in zip((first, third), bad[1:], strict=True):
         if may_draw:  # and draws are of the window's number
             never.progress.windows = skipping.progress.windows
         _share_scale(skipping, never)  # which a skipped window may lower, and another one rounds otherwise
         one, other = skipping(window), never(window)
-        found.require(one.applied and other.applied, "a window after a skipped one makes no update")
-        found.require(
+        comparison.require(one.applied and other.applied, "a window after a skipped one makes no update")
+        comparison.require(
             one.learning_rate == other.learning_rate, "the schedule has moved on with a skipped window"
         )
-        _skipped(skipping, bad_window, found)
+        _skipped(skipping, bad_window, comparison)
     moved = changed(never.state_dict()["optimizer"], skipping.state_dict()["optimizer"])
-    found.require(
+    comparison.require(
         not moved, f"the optimizer is another one after skipped windows: {', '.join(sorted(moved)[:3])}"
     )
-    found.same("weights after skipped windows", weights(skipping), weights(never))
-    found.same(
+    comparison.same("weights after skipped windows", weights(skipping), weights(never))
+    comparison.same(
         "evaluated weights after skipped windows", evaluated_weights(skipping), evaluated_weights(never)
     )
-    found.require(
+    comparison.require(
         never.progress.updates == skipping.progress.updates == 2, "a skipped window counts as an update"
     )
-    found.require(skipping.progress.skipped == 3, "a skipped window is not counted as one")
+    comparison.require(skipping.progress.skipped == 3, "a skipped window is not counted as one")
 
 
 def _share_scale(step: Step, other: Step) -> None:
@@ -336,17 +338,17 @@ def _share_scale(step: Step, other: Step) -> None:
         other.seams.scale.load_state_dict(step.seams.scale.state_dict())
 
 
-def _skipped(step: Step, window: Window, found: _Comparison) -> None:
+def _skipped(step: Step, window: Window, comparison: _Comparison) -> None:
     before = compare.copied(step.state_dict())
     result = step(window)
-    found.require(not result.applied, "a window that is not finite, or without labels, makes an update")
-    found.require(not result.metrics, "a skipped window has metrics of techniques")
-    found.require(result.weight > 0 or result.loss == 0, "a window without labels has a loss")
+    comparison.require(not result.applied, "a window that is not finite, or without labels, makes an update")
+    comparison.require(not result.metrics, "a skipped window has metrics of techniques")
+    comparison.require(result.weight > 0 or result.loss == 0, "a window without labels has a loss")
     moved = changed(before, step.state_dict())
     # an empty window says nothing about the scale of the loss
     moved = (besides_scale(step.seams, moved) if result.weight > 0 else moved) - COUNTED
-    found.require(not moved, f"a skipped window changes {', '.join(sorted(moved)[:3])}")
-    found.require(not gradients(step), "a skipped window leaves gradients behind")
+    comparison.require(not moved, f"a skipped window changes {', '.join(sorted(moved)[:3])}")
+    comparison.require(not gradients(step), "a skipped window leaves gradients behind")
 
 
 def changed(before: object, after: object) -> set[str]:
@@ -373,7 +375,7 @@ def pair(problem: Problem, techniques: Techniques) -> Law:
     Windows whole are compared with split ones with the list turned round, a window in between that is not
     finite, and the split run stopped behind that window and gone on with.
     """
-    found = _Comparison("order", problem.tolerance, problem.floor)
+    comparison = _Comparison("order", problem.tolerance, problem.floor)
     first, second, third = problem.windows()
     windows = [first, poisoned(second, math.nan), second, third]
     whole = make_step(problem, techniques)
@@ -384,25 +386,27 @@ def pair(problem: Problem, techniques: Techniques) -> Law:
         before = compare.copied(split_step.state_dict())
         one, other = whole(window), split_step(window)
         states.append(compare.copied(split_step.state_dict()))
-        found.require(
+        comparison.require(
             one.applied == other.applied == (number != _BAD_PLACE),
             f"window {number}: its update is not as its numbers say",
         )
         if number == _BAD_PLACE:
             moved = besides_scale(split_step.seams, changed(before, states[-1])) - COUNTED
-            found.require(not moved, f"a skipped window changes {', '.join(sorted(moved)[:3])}")
+            comparison.require(not moved, f"a skipped window changes {', '.join(sorted(moved)[:3])}")
         elif not couples_examples:
             where = f"window {number}"
-            found.numbers(where, {"loss": other.loss}, {"loss": one.loss})
-            found.near(f"gradient, {where}", traces(split_step), traces(whole))
-            found.near(f"weight, {where}", weights(split_step), weights(whole))
-            found.near(f"evaluated weight, {where}", evaluated_weights(split_step), evaluated_weights(whole))
+            comparison.numbers(where, {"loss": other.loss}, {"loss": one.loss})
+            comparison.near(f"gradient, {where}", traces(split_step), traces(whole))
+            comparison.near(f"weight, {where}", weights(split_step), weights(whole))
+            comparison.near(
+                f"evaluated weight, {where}", evaluated_weights(split_step), evaluated_weights(whole)
+            )
     resumed = make_step(problem, techniques, micro_batch=3, model_seed=2)
     resumed.load_state_dict(states[_BAD_PLACE])
     for number in range(_BAD_PLACE + 1, len(windows)):
         resumed(windows[number])
-        found.same(f"window {number} after a stop", resumed.state_dict(), states[number])
-    return found.law()
+        comparison.same(f"window {number} after a stop", resumed.state_dict(), states[number])
+    return comparison.law()
 
 
 def placement(problem: Problem, technique: Technique) -> Law:
@@ -410,20 +414,20 @@ def placement(problem: Problem, technique: Technique) -> Law:
     if technique.card.family is not Family.PLACEMENT:
         reason = f"its family is {technique.card.family}, which may change the update"
         return _exempt("placement", reason, problem.tolerance)
-    found = _Comparison("placement", problem.tolerance, problem.floor)
+    comparison = _Comparison("placement", problem.tolerance, problem.floor)
     windows = problem.windows()
     plain = make_step(problem, ())
     for micro_batch in (None, 3):
         plain, changing = make_step(problem, ()), make_step(problem, (technique,), micro_batch=micro_batch)
         for number, window in enumerate(windows):
-            expected, result = plain(window), changing(window)
+            reference, result = plain(window), changing(window)
             where = f"window {number}"
-            found.numbers(where, {"loss": result.loss}, {"loss": expected.loss})
+            comparison.numbers(where, {"loss": result.loss}, {"loss": reference.loss})
             if not changing.seams.irrevocable:
-                found.near(f"gradient, {where}", gradients(changing), gradients(plain))
-            found.near(f"weight, {where}", weights(changing), weights(plain))
-        found.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
-    return found.law()
+                comparison.near(f"gradient, {where}", gradients(changing), gradients(plain))
+            comparison.near(f"weight, {where}", weights(changing), weights(plain))
+        comparison.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
+    return comparison.law()
 
 
 Oracle = Callable[[nn.Module, list[Window], dict[str, Any], int], Any]
@@ -435,31 +439,32 @@ def as_oracle(problem: Problem, technique: Technique, train: Oracle, momentum: f
     """Check that a step with the technique trains as its oracle does, whole and split, from the same weights on the same windows."""
     windows = problem.windows(rows=ORACLE_ROWS)
     start = {name: each.detach() for name, each in problem.model().named_parameters()}
-    found = _Comparison("oracle", problem.tolerance, _LEARNED_FLOOR)
+    comparison = _Comparison("oracle", problem.tolerance, _LEARNED_FLOOR)
     for micro_batch in (None, 3):
         step = make_step(problem, (technique,), micro_batch=micro_batch, momentum=momentum)
         losses = [step(window).loss for window in windows]
         model = problem.model()
         returned = train(model, windows, as_settings(technique), TOTAL_UPDATES)
         trained = {name: each.detach() for name, each in model.named_parameters()}
-        expected: list[Any] = list(returned.losses if hasattr(returned, "losses") else returned)
+        oracle_losses: list[Any] = list(returned.losses if hasattr(returned, "losses") else returned)
         learned_by = getattr(returned, "weights", trained)
-        found.require(
-            len(expected) == len(losses), f"the oracle gives {len(expected)} losses for {len(losses)} windows"
+        comparison.require(
+            len(oracle_losses) == len(losses),
+            f"the oracle gives {len(oracle_losses)} losses for {len(losses)} windows",
         )
-        for place, (one, other) in enumerate(zip(losses, expected, strict=False)):
-            found.numbers(f"window {place}", {"loss": one}, {"loss": float(other)})
+        for place, (one, other) in enumerate(zip(losses, oracle_losses, strict=False)):
+            comparison.numbers(f"window {place}", {"loss": one}, {"loss": float(other)})
         for what, own, its in (
             ("what was learned", delivered(step), learned_by),
             ("what is evaluated", delivered_evaluated(step), getattr(returned, "evaluated", learned_by)),
         ):
-            found.near(what, *(_learned(named, start) for named in (own, its)))
-        found.require(
+            comparison.near(what, *(_learned(named, start) for named in (own, its)))
+        comparison.require(
             any(bool(each.norm() > 1e-3) for each in _learned(learned_by, start).values()),
             "nothing was learned",
         )
-        found.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
-    return found.law()
+        comparison.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
+    return comparison.law()
 
 
 def delivered(step: Step) -> dict[str, Tensor]:

@@ -170,8 +170,8 @@ def weights(step: Step) -> dict[str, Tensor]:
 
 def whole(tensor: Tensor) -> Tensor:
     """Return the tensor itself, or what the shards of all ranks are together."""
-    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return found.detach()
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach()
 
 
 def evaluated_weights(step: Step) -> dict[str, Tensor]:

@@ -141,33 +141,33 @@ def trials(setup: Setup, dtype: str | None, rows: int) -> tuple[Trials, tuple[st
             "rows", f"must be at least 2, to have something to split, found {rows}", "Give 2 or more."
         )
     setup = replace(setup, job=setup.job.for_updates(max(WINDOWS, setup.windows)))
-    found = [window.select(range(min(rows, window.rows))) for window in setup.loader().windows(0, WINDOWS)]
-    if found[0].rows < 2:
+    windows = [window.select(range(min(rows, window.rows))) for window in setup.loader().windows(0, WINDOWS)]
+    if windows[0].rows < 2:
         raise SettingError(
             "train.global_batch",
-            f"a window has {found[0].rows} example, and laws are tried by splitting windows",
+            f"a window has {windows[0].rows} example, and laws are tried by splitting windows",
             "Give 2 or more.",
         )
     if dtype == "float32":
-        return _made(setup, found, dtype), _said(setup, dtype)
-    made = _made(setup, found, "float64")
+        return _made(setup, windows, dtype), _conditions(setup, dtype)
+    made = _made(setup, windows, "float64")
     against = against_double(made)
     if against is None:
         return _loosened(made)
     if dtype == "float64":
         raise SettingError("dtype", f"float64 cannot be had: {against}", "Give float32.")
     why = f"computed in float32, in which rounding hides errors below the bound: {against}"
-    return _made(setup, found, "float32"), (why, *_said(setup, "float32"))
+    return _made(setup, windows, "float32"), (why, *_conditions(setup, "float32"))
 
 
 def _loosened(made: Trials) -> tuple[Trials, tuple[str, ...]]:
     """In float64, with the bound of float32 where the model rounds to that by itself; and what there is to say."""
-    said = _said(made.setup, made.dtype)
+    conditions = _conditions(made.setup, made.dtype)
     rounding = rounded_within(made.step(made.micro_batch), made.windows[0])
     if rounding is None:
-        return made, said
+        return made, conditions
     why = f"{rounding} rounds to float32 within float64, which moves the last digits of everything behind it: the bound is float32's"
-    return replace(made, bound=BOUNDS["float32"]), (why, *said)
+    return replace(made, bound=BOUNDS["float32"]), (why, *conditions)
 
 
 def rounded_within(step: Step, window: Batch) -> str | None:
@@ -177,7 +177,7 @@ def rounded_within(step: Step, window: Batch) -> str | None:
     """
     watch = _Narrowing(step.model)
     with watch, step.computed(window.to(step.device)):
-        return watch.found
+        return watch.narrowing_module
 
 
 class _Narrowing(TorchFunctionMode):
@@ -185,7 +185,7 @@ class _Narrowing(TorchFunctionMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.found: str | None = None
+        self.narrowing_module: str | None = None
         self._names = {module: name for name, module in model.named_modules()}
         self._inside: list[nn.Module] = []
 
@@ -208,11 +208,16 @@ class _Narrowing(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if self.found is None and self._inside and isinstance(result, Tensor) and result.requires_grad:
+        if (
+            self.narrowing_module is None
+            and self._inside
+            and isinstance(result, Tensor)
+            and result.requires_grad
+        ):
             narrow = result.is_floating_point() and result.dtype != torch.float64
             if narrow and any(leaf.dtype == torch.float64 for leaf in leaves([args, kwargs or {}])):
                 module = self._inside[-1]
-                self.found = f"'{self._names[module]}' ({type(module).__name__})"
+                self.narrowing_module = f"'{self._names[module]}' ({type(module).__name__})"
         return result
 
     def _left(self) -> None:
@@ -265,7 +270,7 @@ def _made(setup: Setup, windows: Sequence[Batch], dtype: str) -> Trials:
     return Trials(setup, tuple(windows), dtype, MIXED_BOUND if mixed else BOUNDS[dtype])
 
 
-def _said(setup: Setup, dtype: str) -> tuple[str, ...]:
+def _conditions(setup: Setup, dtype: str) -> tuple[str, ...]:
     precision = [each.card.name for each in setup.techniques if each.card.precision]
     if dtype == "float64" and precision:
         return (

@@ -52,12 +52,12 @@ def find_batch(
     >>> import torch
     >>> _ = torch.manual_seed(0)
     >>> rows = [(torch.randn(4), number % 3) for number in range(16)]
-    >>> found = find_batch(torch.nn.Linear(4, 3), rows, global_batch=4)
-    >>> [(row.micro_batch, row.verdict) for row in found.rows], found.largest
+    >>> result = find_batch(torch.nn.Linear(4, 3), rows, global_batch=4)
+    >>> [(row.micro_batch, row.verdict) for row in result.rows], result.largest
     ([(1, 'fits'), (2, 'fits'), (4, 'fits')], 4)
     """
     budget = None if memory is None else parse_bytes(memory, "memory")
-    return _found(module_setup(model, data, **settings), budget, timed_updates, lambda _: None)
+    return _search(module_setup(model, data, **settings), budget, timed_updates, lambda _: None)
 
 
 def find_batch_recipe(
@@ -78,18 +78,18 @@ def find_batch_recipe(
     setup, task = recipe_setup(recipe)
     for message in task.messages:
         tell(message)
-    found = _found(setup, memory_bytes, updates, tell)
-    return found, found.save(new_folder(output_of(recipe), recipe.name, TOOL))
+    result = _search(setup, memory_bytes, updates, tell)
+    return result, result.save(new_folder(output_of(recipe), recipe.name, TOOL))
 
 
-def _found(setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[[str], None]) -> FoundBatch:
+def _search(setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[[str], None]) -> FoundBatch:
     window, longest = setup.loader().worst_window()
     validation = setup.validation()
     step = setup.step(plan=replace(setup.plan, micro_batch=None))
     if step.device.type == "cpu":
         _check_first_update(setup, step, window, tell)
     with deterministic(setup.plan.deterministic):
-        found = try_sizes(
+        result = try_sizes(
             step,
             window,
             evaluation=None if validation is None else validation.worst_window()[0],
@@ -98,7 +98,7 @@ def _found(setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[
             updates=updates,
             tell=tell,
         )
-    return replace(found, name=setup.name, identity=setup.identity)
+    return replace(result, name=setup.name, identity=setup.identity)
 
 
 def _check_first_update(setup: Setup, step: Step, window: Batch, tell: Callable[[str], None]) -> None:

@@ -20,8 +20,16 @@ from snugfit.step.micro_batching import advice, legal_sizes
 from snugfit.step.step import Step, StepResult
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.system.memory import available_bytes, is_out_of_memory, release_memory
-from snugfit.tools.find_batch.result import FITS, PREDICTED, REFUSED, TOO_LARGE, FoundBatch, Size, chosen
-from snugfit.tools.preserved_step import kept
+from snugfit.tools.find_batch.result import (
+    FITS,
+    OUT_OF_MEMORY,
+    PREDICTED,
+    TOO_LARGE,
+    FoundBatch,
+    Size,
+    choose,
+)
+from snugfit.tools.preserved_step import preserved
 from snugfit.units import format_bytes
 
 _MOST_WARM_UP = 40
@@ -57,7 +65,7 @@ def find_batch(
     """
     _check(step, updates)
     batch = (window if isinstance(window, Batch) else Batch.of(window)).to(step.device)
-    with kept(step):
+    with preserved(step):
         tell("an update of few examples, for the states")
         trial = _Trying(step, batch, tell)
         trial.prime()
@@ -79,7 +87,7 @@ def find_batch(
             limit = available_bytes(step.device)
     rows = tuple(each.size(standing, batch.rows) for each in trial.candidates)
     budget = None if limit is None else standing + limit
-    return chosen(step, rows, batch.rows, standing, budget, longest)
+    return choose(step, rows, batch.rows, standing, budget, longest)
 
 
 @dataclass
@@ -94,7 +102,9 @@ class _Candidate:
     @classmethod
     def of(cls, trial: Trial) -> _Candidate:
         verdict = FITS if trial.fits else PREDICTED if trial.predicted else TOO_LARGE
-        return cls(trial.micro_batch, REFUSED if trial.peak_bytes is None else verdict, trial.peak_bytes)
+        return cls(
+            trial.micro_batch, OUT_OF_MEMORY if trial.peak_bytes is None else verdict, trial.peak_bytes
+        )
 
     def take(self, peak: int, limit: int | None, predicted: bool = False) -> None:
         """Take in what something allocates."""
@@ -176,7 +186,7 @@ class _Trying:
     def _attempt(self, candidate: _Candidate, limit: int | None, run: Callable[[], object]) -> None:
         with _refusable(candidate):
             candidate.take(peak_bytes(self._step.device, run), limit)
-        if candidate.verdict == REFUSED or self._step.device.type != "cpu":
+        if candidate.verdict == OUT_OF_MEMORY or self._step.device.type != "cpu":
             release_memory(self._step.device)  # out here, where no error holds it any more
 
     def _applied(self, batch: Batch, size: int) -> None:
@@ -204,7 +214,7 @@ def _refusable(candidate: _Candidate) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
             raise
-        candidate.verdict = REFUSED
+        candidate.verdict = OUT_OF_MEMORY
 
 
 def _forecast(step: Step, sizes: list[int], scored: Callable[[int], None]) -> Forecast | None:
@@ -235,12 +245,12 @@ def standing_bytes(step: Step) -> int:
 def _none(
     candidates: list[_Candidate], standing: int, rows: int, limit: int | None, used: Sequence[str]
 ) -> str:
-    told = []
+    attempts = []
     for each in candidates:
         peak = "" if each.peak is None else f"{format_bytes(standing + each.peak)}, "
-        told.append(f"{each.micro_batch}: {peak}{each.verdict}")
+        attempts.append(f"{each.micro_batch}: {peak}{each.verdict}")
     budget = "" if limit is None else f" (of {format_bytes(standing + limit)})"
-    return f"memory: no micro-batch of a window of {rows} examples fits: {'; '.join(told)}{budget}. {advice(used)}"
+    return f"memory: no micro-batch of a window of {rows} examples fits: {'; '.join(attempts)}{budget}. {advice(used)}"
 
 
 def _check(step: Step, updates: int) -> None:

@@ -13,7 +13,7 @@ from snugfit.step.step import Step
 
 TOOL = "find_batch"
 FITS = "fits"
-REFUSED = "ran out of memory"
+OUT_OF_MEMORY = "ran out of memory"
 TOO_LARGE = "does not fit"
 PREDICTED = "does not fit, as predicted from smaller ones"
 
@@ -73,13 +73,13 @@ class FoundBatch:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        found = asdict(self)
-        del found["name"], found["identity"]
-        sizes = {"micro_batch_largest": found.pop("largest"), "micro_batch_fastest": found.pop("fastest")}
-        return {**sizes, **found, "rows": [{**asdict(row), "fits": row.fits} for row in self.rows]}
+        values = asdict(self)
+        del values["name"], values["identity"]
+        sizes = {"micro_batch_largest": values.pop("largest"), "micro_batch_fastest": values.pop("fastest")}
+        return {**sizes, **values, "rows": [{**asdict(row), "fits": row.fits} for row in self.rows]}
 
 
-def chosen(
+def choose(
     step: Step, rows: tuple[Size, ...], window: int, standing: int, budget: int | None, longest: bool
 ) -> FoundBatch:
     """Return the largest and the fastest of those that fit, of a window of so many rows."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _TOOL = "find_lr"
-_TOLD = 10  # times, over a test
+_MESSAGES = 10  # times, over a test
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ def find_lr(
     >>> rows = [(torch.randn(4) + 2 * (number % 2), number % 2) for number in range(128)]
     >>> import snugfit as sf
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    >>> found = find_lr(model, rows, optimizer=sf.SGD(learning_rate=0.1), start=1e-4, end=100)
-    >>> sorted(found.suggestions), 1e-3 < found.learning_rate < 10
+    >>> result = find_lr(model, rows, optimizer=sf.SGD(learning_rate=0.1), start=1e-4, end=100)
+    >>> sorted(result.suggestions), 1e-3 < result.learning_rate < 10
     (['minimum', 'steepest', 'valley'], True)
     """
     setup = module_setup(model, data, **settings)
     ranged = {"start": start, "end": end, "updates": range_updates, "smoothing": smoothing}
-    return _found(setup, ranged, per_group, lambda _: None)
+    return _run_tests(setup, ranged, per_group, lambda _: None)
 
 
 def find_lr_recipe(
@@ -135,11 +135,11 @@ def find_lr_recipe(
     for message in task.messages:
         tell(message)
     ranged = {"start": start, "end": end, "updates": updates, "smoothing": smoothing}
-    found = _found(setup, ranged, per_group, tell)
-    return found, found.save(new_folder(output_of(recipe), recipe.name, _TOOL))
+    result = _run_tests(setup, ranged, per_group, tell)
+    return result, result.save(new_folder(output_of(recipe), recipe.name, _TOOL))
 
 
-def _found(
+def _run_tests(
     setup: Setup, ranged: Mapping[str, Any], per_group: bool, tell: Callable[[str], None]
 ) -> FoundRate:
     step = setup.step()
@@ -160,16 +160,16 @@ def _found(
 def _tested(
     setup: Setup, step: Step, ranged: Mapping[str, Any], part: str | None, tell: Callable[[str], None]
 ) -> RangeTest:
-    every = max(1, ranged["updates"] // _TOLD)
+    every = max(1, ranged["updates"] // _MESSAGES)
     name = "" if part is None else f"{part}: "
 
-    def told(number: int, reading: Reading) -> None:
+    def tell_reading(number: int, reading: Reading) -> None:
         if number % every == 0:
             tell(f"{name}update {number + 1}, rate {reading.learning_rate:.2g}, loss {reading.loss:.4g}")
 
     epochs = setup.loader().windows(0, sys.maxsize)  # one after the other
     with closing(epochs) as windows, deterministic(setup.plan.deterministic):
-        return range_test(step, windows, **ranged, part=part, tell=told)
+        return range_test(step, windows, **ranged, part=part, tell=tell_reading)
 
 
 def _settings(setup: Setup, step: Step, rate: float | None) -> dict[str, float]:

@@ -69,17 +69,17 @@ def suggest(curve: Sequence[Reading]) -> tuple[Mapping[str, Suggestion], str]:
     lowest = min(range(first, len(curve)), key=lambda place: curve[place].smoothed)
     fall, noise = _fall(curve, first, lowest)
     if fall <= CERTAIN * noise:
-        told = "rises" if fall < -CERTAIN * noise else f"falls by {max(fall, 0.0):.2g}"
+        change = "rises" if fall < -CERTAIN * noise else f"falls by {max(fall, 0.0):.2g}"
         return {}, (
-            f"no rate lowers the loss: from {_mean(curve, 0, first):.4g} at small rates it {told}, and its windows alone make it "
+            f"no rate lowers the loss: from {_mean(curve, 0, first):.4g} at small rates it {change}, and its windows alone make it "
             f"{noise:.2g} uncertain. Look at data, labels and loss, or try more updates"
         )
-    found = {
+    suggestions = {
         STEEPEST: _steepest(curve, first, lowest),
         VALLEY: _valley(curve, first),
         MINIMUM: _minimum(curve, lowest),
     }
-    return {name: each for name, each in found.items() if each is not None}, ""
+    return {name: each for name, each in suggestions.items() if each is not None}, ""
 
 
 def recommended(suggestions: Mapping[str, Suggestion]) -> str:
@@ -109,56 +109,56 @@ def doubts(
         curve: as for `suggest`.
         diverged: whether the test ended because the loss rose.
     """
-    found = []
+    reasons = []
     count = len(curve)
     decades = math.log10(curve[-1].learning_rate / curve[0].learning_rate)
     lag = decades / (count - 1) / (1 - smoothing)
     if count < ENOUGH or lag > LAG:
         needed = max(ENOUGH, math.ceil(decades / LAG / (1 - smoothing)) + 1)
-        found.append(
+        reasons.append(
             f"{count} updates over {decades:.2g} powers of ten are too few: the smoothed loss comes {lag:.2g} powers of ten behind. "
             f"Give at least {needed} updates"
         )
     lowest = suggestions[MINIMUM].place
     edge = max(1, count // 20)
     if lowest >= count - edge and not diverged:
-        found.append(
+        reasons.append(
             f"the loss is lowest at the end of the range, at {curve[lowest].learning_rate:.2g}, so where it rises is not seen. Give a "
             "higher end, or harder data if any rate learns these"
         )
     if lowest < max(1, count // 10) + edge:
-        found.append(
+        reasons.append(
             f"the loss is lowest at the beginning of the range, at {curve[lowest].learning_rate:.2g}. Give a lower start"
         )
     first = max(1, count // 10)
     fall, noise = _fall(curve, first, lowest)
     level, window = abs(_mean(curve, 0, first)), noise * math.sqrt(first)
     if fall < FLAT * level:
-        found.append(
+        reasons.append(
             f"the curve is flat: the loss falls by {fall / level:.1%} in all. Train for longer at two or three rates and compare those"
         )
     if window > NOISY * fall:
-        found.append(
+        reasons.append(
             f"the curve is noisy: windows differ by {window:.2g}, and the loss falls by {fall:.2g}. Give more updates, or a larger "
             "global batch"
         )
-    return found + _disagreement(suggestions)
+    return reasons + _disagreement(suggestions)
 
 
 def _disagreement(suggestions: Mapping[str, Suggestion]) -> list[str]:
     """Return why the rules are too far apart for any to be recommended; empty where they are not."""
     rule = recommended(suggestions)
     pairs = ((VALLEY, rule, ABOVE_VALLEY), (MINIMUM, STEEPEST, APART), (STEEPEST, MINIMUM, APART))
-    found = []
+    reasons = []
     for lower, higher, apart in pairs:
         if lower not in suggestions or higher not in suggestions:
             continue
         low, high = suggestions[lower].learning_rate, suggestions[higher].learning_rate
         if high > apart * low:
-            found.append(
+            reasons.append(
                 f"the rules are {high / low:.2g} times apart, {lower} at {low:.2g} and {higher} at {high:.2g}. Try a short run with each"
             )
-    return found
+    return reasons
 
 
 def _mean(curve: Sequence[Reading], start: int, count: int) -> float:

@@ -22,7 +22,7 @@ from snugfit.tools.find_lr.lr_rules import (
     recommended,
     suggest,
 )
-from snugfit.tools.preserved_step import kept
+from snugfit.tools.preserved_step import preserved
 
 DIVERGED = 4.0
 """Times its lowest value at which the smoothed loss ends the test, as in fastai."""
@@ -38,7 +38,7 @@ class RangeTest:
     """The result of a range test.
 
     `curve` has a reading for each update; a loss that was not finite is its last one. `suggestions` are by the rule's name,
-    `doubts` say why none of them is recommended, and `verdict` is the test in words. `refused` counts updates that were computed and not applied, as those that look
+    `doubts` say why none of them is recommended, and `verdict` is the test in words. `num_skipped` counts updates that were computed and not applied, as those that look
     for the scale of fp16.
     """
 
@@ -46,7 +46,7 @@ class RangeTest:
     suggestions: Mapping[str, Suggestion]
     stopped: str
     verdict: str
-    refused: int = 0
+    num_skipped: int = 0
     doubts: tuple[str, ...] = ()
 
     @property
@@ -75,7 +75,7 @@ class RangeTest:
             ],
             "stopped": self.stopped,
             "verdict": self.verdict,
-            "refused": self.refused,
+            "refused": self.num_skipped,
         }
 
 
@@ -109,18 +109,20 @@ def find_lr(
     """
     _check(start, end, updates, smoothing)
     sweep = _Sweep(step.optimizer, part)
-    with kept(step):
+    with preserved(step):
         step.seams = replace(step.seams, schedule=sweep)
-        curve, stopped, refused = _swept(step, windows, sweep, _rates(start, end, updates), smoothing, tell)
+        curve, stopped, num_skipped = _swept(
+            step, windows, sweep, _rates(start, end, updates), smoothing, tell
+        )
     usable = [reading for reading in curve if math.isfinite(reading.loss)]
-    suggestions, reason = suggest(usable) if len(usable) > refused else ({}, _UNMOVED)
+    suggestions, reason = suggest(usable) if len(usable) > num_skipped else ({}, _UNMOVED)
     doubted = (
         tuple(doubts(usable, suggestions, smoothing=smoothing, diverged=stopped.startswith(_DIVERGED)))
         if suggestions
         else ()
     )
     verdict = reason or _verdict(suggestions, doubted)
-    return RangeTest(tuple(curve), suggestions, stopped, verdict, refused, doubted)
+    return RangeTest(tuple(curve), suggestions, stopped, verdict, num_skipped, doubted)
 
 
 _DIVERGED = "the loss diverged"
@@ -137,12 +139,12 @@ def parts_of(optimizer: torch.optim.Optimizer) -> dict[str, list[int]]:
     >>> parts_of(torch.optim.SGD(groups, lr=0.1))
     {'head': [0, 1]}
     """
-    found: dict[str, list[int]] = {}
+    parts: dict[str, list[int]] = {}
     for place, group in enumerate(optimizer.param_groups):
         name = group.get("name", f"group {place}")
         name = "the rest" if name in ("decay", "no_decay") else name.removesuffix(" no_decay")
-        found.setdefault(name.removesuffix(" decay"), []).append(place)
-    return found
+        parts.setdefault(name.removesuffix(" decay"), []).append(place)
+    return parts
 
 
 class _Sweep:
@@ -152,10 +154,10 @@ class _Sweep:
         groups, parts = optimizer.param_groups, parts_of(optimizer)
         if part is not None and part not in parts:
             raise SettingError("part", f"the optimizer has none of the name '{part}'", nearest(part, parts))
-        chosen = range(len(groups)) if part is None else parts[part]
-        self._raised = {id(groups[place]) for place in chosen}
+        places = range(len(groups)) if part is None else parts[part]
+        self._raised = {id(groups[place]) for place in places}
         self.unit = (
-            _unit(groups) if part is None else max(float(groups[place]["initial_lr"]) for place in chosen)
+            _unit(groups) if part is None else max(float(groups[place]["initial_lr"]) for place in places)
         )
         if self.unit == 0:
             raise SettingError(
@@ -182,26 +184,26 @@ def _swept(
 ) -> tuple[list[Reading], str, int]:
     """Return the readings, why there are no more, and how many updates were not applied."""
     curve: list[Reading] = []
-    average, best, refused = 0.0, math.inf, 0
+    average, best, num_skipped = 0.0, math.inf, 0
     taken = iter(windows)
     for number, rate in enumerate(rates):
         sweep.rate = rate
         result = _next(step, taken)
         if result is None:
-            return curve, f"the data ended after {number} of {len(rates)} updates", refused
+            return curve, f"the data ended after {number} of {len(rates)} updates", num_skipped
         if not math.isfinite(result.loss):
             curve.append(Reading(rate, result.loss, curve[-1].smoothed if curve else math.nan))
             tell(number, curve[-1])
-            return curve, _not_finite(number, rate), refused
-        refused += not result.applied
+            return curve, _not_finite(number, rate), num_skipped
+        num_skipped += not result.applied
         average = smoothing * average + (1 - smoothing) * result.loss
         smoothed = average / (1 - smoothing ** (number + 1))
         curve.append(Reading(rate, result.loss, smoothed))
         tell(number, curve[-1])
         if smoothed > best + (DIVERGED - 1) * abs(best):
-            return curve, f"{_DIVERGED} at a rate of {rate:.2g}", refused
+            return curve, f"{_DIVERGED} at a rate of {rate:.2g}", num_skipped
         best = min(best, smoothed)
-    return curve, "the end of the range", refused
+    return curve, "the end of the range", num_skipped
 
 
 def _next(step: Step, windows: Iterable[Any]) -> StepResult | None:

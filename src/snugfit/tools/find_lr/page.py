@@ -21,7 +21,7 @@ ABOVE = 0.5
 
 
 def write_lr_page(
-    name: str, found: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float], folder: Path
+    name: str, test: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float], folder: Path
 ) -> Path:
     """Write the page into `folder`, replacing an older one at once, and return its path.
 
@@ -31,25 +31,25 @@ def write_lr_page(
     Raises:
         RunFolderError: it cannot be written.
     """
-    return replace_page(folder / PAGE, render_lr_page(name, found, parts, settings))
+    return replace_page(folder / PAGE, render_lr_page(name, test, parts, settings))
 
 
 def render_lr_page(
-    name: str, found: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float]
+    name: str, test: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float]
 ) -> str:
     """Return the page as text."""
     about = [
-        ("updates", len(found.curve)),
-        ("ended by", found.stopped),
-        ("updates that were not applied", found.refused),
+        ("updates", len(test.curve)),
+        ("ended by", test.stopped),
+        ("updates that were not applied", test.num_skipped),
         *((f"optimizer’s {setting}", format_number(value)) for setting, value in settings.items()),
     ]
     body = (
         f"<header><p class=about>Learning-rate range test</p><h1>{escape(name)}</h1>"
-        f'<p class=identity><span class="status {"finished" if found.learning_rate else "failed"}">'
-        f"{_rate(found) or 'No rate'}</span></p>{_said(found)}</header>",
-        f"<section><h2>The loss over the rate</h2><div class=charts>{_drawn('Loss', found, True)}</div></section>",
-        _suggested(found),
+        f'<p class=identity><span class="status {"finished" if test.learning_rate else "failed"}">'
+        f"{_rate(test) or 'No rate'}</span></p>{_verdict(test)}</header>",
+        f"<section><h2>The loss over the rate</h2><div class=charts>{_drawn('Loss', test, True)}</div></section>",
+        _suggested(test),
         _parts(parts),
         f"<section><h2>How it was found</h2>{facts(about)}</section>",
         "<footer>Made by Snugfit. The loss of an update is that before it, so it speaks of the rates up to the one before."
@@ -58,16 +58,16 @@ def render_lr_page(
     return document(f"{name} · learning rate · Snugfit", body, ".note+.scroll{margin:12px 0 28px}")
 
 
-def _said(found: RangeTest) -> str:
+def _verdict(test: RangeTest) -> str:
     """Return the verdict, or each reason why there is none with what to do."""
-    if not found.doubts:
-        return f"<p>{escape(found.verdict)}.</p>"
-    reasons = "".join(f"<li>{escape(each[:1].upper() + each[1:])}.</li>" for each in found.doubts)
+    if not test.doubts:
+        return f"<p>{escape(test.verdict)}.</p>"
+    reasons = "".join(f"<li>{escape(each[:1].upper() + each[1:])}.</li>" for each in test.doubts)
     return f"<p>No rate is recommended, and none is written:</p><ul>{reasons}</ul>"
 
 
-def _rate(found: RangeTest) -> str:
-    return "" if found.learning_rate is None else _digits(found.learning_rate)
+def _rate(test: RangeTest) -> str:
+    return "" if test.learning_rate is None else _digits(test.learning_rate)
 
 
 def _digits(rate: float) -> str:
@@ -75,10 +75,10 @@ def _digits(rate: float) -> str:
     return format_number(float(f"{rate:.2g}"))
 
 
-def _drawn(title: str, found: RangeTest, first: bool) -> str:
-    curve = found.curve
+def _drawn(title: str, test: RangeTest, first: bool) -> str:
+    curve = test.curve
     if len(curve) < 2:
-        return f"<p>{escape(title)}: {escape(found.stopped)}.</p>"
+        return f"<p>{escape(title)}: {escape(test.stopped)}.</p>"
     frame = LogFrame(
         start=curve[0].learning_rate,
         end=curve[-1].learning_rate,
@@ -89,13 +89,13 @@ def _drawn(title: str, found: RangeTest, first: bool) -> str:
         Series("each update", [(each.learning_rate, each.loss) for each in curve], faint=True),
         Series("smoothed", [(each.learning_rate, each.smoothed) for each in curve], tone=1),
     ]
-    for tone, (rule, each) in enumerate(found.suggestions.items(), 2):
-        told = f"{rule} {_digits(each.learning_rate)}"
+    for tone, (rule, each) in enumerate(test.suggestions.items(), 2):
+        label = f"{rule} {_digits(each.learning_rate)}"
         dot = Dot(
-            each.learning_rate, _height(curve, each), f"{told}: {each.reason}", rule == found.recommended
+            each.learning_rate, _height(curve, each), f"{label}: {each.reason}", rule == test.recommended
         )
-        series.append(Series(told, [], tone=tone, dots=[dot]))
-    return figure(Chart(title, "", series, wide=first, limits=_limits(found)), frame, first=first)
+        series.append(Series(label, [], tone=tone, dots=[dot]))
+    return figure(Chart(title, "", series, wide=first, limits=_limits(test)), frame, first=first)
 
 
 def _height(curve: tuple[Reading, ...], suggestion: Suggestion) -> float:
@@ -103,26 +103,26 @@ def _height(curve: tuple[Reading, ...], suggestion: Suggestion) -> float:
     return min(curve, key=lambda each: abs(math.log(each.learning_rate / suggestion.learning_rate))).smoothed
 
 
-def _limits(found: RangeTest) -> tuple[float, float] | None:
+def _limits(test: RangeTest) -> tuple[float, float] | None:
     """From the lowest loss to somewhat above the highest before the minimum; None without one."""
-    if "minimum" not in found.suggestions:
+    if "minimum" not in test.suggestions:
         return None
-    before = found.curve[: found.suggestions["minimum"].place + 1]
-    low = min(each.loss for each in found.curve if math.isfinite(each.loss))
+    before = test.curve[: test.suggestions["minimum"].place + 1]
+    low = min(each.loss for each in test.curve if math.isfinite(each.loss))
     high = max(max(each.loss, each.smoothed) for each in before)
     return low, high + ABOVE * (high - low)
 
 
-def _suggested(found: RangeTest) -> str:
-    if not found.suggestions:
+def _suggested(test: RangeTest) -> str:
+    if not test.suggestions:
         return ""
     rows = [
         [
             _digits(each.learning_rate),
-            f"{rule}{' (recommended)' if rule == found.recommended else ''}",
+            f"{rule}{' (recommended)' if rule == test.recommended else ''}",
             each.reason,
         ]
-        for rule, each in found.suggestions.items()
+        for rule, each in test.suggestions.items()
     ]
     return f"<section><h2>What the rules say</h2>{table(['rate', 'rule', 'why'], rows, numbers=1)}</section>"
 
@@ -130,17 +130,17 @@ def _suggested(found: RangeTest) -> str:
 def _parts(parts: Mapping[str, RangeTest]) -> str:
     if not parts:
         return ""
-    rates = [found.learning_rate for found in parts.values() if found.learning_rate is not None]
+    rates = [test.learning_rate for test in parts.values() if test.learning_rate is not None]
     rows = [
         [
-            _rate(found),
-            "" if found.learning_rate is None else f"{found.learning_rate / max(rates):.2g}",
+            _rate(test),
+            "" if test.learning_rate is None else f"{test.learning_rate / max(rates):.2g}",
             name,
-            found.verdict,
+            test.verdict,
         ]
-        for name, found in parts.items()
+        for name, test in parts.items()
     ]
-    drawn = "".join(_drawn(name, found, False) for name, found in parts.items())
+    drawn = "".join(_drawn(name, test, False) for name, test in parts.items())
     return (
         "<section><h2>Each part alone</h2><p class=note>The rate of one part is raised while all others stand still.</p>"
         f"{table(['rate', 'of the highest', 'part', 'why'], rows, numbers=2)}<div class=charts>{drawn}</div></section>"
@@ -157,7 +157,7 @@ def check_plot() -> None:
         raise MissingExtra("matplotlib", "plot")
 
 
-def write_lr_picture(name: str, found: RangeTest, path: Path) -> Path:
+def write_lr_picture(name: str, test: RangeTest, path: Path) -> Path:
     """Draw the curve into `path`, in the format of its ending, and return it.
 
     Raises:
@@ -169,13 +169,13 @@ def write_lr_picture(name: str, found: RangeTest, path: Path) -> Path:
 
     drawing = Figure(figsize=(8, 4.5), layout="constrained")
     axes = drawing.subplots()
-    rates = [each.learning_rate for each in found.curve]
-    axes.plot(rates, [each.loss for each in found.curve], color="0.7", linewidth=0.8, label="each update")
-    axes.plot(rates, [each.smoothed for each in found.curve], linewidth=1.8, label="smoothed")
-    for rule, each in found.suggestions.items():
+    rates = [each.learning_rate for each in test.curve]
+    axes.plot(rates, [each.loss for each in test.curve], color="0.7", linewidth=0.8, label="each update")
+    axes.plot(rates, [each.smoothed for each in test.curve], linewidth=1.8, label="smoothed")
+    for rule, each in test.suggestions.items():
         label = f"{rule} {_digits(each.learning_rate)}"
-        axes.plot(each.learning_rate, _height(found.curve, each), "o", label=label)
-    if (limits := _limits(found)) is not None:
+        axes.plot(each.learning_rate, _height(test.curve, each), "o", label=label)
+    if (limits := _limits(test)) is not None:
         axes.set_ylim(*limits)
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=f"{name}: learning-rate range test")
     axes.legend()

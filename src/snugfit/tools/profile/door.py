@@ -44,7 +44,7 @@ def profile_recipe(
     setup, task = recipe_setup(recipe)
     for message in task.messages:
         tell(message)
-    return _kept(setup, output_of(recipe), updates, memory, tensorboard, detail, tell)
+    return _profile_and_save(setup, output_of(recipe), updates, memory, tensorboard, detail, tell)
 
 
 @takes_settings
@@ -80,18 +80,18 @@ def profile(
     """
     output = Path(settings.pop("output", DEFAULTS["output"]))
     setup, detail = module_setup(model, data, **settings), Detail(shapes, stacks, sort)
-    return _kept(setup, output, steps, memory, tensorboard, detail, tell)
+    return _profile_and_save(setup, output, steps, memory, tensorboard, detail, tell)
 
 
-def _kept(
+def _profile_and_save(
     setup: Setup, output: Path, updates: int, memory: bool, tensorboard: bool, detail: Detail, tell: Tell
 ) -> Profile:
     detail.sorted_by(torch.device(setup.plan.device).type)  # refused before there is a folder
     folder = new_folder(output, setup.name, TOOL)
     with deterministic(setup.plan.deterministic):
-        found = profile_setup(
+        result = profile_setup(
             setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, detail=detail, tell=tell
         )
-    keep(folder, TOOL, setup.identity, found.verdict, found.as_dict())
-    write_profile_page(found, folder / NAME)
-    return found
+    keep(folder, TOOL, setup.identity, result.verdict, result.as_dict())
+    write_profile_page(result, folder / NAME)
+    return result

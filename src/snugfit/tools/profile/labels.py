@@ -62,11 +62,11 @@ class Clock:
         """Return what each phase took until now."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for (_, start), (name, end) in zip(self._marks, self._marks[1:], strict=False):
             if name:
-                found[name] = found.get(name, 0.0) + _passed(start, end)
-        return found
+                seconds[name] = seconds.get(name, 0.0) + _passed(start, end)
+        return seconds
 
     def _mark(self) -> None:
         """Note the moment, and the phase that ends or pauses here."""

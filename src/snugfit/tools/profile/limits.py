@@ -21,7 +21,7 @@ _GAIN = 1.02
 _BETWEEN = "between operators"
 _MOST_WORKERS = 16
 
-SAID = {
+VERDICTS = {
     "data": "Data limits: the step waits for its examples",
     "launch": "Launching limits: more time goes by between the operators, and in starting them, than in their work",
     "memory": "Memory bandwidth limits: most of the time goes into operators that move bytes and compute little",
@@ -106,17 +106,17 @@ Predict = Callable[[str], float | None]
 """The planner's gain from a change, by the name of a technique or "micro_batch"; None where it has none."""
 
 
-def limits(found: Measured) -> dict[str, float]:
+def limits(measured: Measured) -> dict[str, float]:
     """Return seconds of an update by what limits them; they add up to its seconds.
 
     An operator goes whole to what its work is limited by: its FLOPs or its bytes at the device's peak, or the launch of it where
     that takes longer than both.
     """
     seconds = dict.fromkeys(LIMITS, 0.0)
-    seconds["data"] = found.phases.get("data", 0.0)
-    for each in found.operators:
-        seconds[limit_of(each, found.launch)] += each.seconds
-    seconds["launch"] += max(0.0, found.seconds - sum(seconds.values()))
+    seconds["data"] = measured.phases.get("data", 0.0)
+    for each in measured.operators:
+        seconds[limit_of(each, measured.launch)] += each.seconds
+    seconds["launch"] += max(0.0, measured.seconds - sum(seconds.values()))
     return seconds
 
 
@@ -130,139 +130,141 @@ def limit_of(operator: Operator, launch: float) -> str:
     return max(bounds, key=bounds.__getitem__)
 
 
-def culprits(found: Measured) -> tuple[Culprit, ...]:
+def culprits(measured: Measured) -> tuple[Culprit, ...]:
     """Return where the time goes, the largest first; what is done now and then counts by its share of an update."""
 
     def culprit(name: str, seconds: float, limit: str, phase: str = "", module: str = "") -> Culprit:
         return Culprit(name, seconds, seconds / whole, limit, phase, module)
 
-    whole = found.seconds + sum(each.seconds / each.every for each in found.occasional.values())
-    data = found.phases.get("data", 0.0)
-    between = found.seconds - data - sum(each.seconds for each in found.operators)
+    whole = measured.seconds + sum(each.seconds / each.every for each in measured.occasional.values())
+    data = measured.phases.get("data", 0.0)
+    between = measured.seconds - data - sum(each.seconds for each in measured.operators)
     named = [culprit("data", data, "data", "data"), culprit(_BETWEEN, between, "launch")]
     named += [
-        culprit(each.name, each.seconds, limit_of(each, found.launch), each.phase, each.module)
-        for each in found.operators
+        culprit(each.name, each.seconds, limit_of(each, measured.launch), each.phase, each.module)
+        for each in measured.operators
     ]
-    named += [culprit(name, each.seconds / each.every, name, name) for name, each in found.occasional.items()]
+    named += [
+        culprit(name, each.seconds / each.every, name, name) for name, each in measured.occasional.items()
+    ]
     return tuple(
         sorted((each for each in named if each.seconds > 0), key=lambda each: -each.seconds)[:CULPRITS]
     )
 
 
-def verdict(found: Measured) -> tuple[str, str]:
+def verdict(measured: Measured) -> tuple[str, str]:
     """Return what limits, and that in words with its seconds."""
-    seconds = limits(found)
+    seconds = limits(measured)
     limit = max(LIMITS, key=seconds.__getitem__)
     rest = ", ".join(
-        f"{name} {share(seconds[name] / found.seconds)}"
+        f"{name} {share(seconds[name] / measured.seconds)}"
         for name in LIMITS
         if name != limit and seconds[name] > 0
     )
-    told = f"{SAID[limit]}: {brief_seconds(seconds[limit])} of {brief_seconds(found.seconds)}, {share(seconds[limit] / found.seconds)}"
-    return limit, f"{told} ({rest})." if rest else f"{told}."
+    sentence = f"{VERDICTS[limit]}: {brief_seconds(seconds[limit])} of {brief_seconds(measured.seconds)}, {share(seconds[limit] / measured.seconds)}"
+    return limit, f"{sentence} ({rest})." if rest else f"{sentence}."
 
 
-def advise(found: Measured, predict: Predict = lambda _: None) -> tuple[Advice, ...]:
+def advise(measured: Measured, predict: Predict = lambda _: None) -> tuple[Advice, ...]:
     """Return what to try, the largest gain first.
 
     Args:
         predict: is asked before anything is reckoned from what was measured.
     """
-    seconds = limits(found)
-    said = [
-        *_on_data(found, seconds),
-        *_on_launches(found, seconds, predict),
-        *_on_numbers(found, seconds, predict),
-        *_on_padding(found),
-        *_on_occasions(found),
+    seconds = limits(measured)
+    advice = [
+        *_on_data(measured, seconds),
+        *_on_launches(measured, seconds, predict),
+        *_on_numbers(measured, seconds, predict),
+        *_on_padding(measured),
+        *_on_occasions(measured),
     ]
-    return tuple(sorted((each for each in said if each.gain >= _GAIN), key=lambda each: -each.gain))
+    return tuple(sorted((each for each in advice if each.gain >= _GAIN), key=lambda each: -each.gain))
 
 
-def _on_data(found: Measured, seconds: Mapping[str, float]) -> Iterator[Advice]:
+def _on_data(measured: Measured, seconds: Mapping[str, float]) -> Iterator[Advice]:
     data = seconds["data"]
-    if data < _WORTH * found.seconds:
+    if data < _WORTH * measured.seconds:
         return
-    step = found.seconds - data
+    step = measured.seconds - data
     # each worker loads a window while the step takes one; as many as make the windows in time, of those that cores can run
-    wanted = math.ceil(data / max(step, 1e-9)) + found.num_workers
-    served = int(max(1, found.cores - 1) / max(found.busy, 1 / _MOST_WORKERS))
+    wanted = math.ceil(data / max(step, 1e-9)) + measured.num_workers
+    served = int(max(1, measured.cores - 1) / max(measured.busy, 1 / _MOST_WORKERS))
     workers = min(wanted, served, _MOST_WORKERS)
-    if workers <= found.num_workers:
+    if workers <= measured.num_workers:
         yield Advice(
             "Make examples cheaper to load: prepare them once and keep them, for the cores are all taken by workers.",
-            found.seconds / max(step, 1e-9),
+            measured.seconds / max(step, 1e-9),
             "arithmetic: if data took no time",
         )
         return
-    left = max(step, data * max(1, found.num_workers) / workers) if wanted > workers else step
+    left = max(step, data * max(1, measured.num_workers) / workers) if wanted > workers else step
     yield Advice(
         f"plan.num_workers={workers}: loads beside the training.",
-        found.seconds / max(left, 1e-9),
-        f"arithmetic: {share(data / found.seconds)} of an update is waiting for data",
+        measured.seconds / max(left, 1e-9),
+        f"arithmetic: {share(data / measured.seconds)} of an update is waiting for data",
     )
 
 
-def _on_launches(found: Measured, seconds: Mapping[str, float], predict: Predict) -> Iterator[Advice]:
+def _on_launches(measured: Measured, seconds: Mapping[str, float], predict: Predict) -> Iterator[Advice]:
     launch = seconds["launch"]
-    if launch < _WORTH * found.seconds:
+    if launch < _WORTH * measured.seconds:
         return
-    part = share(launch / found.seconds)
-    if found.micro_batches > 1:
+    part = share(launch / measured.seconds)
+    if measured.micro_batches > 1:
         known = predict("micro_batch")
-        left = found.seconds - launch * (1 - 1 / found.micro_batches)
+        left = measured.seconds - launch * (1 - 1 / measured.micro_batches)
         yield Advice(
-            f"A larger plan.micro_batch, up to the whole window in place of {found.micro_batches} parts, if it fits.",
-            known or found.seconds / left,
+            f"A larger plan.micro_batch, up to the whole window in place of {measured.micro_batches} parts, if it fits.",
+            known or measured.seconds / left,
             "the planner" if known else f"arithmetic: launches are {part} and would be as many fewer",
         )
     else:
         yield Advice(
             "Twice the train.global_batch, per example; it changes what is learned.",
-            2 * found.seconds / (2 * found.seconds - launch),
+            2 * measured.seconds / (2 * measured.seconds - launch),
             f"arithmetic: launches are {part} and would be half as many for each example",
         )
-    if "compile" not in found.techniques:
+    if "compile" not in measured.techniques:
         yield Advice(
             "The technique compile: fewer and larger operators.",
-            found.seconds / max(found.seconds - launch, 1e-9),
+            measured.seconds / max(measured.seconds - launch, 1e-9),
             f"arithmetic: at most, if all launches ({part}) went",
         )
 
 
-def _on_numbers(found: Measured, seconds: Mapping[str, float], predict: Predict) -> Iterator[Advice]:
+def _on_numbers(measured: Measured, seconds: Mapping[str, float], predict: Predict) -> Iterator[Advice]:
     compute, memory = seconds["compute"], seconds["memory"]
-    if found.techniques & {"bf16", "fp16", "pure_bf16", "fp8", "int8"}:
+    if measured.techniques & {"bf16", "fp16", "pure_bf16", "fp8", "int8"}:
         return
-    if compute + memory < _WORTH * found.seconds:
+    if compute + memory < _WORTH * measured.seconds:
         return
     known = predict("bf16")
-    left = found.seconds - memory / 2 - compute * (1 - 1 / found.faster)
+    left = measured.seconds - memory / 2 - compute * (1 - 1 / measured.faster)
     yield Advice(
         "plan.numerics=bf16: half the bytes, and faster products where the device has them; it changes the rounding.",
-        known or (found.seconds / max(left, 1e-9) if found.faster > 1 else 1.0),
+        known or (measured.seconds / max(left, 1e-9) if measured.faster > 1 else 1.0),
         "the planner"
         if known
-        else f"arithmetic: memory {share(memory / found.seconds)} halved, products {found.faster:.3g} times as fast",
+        else f"arithmetic: memory {share(memory / measured.seconds)} halved, products {measured.faster:.3g} times as fast",
     )
 
 
-def _on_padding(found: Measured) -> Iterator[Advice]:
-    passes = sum(found.phases.get(name, 0.0) for name in ("forward", "loss", "backward"))
-    if found.padding < _WORTH or found.techniques & {"packing", "length_grouping"}:
+def _on_padding(measured: Measured) -> Iterator[Advice]:
+    passes = sum(measured.phases.get(name, 0.0) for name in ("forward", "loss", "backward"))
+    if measured.padding < _WORTH or measured.techniques & {"packing", "length_grouping"}:
         return
     yield Advice(
         "The technique length_grouping, or packing: micro-batches of texts of one length.",
-        found.seconds / (found.seconds - found.padding * passes),
-        f"arithmetic: {share(found.padding)} of the tokens are padding",
+        measured.seconds / (measured.seconds - measured.padding * passes),
+        f"arithmetic: {share(measured.padding)} of the tokens are padding",
     )
 
 
-def _on_occasions(found: Measured) -> Iterator[Advice]:
+def _on_occasions(measured: Measured) -> Iterator[Advice]:
     settings = {"evaluation": "evaluate.every", "save": "checkpoint.every"}
-    whole = found.seconds + sum(each.seconds / each.every for each in found.occasional.values())
-    for name, each in found.occasional.items():
+    whole = measured.seconds + sum(each.seconds / each.every for each in measured.occasional.values())
+    for name, each in measured.occasional.items():
         spent = each.seconds / each.every
         if spent >= _WORTH * whole:
             yield Advice(

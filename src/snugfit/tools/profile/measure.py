@@ -129,7 +129,7 @@ class _Profiling:
             evaluation = self._evaluation(Clock(step.device))
             self.tell(f"profiling {self.updates} updates")
             table, events = self._profiled(windows, profiled, memory, tensorboard)
-        beside = {**evaluation, "save": self._saving(profiled)}
+        occasional = {**evaluation, "save": self._saving(profiled)}
         self.tell("counting")
         work = self._work(window)
         uses = self._memory() if memory else ()
@@ -138,10 +138,10 @@ class _Profiling:
         scale = {name: phases.get(name, 0.0) / taken for name, taken in slow.items() if taken > 0}
         on_cpu = step.device.type == "cpu"
         operators = operators_of(events, self.updates, work, scale if on_cpu else {}, on_cpu)
-        measured = self._measured(phases, operators, beside, asked)
+        measured = self._measured(phases, operators, occasional, asked)
         predicted = Predicted(self.setup, self.device, self.micro_batch)
         self.tell("asking the planner")
-        limit, said = verdict(measured)
+        limit, sentence = verdict(measured)
         rows = sum(rows for rows, _ in self.seen) / self.updates
         return Profile(
             name=self.setup.name,
@@ -152,10 +152,10 @@ class _Profiling:
             seconds_per_update=measured.seconds,
             examples_per_second=rows / measured.seconds,
             phases=phases,
-            occasional=beside,
+            occasional=occasional,
             limits=limits(measured),
             limit=limit,
-            verdict=said,
+            verdict=sentence,
             culprits=culprits(measured),
             advice=advise(measured, predicted.gain),
             operators=tuple(operators),
@@ -270,8 +270,8 @@ class _Profiling:
         return work_of(record_update(step, window).trace, self.device, tf32)
 
     def _uncompiled(self, window: Batch) -> Step:
-        kept = [each for each in self.setup.techniques if each.card.name != "compile"]
-        step = self.setup.step(techniques=kept)
+        techniques = [each for each in self.setup.techniques if each.card.name != "compile"]
+        step = self.setup.step(techniques=techniques)
         step.micro_batch = self.step.micro_batch
         step(window)
         return step
@@ -308,7 +308,7 @@ class _Profiling:
         self,
         phases: Mapping[str, float],
         operators: list[Operator],
-        beside: Mapping[str, Occasional],
+        occasional: Mapping[str, Occasional],
         asked: Setup,
     ) -> Measured:
         flops = self.device.flops
@@ -317,7 +317,7 @@ class _Profiling:
             phases=phases,
             operators=tuple(each for each in operators if each.phase != "data"),
             launch=_launch(self.device),
-            occasional={name: each for name, each in beside.items() if each.every <= asked.windows},
+            occasional={name: each for name, each in occasional.items() if each.every <= asked.windows},
             micro_batches=len(cut(self.seen[-1][0], self.step.micro_batch, 1, self.step.has_batch_norm)),
             num_workers=self.setup.plan.num_workers,
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -14,7 +14,7 @@ from snugfit.planner.cost.roofline import number_type, traffic_seconds
 from snugfit.planner.devices.device import Device
 from snugfit.tools.profile.labels import MODULE, PHASE
 
-_BESIDE = (Phase.SETUP, Phase.PRIME, Phase.EVALUATION, Phase.SAVE)
+_OUTSIDE_UPDATE = (Phase.SETUP, Phase.PRIME, Phase.EVALUATION, Phase.SAVE)
 _NOT_OPERATORS = ("autograd::", "torch::", PHASE, MODULE)
 _ENGINE = "autograd::engine::"
 _FRAME = re.compile(r"[^<].*\(\d+\): ")
@@ -67,22 +67,22 @@ class Operator:
 
 def work_of(trace: Trace, device: Device, tf32: bool = False) -> dict[str, Work]:
     """Return what the operators of a recorded update have to do, by their bare names, and "" for all of them."""
-    found: dict[str, Work] = {}
+    work: dict[str, Work] = {}
     for op in trace.ops:
-        if op.place.phase in _BESIDE:
+        if op.place.phase in _OUTSIDE_UPDATE:
             continue
         peak = device.flops.get(number_type(op.dtype, tf32), device.flops["float32"])
         traffic = traffic_seconds(op.name, op.read, op.written, device) if op.read + op.written else 0.0
         for name in (operator(op.name), ""):
-            sum_ = found.get(name, Work())
-            found[name] = Work(
+            sum_ = work.get(name, Work())
+            work[name] = Work(
                 sum_.calls + 1,
                 sum_.flops + op.flops,
                 sum_.moved_bytes + op.read + op.written,
                 sum_.compute_seconds + op.flops / peak,
                 sum_.memory_seconds + traffic,
             )
-    return found
+    return work
 
 
 def operators_of(
@@ -109,7 +109,7 @@ def operators_of(
         within[event.name][_counted_as(event, work)] += taken
         shapes[event.name][_shapes(event)] += taken
         lines[event.name][_line(event)] += taken
-    found = []
+    operators = []
     for name, count in calls.items():
         parts = {key[1:]: taken for key, taken in seconds.items() if key[0] == name}
         whole, phases, modules = sum(parts.values()), Counter[str](), Counter[str]()
@@ -120,10 +120,10 @@ def operators_of(
         share = most / whole if whole > 0 else 0.0
         counted, shape, line = (each[name].most_common(1)[0][0] for each in (within, shapes, lines))
         own = work[counted] if counted else Work()
-        found.append(
+        operators.append(
             Operator(name, whole, count / updates, phase, module, share, own, host[name], shape, line)
         )
-    return sorted(found, key=lambda each: -each.seconds)
+    return sorted(operators, key=lambda each: -each.seconds)
 
 
 def _by_name() -> defaultdict[str, Counter[str]]:
@@ -176,8 +176,8 @@ def _placed(events: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
 
 def _phase(open_: list[Any]) -> str:
     names = [event.name.removeprefix(PHASE) for event in open_]
-    beside = next((name for name in names if name in ("evaluation", "save")), None)
-    return beside or (names[-1] if names else "")
+    occasion = next((name for name in names if name in ("evaluation", "save")), None)
+    return occasion or (names[-1] if names else "")
 
 
 def _is_operator(event: Any) -> bool:

@@ -25,7 +25,7 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.placement.recompute import Recompute
 from snugfit.tools.certify.door import certify
-from snugfit.tools.preserved_step import kept
+from snugfit.tools.preserved_step import preserved
 from tests.unit.run.training import ordinary
 from tests.unit.run.training.architectures import ARCHITECTURES
 from tests.unit.run.training.ordinary import Case
@@ -206,7 +206,7 @@ def test_what_a_tool_tries_leaves_no_trace(name: str) -> None:
     case = CASES[name]
     step = step_of(case)
     before = copy.deepcopy(step.state_dict())
-    with kept(step):
+    with preserved(step):
         step(window_of(case, case.rows()[:4]))
     after = step.state_dict()
     assert repr(after) == repr(before)

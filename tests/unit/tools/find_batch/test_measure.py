@@ -16,7 +16,7 @@ from snugfit.errors import OutOfMemory, SettingError
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tools.find_batch import measure as tool
 from snugfit.tools.find_batch.measure import find_batch, standing_bytes
-from snugfit.tools.find_batch.result import FITS, PREDICTED, REFUSED, FoundBatch
+from snugfit.tools.find_batch.result import FITS, OUT_OF_MEMORY, PREDICTED, FoundBatch
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, saved
 
@@ -77,7 +77,7 @@ def test_a_size_that_the_device_refuses_is_said_and_the_others_go_on() -> None:
         1: FITS,
         2: FITS,
         3: FITS,
-        **dict.fromkeys((4, 6, 8, 12), REFUSED),
+        **dict.fromkeys((4, 6, 8, 12), OUT_OF_MEMORY),
     }
     assert found.largest == 3 and all(row.examples_per_second is None for row in found.rows[3:])
 
@@ -112,7 +112,7 @@ def test_an_update_that_is_refused_rules_a_size_out_and_is_undone() -> None:
 
     step.optimizer.register_step_pre_hook(refuse)
     found = find_batch(step, window(), updates=1)
-    assert [row.verdict for row in found.rows] == [FITS, FITS, FITS, REFUSED, REFUSED]
+    assert [row.verdict for row in found.rows] == [FITS, FITS, FITS, OUT_OF_MEMORY, OUT_OF_MEMORY]
     assert found.largest == 4 and not found.rows[-1].seconds
     assert not differences(before, saved(step))
 

@@ -49,7 +49,7 @@ def test_the_curve_is_that_of_a_loop_written_by_hand() -> None:
     assert [reading.learning_rate for reading in found.curve] == pytest.approx(rates)
     assert [reading.loss for reading in found.curve] == pytest.approx(losses, rel=1e-5)
     assert [reading.smoothed for reading in found.curve] == pytest.approx(averages(losses, 0.8), rel=1e-5)
-    assert found.stopped == "the end of the range" and found.refused == 0
+    assert found.stopped == "the end of the range" and found.num_skipped == 0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,9 @@ def test_where_no_update_is_applied_no_rate_is_said() -> None:
             return sf.Seams(accept=lambda loss: "never")
 
     found = find_lr(classifier(Never()), windows(20), updates=20)
-    assert found.refused == 20 and found.learning_rate is None and "no update was applied" in found.verdict
+    assert (
+        found.num_skipped == 20 and found.learning_rate is None and "no update was applied" in found.verdict
+    )
 
 
 def test_a_good_rate_learns_and_a_range_that_ends_too_soon_is_said_so() -> None:
