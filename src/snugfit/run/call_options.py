@@ -27,6 +27,7 @@ class RunOptions:
 
     Args:
         plan: search for a plan before the run begins; `replan` searches even where a plan is in the cache.
+        plans: a folder of plans of recipes that name code, for several runs of one process.
         search_line: shows, while it lasts, how far the search is.
         tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
         sides: rows of Python data to train on and to validate on.
@@ -46,6 +47,7 @@ class RunOptions:
     stop: Callable[[], str | None] = lambda: None
     into: Path | None = None
     replan: bool = False
+    plans: Path | None = None
     accept_changes: tuple[str, ...] = ()
     search_line: Callable[[], AbstractContextManager[Watch]] = no_line
     started: float = field(default_factory=time.monotonic)

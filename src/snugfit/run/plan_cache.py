@@ -1,8 +1,8 @@
 """Plans of recipes, kept in the user's cache: what was planned once is not searched for again.
 
-A plan is kept by all that it depends on: the recipe without what no plan looks at (the learning rate, the seed, names, tracking), the files
-of its data and its model, the machine that was asked for, and versions. Plans of recipes that name code are not kept, as the code may
-have changed.
+A plan is kept by all that it depends on: the recipe without what no plan looks at (rates and other numbers of learning, the seed, names,
+tracking), the files of its data and its model, the machine that was asked for, and versions. Plans of recipes that name code are not kept
+there, as the code may have changed; a process that plans several of them may keep them in a folder of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,13 @@ _UNSEEN = (
 PLANNED = "planned"
 """What of the run's plan is told with its name."""
 
-_RATE = "learning_rate"
+_RATES = ("learning_rate", "adamw_learning_rate")
+_NUMBERS = (
+    *("weight_decay", "momentum", "betas", "adamw_betas", "epsilon", "adamw_epsilon"),
+    *("decay", "max_norm", "max_value", "warmup"),
+)
+"""Numbers of learning, of which a plan looks at 0 and 1 alone: with these an operation or a state may be left out."""
+
 _ALIKE = 1.25
 """Times as much free memory as when it was made that a plan is taken for the best in."""
 
@@ -138,9 +144,13 @@ class Place:
         )
 
 
-def place_of(recipe: Recipe, target: Target) -> Place | None:
-    """Return where the plan of a recipe for a target is kept; None where none is: of a recipe that names code, and of measured plans."""
-    if recipe.code or target.probe:
+def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place | None:
+    """Return where the plan of a recipe for a target is kept; None where none is.
+
+    Measured plans are not kept; those of recipes that name code are kept in `own`, a folder that ends with this process and its code.
+    """
+    home = own if recipe.code else cache_folder() / "plans"
+    if home is None or target.probe:
         return None
     here = find_device(recipe.plan.device)
     parts = {
@@ -156,22 +166,27 @@ def place_of(recipe: Recipe, target: Target) -> Place | None:
     }
     text = json.dumps(parts, sort_keys=True, default=str)
     name = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return Place(cache_folder() / "plans" / f"{name}.json", recipe, target)
+    return Place(home / f"{name}.json", recipe, target)
 
 
 def _seen(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that a plan depends on."""
-    tree = _without_rates(recipe.as_dict())
+    tree = _looked_at(recipe.as_dict())
     for *section, key in _UNSEEN:
         inside = tree[section[0]] if section else tree
         inside.pop(key, None)
     return dict(tree)
 
 
-def _without_rates(value: Any) -> Any:
+def _looked_at(value: Any, key: str = "") -> Any:
+    """Return what a plan sees of the value of a setting: no rates, and numbers of learning by what they leave out."""
     if isinstance(value, Mapping):
-        return {key: _without_rates(each) for key, each in value.items() if key != _RATE}
-    return [_without_rates(each) for each in value] if isinstance(value, list) else value
+        return {key: _looked_at(each, key) for key, each in value.items() if key not in _RATES}
+    if isinstance(value, list):
+        return [_looked_at(each, key) for each in value]
+    return (
+        "a number" if key in _NUMBERS and isinstance(value, (int, float)) and value not in (0, 1) else value
+    )
 
 
 def _files(recipe: Recipe) -> Iterator[Path]:

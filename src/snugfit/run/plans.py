@@ -24,6 +24,8 @@ from snugfit.tasks import find
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from snugfit.planner.export import Exported
     from snugfit.planner.worker import Worker
     from snugfit.recipe import Recipe
@@ -41,6 +43,7 @@ def plan_recipe(
     *,
     anew: bool = False,
     made: tuple[Job, Plan] | None = None,
+    own: Path | None = None,
 ) -> Answer:
     """Return the plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
 
@@ -50,6 +53,7 @@ def plan_recipe(
         anew: whether to plan even so.
         worker: the planner's process, where it was started before; watch: what one that is started now tells how far the search is.
         made: the recipe's job and plan, where they were made and checked before.
+        own: a folder of this process for plans of recipes that name code.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
@@ -60,7 +64,7 @@ def plan_recipe(
         validated, here = recipe.data.validation is not None, target is None or target.device is None
         check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated, here=here)
     within = _within_budget(recipe, target or Target())
-    place = place_of(recipe, within)
+    place = place_of(recipe, within, own)
     if place is not None and not anew:
         cached, problem = place.read()
         if cached is not None:
@@ -153,7 +157,9 @@ def planned(
     try:
         with options.search_line() as watch:
             target = Target(devices=recipe.plan.devices, fewer=False)
-            answer = plan_recipe(recipe, target, watch=watch, anew=options.replan, made=made)
+            answer = plan_recipe(
+                recipe, target, watch=watch, anew=options.replan, made=made, own=options.plans
+            )
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:

@@ -124,13 +124,17 @@ def test_a_plan_that_puts_adapters_in_is_taken_with_the_rate_that_they_get_by_th
 
 SAME = (
     "optimizer={adamw: {learning_rate: 0.001}}",
+    "optimizer={adamw: {weight_decay: 0.5, betas: [0.8, 0.98]}}",
+    "schedule={linear: {warmup: 0.3}}",
     "train.seed=7",
     "name=other",
     "track.experiment=other",
     "output=elsewhere",
 )
 OTHER = (
-    "optimizer={adamw: {weight_decay: 0.5}}",
+    "optimizer={adamw: {weight_decay: 0.0}}",
+    "optimizer={adamw: {betas: [0.0, 0.999]}}",
+    "optimizer={adamw_8bit: {}}",
     "train.global_batch=16",
     "data.max_length=64",
     "techniques=[recompute]",
@@ -212,6 +216,15 @@ def test_what_does_not_fit_or_was_stopped_early_is_not_kept(
 def test_plans_of_recipes_that_name_code_and_measured_ones_are_not_kept(tmp_path: Path) -> None:
     assert place_of(recipe(tmp_path), replace(GPU, probe=True)) is None
     assert place_of(recipe(tmp_path, "loss=my.losses:focal"), GPU) is None
+
+
+def test_a_process_may_keep_plans_of_recipes_that_name_code_in_a_folder_of_its_own(
+    tmp_path: Path, cache: Path, planned: list[Answer]
+) -> None:
+    for rate in (1e-3, 2e-3, 3e-3):
+        changes = ("loss=my.losses:focal", f"optimizer={{adamw: {{learning_rate: {rate}}}}}")
+        plan_recipe(recipe(tmp_path, *changes), GPU, own=tmp_path / "own")
+    assert len(planned) == 8 and len(list((tmp_path / "own").iterdir())) == 1 and not cache.exists()
 
 
 @pytest.mark.parametrize(("free", "again"), [(1.0, True), (1.2, True), (1.5, False), (0.01, False)])

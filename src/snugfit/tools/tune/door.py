@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError, TrainingFailed
@@ -133,10 +134,10 @@ class _Searching(ManyRuns[Trial, Tuned]):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        seed = self.recipe.train.seed
-        with closing(
-            Study(self.folder.path, self.space, seed=seed, higher=self.higher, pruner=self.pruner)
-        ) as self.study:
+        seed, higher = self.recipe.train.seed, self.higher
+        study = Study(self.folder.path, self.space, seed=seed, higher=higher, pruner=self.pruner)
+        with closing(study) as self.study, TemporaryDirectory(prefix="snugfit-plans-") as plans:
+            self.options = replace(self.options, plans=Path(plans))
             yield
 
     def run(self, *, new: bool) -> Tuned:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 import snugfit as sf
 from snugfit.cli import main
+from snugfit.core.entry import as_entry
 from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFailed
+from snugfit.planner.answers.answer import Answer, Choice
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.report.tool_sections import found_by_tools
-from snugfit.run import from_recipe
+from snugfit.run import from_recipe, planning
 from snugfit.run.call_options import RunOptions
 from snugfit.step.step import Step
 from snugfit.tools.tune import door
@@ -26,6 +29,7 @@ from snugfit.tools.tune.result import Tuned
 from snugfit.tools.tune.study import Study
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
+from tests.unit.report.fake_plan import qlora_on_a_4090
 
 # One weight w from 0 towards 3 on (w - 3)^2, whose slope is 2 (w - 3): an update at the rate r leaves 9 (1 - 2 r)^2,
 # and the rate 0.5 leaves nothing.
@@ -108,6 +112,28 @@ def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path
         ).as_dict()
     )
     assert from_recipe.train_recipe(best).best["metrics"]["loss"] == found.best.value  # type: ignore[index]
+
+
+def test_trials_that_differ_in_numbers_of_learning_alone_are_planned_once(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    planned: list[float] = []
+
+    def plan(recipe: Recipe, *asked: Any) -> Answer:
+        planned.append(recipe.optimizer.momentum)  # type: ignore[attr-defined]
+        own = tuple(as_entry(each) for each in recipe.all_techniques())
+        return replace(qlora_on_a_4090(), choice=Choice(2, "fp32", own), alternatives=())
+
+    monkeypatch.setattr(planning, "plan_recipe", plan)
+    search = {RATE: [0.1, 0.2, 0.3], "optimizer.sgd.momentum": [0.0, 0.5, 0.9]}
+    found = tune(parabola(project, tmp_path), search, trials=9, options=RunOptions(plan=True))
+    assert len({tuple(each.parameters.values()) for each in found.trials}) == 9
+    assert sorted(map(bool, planned)) == [False, True], "once without momentum's state and once with it"
+    for each in found.trials:
+        ran = load_recipe(Path(str(each.run_dir)) / "recipe.yaml", allow_code=True)
+        assert ran.plan.micro_batch == 2
+        assert as_entry(ran.optimizer)["sgd"]["learning_rate"] == each.parameters[RATE]
+        assert ran.optimizer.momentum == each.parameters["optimizer.sgd.momentum"]  # type: ignore[attr-defined]
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
