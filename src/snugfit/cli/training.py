@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -158,7 +159,7 @@ def _save_recipe(name: str, text: str) -> str:
 
 
 def resume_run(
-    run: Path,
+    run: Path | None,
     options: RunOptions,
     max_restarts: int,
     changes: Sequence[str],
@@ -167,10 +168,14 @@ def resume_run(
     *,
     allow_code: bool = False,
 ) -> int:
-    """Go on with a run; returns the exit code."""
+    """Go on with a run, the newest that can where none is named; returns the exit code."""
     from snugfit.display import TerminalDisplay
     from snugfit.run import from_recipe
 
+    if run is None:
+        run = from_recipe.newest_run()
+        if not quiet:
+            print(f"resume    {os.path.relpath(run)}", file=sys.stderr)
     recipe = from_recipe.recipe_of(run, changes, allow_code=allow_code)
     say_code(recipe, run, quiet)
     if must_start(recipe.plan.devices):

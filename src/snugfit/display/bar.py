@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 from snugfit.display.activity import SILENCE_SECONDS, Activity
-from snugfit.display.event_lines import progress_parts
+from snugfit.display.event_lines import progress_parts, table_row
 from snugfit.display.run_state import Standing
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Screen(Protocol):
     interval: float
 
     def say(self, text: str, style: str = "") -> None: ...
+
+    def row(self, cells: Sequence[str], heads: Sequence[str], mark: str = "", style: str = "") -> None: ...
 
     def wait(self, text: str) -> None: ...
 
@@ -41,7 +44,18 @@ def make_screen(stream: TextIO | None) -> Screen:
     return PlainScreen(stream or sys.stderr)
 
 
-class PlainScreen:
+class _Lines:
+    """What screens have in common whose tables are lines of text."""
+
+    def say(self, text: str, style: str = "") -> None:
+        raise NotImplementedError
+
+    def row(self, cells: Sequence[str], heads: Sequence[str], mark: str = "", style: str = "") -> None:
+        """Say one row of a table, in columns as wide as their heads, and a `mark` behind it."""
+        self.say(f"{table_row(cells, heads)}{mark}".rstrip(), style)
+
+
+class PlainScreen(_Lines):
     """Lines only, for logs; one at least every few seconds."""
 
     interval = SILENCE_SECONDS
@@ -67,7 +81,7 @@ class PlainScreen:
         self._activity.close()
 
 
-class LiveScreen:
+class LiveScreen(_Lines):
     """A line at the bottom of the terminal, drawn only when asked: no thread runs beside the training."""
 
     interval = 0.1
@@ -103,11 +117,11 @@ class LiveScreen:
         self._draw()
 
     def during(self, text: str) -> None:
-        """Draw a line that stands there until the first update."""
+        """Draw a line that stands there until the next update."""
         self.wait(f"{text} …")
 
     def progress(self, standing: Standing) -> None:
-        self._standing = standing
+        self._standing, self._waiting = standing, ""
         self._draw()
 
     def close(self) -> None:
@@ -126,18 +140,24 @@ class LiveScreen:
         if self._standing is None:
             return Text(self._waiting, "dim", no_wrap=True, overflow="crop")
         # room for the ^C that a terminal writes behind the bar
-        return bar_line(self._standing, self._console.width - 3, self._console.encoding.startswith("utf"))
+        return bar_line(
+            self._standing, self._console.width - 3, self._console.encoding.startswith("utf"), self._waiting
+        )
 
 
 def _raise_again() -> NoReturn:
     raise  # what the handler that calls this has caught
 
 
-def bar_line(standing: Standing, width: int, unicode: bool = True) -> Text:
-    """Bar and figures on one line of at most `width` columns; what does not fit is left out by its rank."""
+def bar_line(standing: Standing, width: int, unicode: bool = True, doing: str = "") -> Text:
+    """Bar and figures on one line of at most `width` columns; what does not fit is left out by its rank.
+
+    Args:
+        doing: in place of the figures, while no update is made.
+    """
     from rich.text import Text
 
-    parts = progress_parts(standing)
+    parts = [(0, doing)] if doing else progress_parts(standing)
     least = _BAR_LEAST if standing.total else 0
     while len(parts) > 1 and sum(len(text) + len(_GAP) for _, text in parts) + least > width:
         parts.remove(max(parts))

@@ -115,8 +115,8 @@ def table_row(values: Sequence[str], names: Sequence[str]) -> str:
     return "  ".join(f"{value:>{max(8, len(name))}}" for value, name in zip(values, names, strict=True))
 
 
-def evaluation_line(event: Mapping[str, Any], train_loss: float) -> str:
-    """Return one evaluation, in the columns of `evaluation_names`."""
+def evaluation_cells(event: Mapping[str, Any], train_loss: float) -> tuple[list[str], str]:
+    """Return one evaluation, in the columns of `evaluation_names`, and the mark behind it."""
     metrics = event["metrics"]
     values = [
         f"{event['epoch']:.2f}",
@@ -126,7 +126,7 @@ def evaluation_line(event: Mapping[str, Any], train_loss: float) -> str:
     ]
     values += [number(value) for name, value in metrics.items() if name != "loss"]
     weights = "" if event.get("weights", "raw") == "raw" else f"  {event['weights']}"
-    return f"{table_row(values, evaluation_names(metrics))}{'  best' if event['best'] else '      '}{weights}".rstrip()
+    return values, f"{'  best' if event['best'] else '      '}{weights}"
 
 
 def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
@@ -165,7 +165,9 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
     if os.path.exists(os.path.join(folder, "report.html")):
         lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")
     if end.get("resumable"):
-        return [*lines, f"{'next':<10}snugfit resume {folder}"]
+        of_recipe = (run.get("recipe") or {}).get("task") is not None
+        again = f"snugfit resume {folder}" if of_recipe else f'sf.train(…, resume="{folder}")'
+        return [*lines, f"{'next':<10}{again}"]
     if end["status"] == "finished" and (run.get("recipe") or {}).get("task") in predictable():
         lines.append(f"{'next':<10}snugfit predict {registered or folder} NEW.csv -o predictions.csv")
     return lines

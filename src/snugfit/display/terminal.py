@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Self, TextIO
 from snugfit.display.bar import Screen, make_screen
 from snugfit.display.event_lines import (
     end_lines,
-    evaluation_line,
+    evaluation_cells,
     evaluation_names,
     header_lines,
     next_lines,
-    table_row,
 )
 from snugfit.display.run_state import Standing
 from snugfit.planner.answers.plan_words import compare_line
@@ -44,10 +43,13 @@ class TerminalDisplay:
         quiet: show nothing at all.
         stream: stderr by default. If it is not a terminal it gets plain lines, one every few seconds and at each
             evaluation.
+        screen: in place of what fits the stream.
     """
 
-    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._screen: Screen | None = None if quiet else make_screen(stream)
+    def __init__(
+        self, *, quiet: bool = False, stream: TextIO | None = None, screen: Screen | None = None
+    ) -> None:
+        self._screen: Screen | None = None if quiet else screen or make_screen(stream)
         self._standing = Standing()
         self._next_draw = 0.0
         self._early: list[Event] = []
@@ -130,8 +132,12 @@ class TerminalDisplay:
         names = evaluation_names(event["metrics"])
         if names != self._columns:
             self._columns = names
-            screen.say(table_row(names, names), "dim")
-        screen.say(evaluation_line(event, self._standing.loss), "green" if event["best"] else "")
+            screen.row(names, names, style="dim")
+        cells, mark = evaluation_cells(event, self._standing.loss)
+        screen.row(cells, names, mark, "green" if event["best"] else "")
+
+    def _doing(self, screen: Screen, event: Event) -> None:
+        screen.during(event["text"])
 
     def _note(self, screen: Screen, event: Event) -> None:
         screen.say(event["text"])
@@ -187,6 +193,7 @@ class TerminalDisplay:
         "run": _run,
         "resume": _resume,
         "evaluation": _evaluation,
+        "doing": _doing,
         "note": _note,
         "warning": _warning,
         "replan": _replan,

@@ -65,11 +65,14 @@ def _check_starts_again(folder: RunFolder) -> None:
         )
 
 
+DOING = "doing"
+"""What a run does from now on, for whoever watches: shown, and not kept."""
+
 AGAIN = "no checkpoint was saved before this run ended: it starts again from its beginning."
 
 
 class Events:
-    """The one outlet of a run: each event goes to the spool, then to the screen."""
+    """The one outlet of a run: each event goes to the spool, then to the screen; what is done now to the screen alone."""
 
     def __init__(self, folder: RunFolder, display: Display | None) -> None:
         self._spool = Spool(folder.events)
@@ -78,6 +81,9 @@ class Events:
         self.begun = False
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
+        if kind == DOING:
+            self._show({"event": kind, **fields})
+            return
         self.begun = self.begun or kind in _BEGINNING
         self._show(self._spool.append(kind, **fields))
         failed = self._spool.problem is not None

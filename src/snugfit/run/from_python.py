@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
@@ -22,6 +23,8 @@ from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.description import python_inputs
+from snugfit.run.events import Display
+from snugfit.run.newest import LAST, newest_resumable
 from snugfit.run.run import RunSpec, Tracking, execute
 from snugfit.run.train_settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
@@ -73,8 +76,10 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         cut_padding: whether micro-batches may be as wide as their longest text, where the model computes the same without padding.
         deterministic: whether to take operators whose results depend on their inputs alone; an operator that has no such form is an error.
         resume: the folder of a run of the same model, data, code and settings, to go on from its newest checkpoint; a run that was killed
-            before its first one starts again there.
+            before its first one starts again there. "last" takes the newest run of this `output` and `name` that can go on.
         accept_changes: what may differ from the run that is resumed, by the names that its refusal says, such as "data" or "loss".
+        display: "auto" shows the run in the terminal, in a log as plain lines, or in a notebook's output; a function sees each event;
+            None shows nothing.
         track: send the run to MLflow, by default in a database beside the runs.
 
     Returns:
@@ -84,9 +89,34 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         TrainingFailed: the run failed on its own account.
     """
     given = with_defaults(settings)
-    folder = None if given["resume"] is None else RunFolder.open(Path(given["resume"]))
-    spec = module_spec(model, data, given, folder)
-    return execute(replace(spec, tracking=_tracking(given, folder)))
+    folder = _resumed(given)
+    with _displayed(given["display"]) as display:
+        spec = module_spec(model, data, given, folder)
+        return execute(replace(spec, display=display, tracking=_tracking(given, folder)))
+
+
+def _displayed(wish: Display | Literal["auto"] | None) -> AbstractContextManager[Display | None]:
+    """Return the display that is asked for, of the process that speaks for the run."""
+    if wish != "auto":
+        return nullcontext(wish)
+    if not this_world().leads:
+        return nullcontext(None)
+    from snugfit.display import display_here
+
+    return display_here()
+
+
+def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
+    """Return the folder of the run that goes on, if one is to.
+
+    Raises:
+        RunFolderError: there is none.
+    """
+    if given["resume"] is None:
+        return None
+    if given["resume"] == LAST:
+        return newest_resumable(Path(given["output"]), given["name"])
+    return RunFolder.open(Path(given["resume"]))
 
 
 def module_spec(
@@ -167,7 +197,6 @@ def module_spec(
         folder=folder,
         resume=folder is not None,
         accept_changes=(accepted,) if isinstance(accepted, str) else tuple(accepted),
-        display=given["display"],
         stop=StopRequest(given["stop_after_seconds"]),
     )
 

@@ -19,6 +19,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
+from snugfit.run.newest import newest_resumable
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
@@ -77,6 +78,15 @@ def resume_run(
     """
     recipe = recipe_of(run, changes, allow_code=allow_code)
     return _run_recipe(recipe, options or RunOptions(), display, RunFolder.open(Path(run)))
+
+
+def newest_run(output: str | Path = "runs") -> Path:
+    """Return the folder of the newest run of a recipe that was stopped or killed and can go on.
+
+    Raises:
+        RunFolderError: there is none.
+    """
+    return newest_resumable(Path(output), suits=lambda folder: (folder.path / RECIPE).exists()).path
 
 
 def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool = False) -> Recipe:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 from snugfit.core.job import Execution, keywords
 from snugfit.core.settings import check_type, shown
@@ -69,7 +69,7 @@ class TrainSettings(TypedDict, total=False):
     stop_after_seconds: float | None
     track: bool
     track_uri: str | None
-    display: Display | None
+    display: Display | Literal["auto"] | None
 
 
 _OWN = TrainSettings(
@@ -91,7 +91,7 @@ _OWN = TrainSettings(
     stop_after_seconds=None,
     track=True,
     track_uri=None,
-    display=None,
+    display="auto",
 )
 _JOB = {name: section.settings()[own].default for name, (section, own) in keywords().items()}
 _PLAN = {name: each.default for name, each in Execution.settings().items()}
@@ -110,6 +110,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
     "strategy": (str, "the name of a strategy"),
     "collate": (Callable[..., Any] | None, "a function or None"),
+    "display": (Callable[..., Any] | Literal["auto"] | None, '"auto", a function or None'),
     "forward": (Callable[..., Any] | None, "a function or None"),
 }
 """Types of keywords that no section of a job or a plan declares, and those in words."""

@@ -19,6 +19,7 @@ from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
+from snugfit.run.events import DOING
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
@@ -132,8 +133,10 @@ class Training:
         progress, seams, start = self.step.progress, self.step.seams, time.monotonic()
         self._settle(stop)
         if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
+            self.emit(DOING, text="saving the model")
             save_best(self, {})
             return
+        self.emit(DOING, text=f"evaluating {self.validation.order.examples:,} rows")
         with closing(_whole(self.validation, stop)) as windows:
             scored = replace(
                 Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch

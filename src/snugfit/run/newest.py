@@ -1,0 +1,82 @@
+"""The newest run that can go on, for those who do not want to name it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from snugfit.errors import RunFolderError
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint_files
+
+LAST: Literal["last"] = "last"
+"""In place of a run's folder: the newest run that can go on."""
+
+_TAIL_BYTES = 65536
+
+
+def newest_resumable(
+    output: Path, name: str | None = None, suits: Callable[[RunFolder], bool] = lambda _: True
+) -> RunFolder:
+    """Return the folder of the newest run that was stopped or killed and has a checkpoint.
+
+    Args:
+        output: the folder of all runs.
+        name: of the run; None for any.
+        suits: whether a run may be taken, whatever became of it.
+    Raises:
+        RunFolderError: there is none.
+    """
+    for folder in _newest_first(output, name):
+        if (
+            suits(folder)
+            and checkpoint_files.any_in(folder.checkpoints)
+            and not _is_over(folder)
+            and not _is_busy(folder)
+        ):
+            return folder
+    runs = output if name is None else output / name
+    raise RunFolderError(
+        "resume",
+        f"no run in {runs} was stopped and has a checkpoint",
+        "Name a run's folder, or begin a new run.",
+    )
+
+
+def _newest_first(output: Path, name: str | None) -> Iterator[RunFolder]:
+    """Yield the folders of runs; their names begin with the time of their beginning."""
+    found = output.glob("*/*/events.jsonl") if name is None else (output / name).glob("*/events.jsonl")
+    for path in sorted((each.parent for each in found), key=lambda each: each.name, reverse=True):
+        yield RunFolder(path.resolve())
+
+
+def _is_over(folder: RunFolder) -> bool:
+    """Return whether the run has come to its end, as its last event says."""
+    last = _last_event(folder.events)
+    return last.get("event") == "end" and not last.get("resumable")
+
+
+def _last_event(events: Path) -> dict[str, Any]:
+    """Return the last of the events that tell of the training, without reading those before; empty where it cannot be read."""
+    with events.open("rb") as file:
+        file.seek(max(0, events.stat().st_size - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:  # torn when the process died, or cut by the tail's beginning
+            continue
+        if isinstance(event, dict) and event.get("event") not in ("note", "warning", "register"):
+            return event
+    return {}
+
+
+def _is_busy(folder: RunFolder) -> bool:
+    """Return whether another process is training it."""
+    try:
+        with folder.claimed():
+            return False
+    except RunFolderError:
+        return True
