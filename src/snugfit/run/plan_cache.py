@@ -30,6 +30,7 @@ from snugfit.run.description import machine, versions
 from snugfit.step.build import find_device
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
+from snugfit.system.mkl_mode import DEFAULT_MODE
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -153,11 +154,15 @@ def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place |
     if home is None or target.probe:
         return None
     here = find_device(recipe.plan.device)
+    facts = {key: value for key, value in machine(here).items() if key != "program"}
+    facts["mkl_mode"] = (
+        facts["mkl_mode"] or DEFAULT_MODE
+    )  # which the first run of a process sets, after it is planned
     parts = {
         "recipe": _seen(recipe),
         "files": [_state(path) for path in _files(recipe)],
         "target": dataclasses.asdict(target),
-        "machine": {key: value for key, value in machine(here).items() if key != "program"},
+        "machine": facts,
         "threads": torch.get_num_threads(),
         "allocator": AllocatorSettings.of(os.environ),
         "calibrations": [_state(path) for path in sorted((cache_folder() / "devices").glob("*.json"))],

@@ -12,6 +12,9 @@ from torch import Tensor
 MODE = "MKL_CBWR"
 """The environment variable that names MKL's mode. MKL reads it at its first product in a process, not when torch is imported."""
 
+DEFAULT_MODE = "AUTO"
+"""The mode of runs where the user names none."""
+
 _PAGE = 4096
 _SHIFTS = (4, 8)  # bytes: products at multiples of 16 were never seen to differ
 _COMPARED = {
@@ -31,7 +34,7 @@ def fix_sums() -> None:
     Source: oneMKL's developer guide, "Obtaining Numerically Reproducible Results".
     """
     if not os.environ.get(MODE):
-        os.environ[MODE] = "AUTO"
+        os.environ[MODE] = DEFAULT_MODE
 
 
 def sums_depend_on_addresses() -> bool:

@@ -19,6 +19,7 @@ from snugfit.recipe.plan_choices import with_choice
 from snugfit.run import plan_cache, planning
 from snugfit.run.plan_cache import PLANNED, place_of
 from snugfit.run.plans import plan_recipe
+from snugfit.system.mkl_mode import MODE, fix_sums
 from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090
 
@@ -153,6 +154,19 @@ def test_a_change_plans_anew_where_a_plan_depends_on_it_and_only_there(
     plan_recipe(recipe(tmp_path, change), GPU)
 
     assert len(planned) == left
+
+
+def test_a_plan_of_the_first_run_of_a_process_is_taken_for_the_next_which_has_the_mode_of_mkl_that_it_set(
+    tmp_path: Path, planned: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MODE)
+    plan_recipe(recipe(tmp_path), GPU)
+    fix_sums()
+    plan_recipe(recipe(tmp_path), GPU)
+    assert len(planned) == 8
+    monkeypatch.setenv(MODE, "COMPATIBLE")
+    plan_recipe(recipe(tmp_path), GPU)
+    assert len(planned) == 7
 
 
 def test_another_target_other_rows_another_model_version_or_allocator_plan_anew(

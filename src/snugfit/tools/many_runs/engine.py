@@ -72,6 +72,7 @@ class TrackedRuns:
         described = {**self._recipe.as_dict(), **self._described}
         self.say("run", name=f"{self._recipe.name}/{self._kind}", id=self._folder.id, recipe=described)
         if self.uri is not None:
+            self._tell("beginning its run in the tracker …")
             self._tracker = Tracker(
                 self._folder.path, uri=self.uri, experiment=track.experiment, say=self._tell
             )

@@ -134,6 +134,7 @@ class _Searching(ManyRuns[Trial, Tuned]):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
+        self.tell("opening the trials of the search …")
         seed, higher = self.recipe.train.seed, self.higher
         study = Study(self.folder.path, self.space, seed=seed, higher=higher, pruner=self.pruner)
         with closing(study) as self.study, TemporaryDirectory(prefix="snugfit-plans-") as plans:

@@ -69,7 +69,7 @@ def test_runs_are_given_the_id_of_the_whole_from_the_first_on(
         runs.end("finished")
     assert store.steps("run-1", "mean/accuracy") == [1]
     assert store.status == {"run-1": "finished"}
-    assert said == []
+    assert said == ["beginning its run in the tracker …"]
 
 
 def hang(go_on: threading.Event) -> None:

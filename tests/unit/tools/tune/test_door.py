@@ -22,6 +22,7 @@ from snugfit.report.tool_sections import found_by_tools
 from snugfit.run import from_recipe, planning
 from snugfit.run.call_options import RunOptions
 from snugfit.step.step import Step
+from snugfit.system.mkl_mode import MODE
 from snugfit.tools.tune import door
 from snugfit.tools.tune import study as study_home
 from snugfit.tools.tune.door import tune
@@ -117,6 +118,7 @@ def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path
 def test_trials_that_differ_in_numbers_of_learning_alone_are_planned_once(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.delenv(MODE)  # as processes of users begin
     planned: list[float] = []
 
     def plan(recipe: Recipe, *asked: Any) -> Answer:
@@ -370,7 +372,7 @@ def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_pat
         line for line in printed.err.splitlines() if line.startswith("tune ") and not line.endswith("s)")
     ]
     assert phases[0] == "tune     reading the recipe and the search …"
-    assert [line[:22] for line in phases if " of " in line] == [
+    assert [line[:22] for line in phases if " of 2:" in line] == [
         f"tune     trial {number} of 2:" for number in (1, 2)
     ]
     said = json.loads(printed.out.splitlines()[-1])
