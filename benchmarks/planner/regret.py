@@ -49,10 +49,10 @@ from snugfit.planner.choice.rungs import (  # noqa: E402
     coarser,
     freezes,
     is_for_frozen,
+    label,
     labels_of_added,
     placements,
     together,
-    told,
 )
 from snugfit.planner.devices.data_sheets import LINKS, SHEETS  # noqa: E402
 from snugfit.planner.devices.device import Device, Link, Machine  # noqa: E402
@@ -249,7 +249,7 @@ def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
         sizes = [pair.subject.window.rows] if planner.fixed_micro_batch else sizes_of(pair)
 
         def add(added: Techniques) -> int:
-            names = [told(each) for each in added]
+            names = [label(each) for each in added]
             name = " + ".join(names)
             for place, size in enumerate(sizes):
                 row = there.get((tuple(names), size))
@@ -302,7 +302,7 @@ class Table:
 
     @cached_property
     def _by_name(self) -> Mapping[str, Technique]:
-        return {told(each): each for each in self.pair.rungs(self.machine.device)}
+        return {label(each): each for each in self.pair.rungs(self.machine.device)}
 
     def candidates(self, budget: Budget) -> list[Candidate]:
         """Return those of the levels that are allowed, of those that were drawn."""
