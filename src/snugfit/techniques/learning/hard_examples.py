@@ -59,7 +59,9 @@ class HardExamples(Technique):
 
     @classmethod
     def example(cls) -> Self:
-        return cls(fraction=0.8)  # of the laws' windows: the losses about that place are far apart, so that rounding picks no others
+        return cls(
+            fraction=0.8
+        )  # of the laws' windows: the losses about that place are far apart, so that rounding picks no others
 
     def seams(self, context: Context) -> Seams:
         at_least = 2 if has_batch_norm(context.model) else 1
