@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 _OF_RUNS = (
     *("output", "resume", "accept_changes", "stop_after_seconds", "track", "track_uri", "display"),
     *("checkpoint_every", "checkpoint_keep", "checkpoint_save"),
+    *("on_update", "on_evaluation", "on_checkpoint", "on_end"),
 )
-"""Keywords of `sf.train` about the folder of a run, its tracker and its screen, of which a setup has none."""
+"""Keywords of `sf.train` about the folder of a run, its tracker, its screen and who watches it, of which a setup has none."""
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,10 @@ OF_RUNS: dict[str, Any] = {
     "checkpoint_every": 5,
     "checkpoint_keep": 3,
     "checkpoint_save": "async",
+    "on_update": print,
+    "on_evaluation": print,
+    "on_checkpoint": print,
+    "on_end": print,
 }
 
 
