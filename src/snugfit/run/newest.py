@@ -47,8 +47,8 @@ def newest_resumable(
 
 def _newest_first(output: Path, name: str | None) -> Iterator[RunFolder]:
     """Yield the folders of runs; their names begin with the time of their beginning."""
-    found = output.glob("*/*/events.jsonl") if name is None else (output / name).glob("*/events.jsonl")
-    for path in sorted((each.parent for each in found), key=lambda each: each.name, reverse=True):
+    events = output.glob("*/*/events.jsonl") if name is None else (output / name).glob("*/events.jsonl")
+    for path in sorted((each.parent for each in events), key=lambda each: each.name, reverse=True):
         yield RunFolder(path.resolve())
 
 
