@@ -45,7 +45,7 @@ def make_screen(stream: TextIO | None) -> Screen:
 
 
 class _Lines:
-    """What screens have in common whose tables are lines of text."""
+    """The common part of screens whose tables are lines of text."""
 
     def say(self, text: str, style: str = "") -> None:
         raise NotImplementedError
