@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from snugfit.recipe import load_recipe as load_recipe
     from snugfit.run.from_python import plan as plan
     from snugfit.run.from_python import train as train
+    from snugfit.run.trained_model import TrainedModel as TrainedModel
+    from snugfit.run.trained_model import load as load
     from snugfit.run.training.result import RunResult as RunResult
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
@@ -49,6 +51,7 @@ _HOMES = {
     "Step": "snugfit.step.step",
     "StepResult": "snugfit.step.step",
     "Technique": "snugfit.core.technique",
+    "TrainedModel": "snugfit.run.trained_model",
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
     "certify": "snugfit.tools.certify.door",
@@ -57,6 +60,7 @@ _HOMES = {
     "examine": "snugfit.doctor.door",
     "find_batch": "snugfit.tools.find_batch.door",
     "find_lr": "snugfit.tools.find_lr.door",
+    "load": "snugfit.run.trained_model",
     "load_recipe": "snugfit.recipe",
     "plan": "snugfit.run.from_python",
     "profile": "snugfit.tools.profile.door",

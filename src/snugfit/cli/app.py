@@ -73,7 +73,10 @@ app.add_typer(new_app, name="new", help="Begin a technique of your own.")
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
 _RunOrNone = Annotated[
     Path | None,
-    typer.Argument(metavar="[RUN]", help="A run's folder; by default the newest in runs/ that can go on."),
+    typer.Argument(
+        metavar="[RUN]",
+        help="A run's folder, or one of runs, such as the default runs/: the newest there that can go on.",
+    ),
 ]
 _Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="A run's folder, or a stored model: models:/agnews@champion.")
@@ -210,7 +213,7 @@ def resume(
 ) -> int:
     """Go on with a stopped or killed run.
 
-    Without RUN that is the newest one in runs/ that can go on. It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices, or in other micro-batches, up to
+    Of a folder of runs, without RUN runs/, that is the newest that can go on. It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices, or in other micro-batches, up to
     rounding. Settings, data, code and the model's files must be those it began with.
     """
     options = run_options(stop_after, True, accept_changes=accept_changes)

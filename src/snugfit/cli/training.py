@@ -168,14 +168,13 @@ def resume_run(
     *,
     allow_code: bool = False,
 ) -> int:
-    """Go on with a run, the newest that can where none is named; returns the exit code."""
+    """Go on with a run, or with the newest that can of a folder of runs; returns the exit code."""
     from snugfit.display import TerminalDisplay
     from snugfit.run import from_recipe
 
-    if run is None:
-        run = from_recipe.newest_run()
-        if not quiet:
-            print(f"resume    {os.path.relpath(run)}", file=sys.stderr)
+    named, run = run, from_recipe.run_to_resume(run)
+    if run != named and not quiet:
+        print(f"resume    {os.path.relpath(run)}", file=sys.stderr)
     recipe = from_recipe.recipe_of(run, changes, allow_code=allow_code)
     say_code(recipe, run, quiet)
     if must_start(recipe.plan.devices):

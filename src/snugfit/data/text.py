@@ -61,7 +61,7 @@ class TextData:
 
 
 @dataclass(frozen=True)
-class TextRows:
+class FileRows:
     """Examples of one source in its order, each beside its input row; `labels` only if asked for."""
 
     examples: Examples
@@ -163,7 +163,7 @@ def load_text_rows(
     max_length: int = 128,
     bad_rows: str = "fail",
     folder: Path | None = None,
-) -> TextRows:
+) -> FileRows:
     """Read one source to evaluate on (with `label` and the model's `labels`) or to predict (without).
 
     Order and all input columns are kept. A label the model does not know is a fault of its row.
@@ -185,7 +185,7 @@ def load_text_rows(
     if label is not None:
         encoded = _with_labels(encoded, part.labels, labels)
     report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))
-    return TextRows(
+    return FileRows(
         examples=Examples.of(encoded.examples, part.table, part.row_indices),
         rows=[part.table.rows[row] for row in part.row_indices],
         lines=[part.table.lines[row] for row in part.row_indices],

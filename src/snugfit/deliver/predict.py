@@ -11,78 +11,99 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.losses import cross_entropy, logits_of, over_batches
-from snugfit.core.scalar_reads import read
+from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
-from snugfit.data.bad_rows import text_of
 from snugfit.data.loader import Loader, Order
-from snugfit.data.text import TextRows, load_text_rows
-from snugfit.data.tokens import encode, padding_for
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.system.user_objects import is_python_path, load_object
-from snugfit.tasks import predictable
+from snugfit.tasks import discover as discover_tasks
+from snugfit.tasks.inference import Inference
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from snugfit.data.text import FileRows
+    from snugfit.step.step import Forward
+
 BATCH_ROWS = 32
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A text classifier ready for rows."""
+    """A trained model ready for rows, under the numerics it was trained in.
+
+    Args:
+        meta: what it was saved with.
+        use: how its task uses it; None where the task predicts nothing.
+        forward: how it is called with a batch, where that is not as its task does.
+        source: where it comes from.
+    """
 
     model: nn.Module
     meta: Mapping[str, Any]
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase | None
     device: torch.device
+    use: Inference | None
+    forward: Forward | None = None
+    source: str = "the model"
 
     @property
-    def labels(self) -> Sequence[str]:
-        labels: Sequence[str] = self.meta["labels"]
-        return labels
+    def inference(self) -> Inference:
+        """The use that its task makes of it.
+
+        Raises:
+            ModelError: the task predicts nothing.
+        """
+        if self.use is None:
+            able = [name for name, each in discover_tasks().items() if each.inference is not None]
+            raise ModelError(
+                self.source,
+                f"holds a model for the task '{self.meta.get('task')}', and those that predict are of {' and '.join(able)}",
+                "Take its module in Python: snugfit.load(folder).model",
+            )
+        return self.use
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return a prediction (the label's name) and its probability for each row, in order."""
-        texts = [text_of(row, self.meta["text_columns"]) for row in rows]
-        return self.classify(encode(texts, self.tokenizer, self.meta["max_length"]).examples)
+        """Return a prediction for each row, in order, such as the label's name and its probability."""
+        return self.predict_examples(self.inference.encode(rows))
 
-    def classify(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """As `predict`, for examples that are tokens already."""
+    def predict_examples(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+        """As `predict`, for rows that are examples of the model already."""
         predictions: list[dict[str, Any]] = [{}] * len(examples)
-        collate = padding_for(self.tokenizer)
         # rows of about one length go together, so that little is padded
-        order = sorted(range(len(examples)), key=lambda row: len(examples[row]["input_ids"]))
+        order = sorted(range(len(examples)), key=lambda row: self.inference.length(examples[row]))
         with torch.no_grad(), eval_mode(self.model):
             for start in range(0, len(order), BATCH_ROWS):
                 rows = order[start : start + BATCH_ROWS]
-                logits = self._logits(Batch.of(collate([examples[row] for row in rows])))
-                best = logits.float().softmax(dim=-1).max(dim=-1)
-                numbers, values = read(best.indices, assume=[]), read(best.values, assume=[])
-                for row, number, value in zip(rows, numbers, values, strict=True):
-                    predictions[row] = {"prediction": self.labels[number], "probability": value}
+                part = [examples[row] for row in rows]
+                outputs = self._outputs(Batch.of(self.inference.collate(part)))
+                for row, prediction in zip(rows, self.inference.decode(outputs, part), strict=True):
+                    predictions[row] = prediction
         return predictions
 
     def scored(self) -> Scored:
         """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
-        loss = over_batches(cross_entropy)
+        assert self.inference.loss is not None
+        loss = over_batches(self.inference.loss)
         return Scored(self.model, self.device, self._run, loss, self._numerics)
 
-    def _logits(self, batch: Batch) -> Tensor:
+    def _outputs(self, batch: Batch) -> Any:
         batch = batch.to(self.device)
         with self._numerics(batch):
-            return logits_of(self._run(batch))
+            return self._run(batch)
 
     def _run(self, batch: Batch) -> Any:
+        if self.forward is not None:
+            return self.forward(self.model, batch.data)
         args, kwargs = inputs_of(batch.data)
         return self.model(*args, **kwargs)
 
@@ -96,26 +117,41 @@ class Predictor:
 
 
 def load_predictor(
-    folder: str | os.PathLike[str], device: str = "auto", *, allow_code: bool = False
+    folder: str | os.PathLike[str],
+    device: str = "auto",
+    *,
+    model: nn.Module | None = None,
+    allow_code: bool = False,
 ) -> Predictor:
     """Load a bundle for prediction.
 
     Args:
+        model: takes the weights, where they are of a module made in Python.
         allow_code: consent to run what the bundle names as `package.module:function`.
     Raises:
         CodeRefused: it names code, without consent.
-        ModelError: the bundle is damaged, or is not a text classifier.
+        ModelError: the bundle is damaged.
     """
-    model, meta, tokenizer = load_bundle(Path(folder), extend=extended, allow_code=allow_code)
-    if meta.get("task") not in predictable() or tokenizer is None:
-        raise ModelError(
-            folder,
-            f"holds a model for the task '{meta.get('task')}', and evaluate and predict take {' and '.join(predictable())} "
-            "models with their tokenizer",
-            "Load this one in Python with snugfit.models.bundle.load_bundle.",
-        )
-    torch_device = torch.device(find_device(device))
-    return Predictor(model.to(torch_device), meta, tokenizer, torch_device)
+    model, meta, tokenizer = load_bundle(Path(folder), model=model, extend=extended, allow_code=allow_code)
+    return predictor_of(model, meta, tokenizer, device, folder)
+
+
+def predictor_of(
+    model: nn.Module,
+    meta: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase | None,
+    device: str,
+    source: str | os.PathLike[str],
+) -> Predictor:
+    """Return a model ready for rows, as its task uses it.
+
+    Args:
+        meta: what it was saved with, or would be.
+        source: where it comes from, for messages.
+    """
+    card, torch_device = discover_tasks().get(meta.get("task", "")), torch.device(find_device(device))
+    use = None if card is None or card.inference is None else card.inference(meta, tokenizer)
+    return Predictor(model.to(torch_device).eval(), meta, tokenizer, torch_device, use, source=str(source))
 
 
 def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> nn.Module:
@@ -135,7 +171,7 @@ def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -
     return check_technique(technique_class, name, setting, discover())(**values)
 
 
-_ADDED = ("prediction", "probability", "source_line")
+_LINE = "source_line"
 
 
 def predict_file(
@@ -147,7 +183,7 @@ def predict_file(
     uri: str | None = None,
     allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Write the rows of `data` with the columns `prediction`, `probability` and `source_line`, the row's line in `data`, as CSV.
+    """Write the rows of `data` with those of their predictions and `source_line`, the row's line in `data`, as CSV.
 
     Args:
         source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`.
@@ -157,17 +193,18 @@ def predict_file(
         DataError: the data cannot be used, or has a column of one of those names.
     """
     predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
-    rows = _rows(predictor, data, label=None, bad_rows=bad_rows)
-    taken = set(_ADDED) & set(rows.columns)
+    rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
+    added = (*predictor.inference.columns, _LINE)
+    taken = set(added) & set(rows.columns)
     if taken:
         raise DataError(
             data, f"has a column '{min(taken)}' already", "Rename it: predictions go under that name."
         )
-    predictions = predictor.classify(rows.examples)
-    _write_csv(output, rows, predictions)
-    counts = dict.fromkeys(predictor.labels, 0)
-    for prediction in predictions:
-        counts[prediction["prediction"]] += 1
+    predictions = predictor.predict_examples(rows.examples)
+    _write_csv(output, rows, predictions, added)
+    counts = dict.fromkeys(predictor.inference.classes, 0)
+    for prediction in predictions if counts else ():
+        counts[prediction[predictor.inference.columns[0]]] += 1
     return {
         "output": str(output),
         "rows": len(predictions),
@@ -187,7 +224,7 @@ def evaluate_file(
     uri: str | None = None,
     allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Return loss and metrics of a model on labelled rows, by default accuracy and macro F1.
+    """Return loss and metrics of a model on labelled rows, by default those of its task.
 
     Args:
         source: as of `predict_file`.
@@ -195,12 +232,12 @@ def evaluate_file(
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
     predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
-    rows = _rows(predictor, data, label=predictor.meta["label_column"], bad_rows=bad_rows)
+    rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
     loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
     values = evaluate(
         predictor.scored(),
         loader.windows(0, loader.order.windows_per_epoch),
-        {name: name for name in metrics or ("accuracy", "macro_f1")},
+        {name: name for name in metrics or predictor.inference.metrics},
     )
     return {
         "metrics": values,
@@ -211,25 +248,24 @@ def evaluate_file(
     }
 
 
-def _rows(predictor: Predictor, data: str, label: str | None, bad_rows: str) -> TextRows:
-    return load_text_rows(
-        data,
-        predictor.tokenizer,
-        text=predictor.meta["text_columns"],
-        label=label,
-        labels=predictor.labels if label is not None else (),
-        max_length=predictor.meta["max_length"],
-        bad_rows=bad_rows,
-        folder=Path.cwd(),
-    )
+def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> FileRows:
+    if predictor.inference.read is None:
+        raise ModelError(
+            "model",
+            f"of the task '{predictor.meta['task']}' has no rows in files",
+            "Predict in Python: snugfit.load(folder).predict(rows)",
+        )
+    return predictor.inference.read(data, labelled=labelled, bad_rows=bad_rows)
 
 
-def _write_csv(output: Path, rows: TextRows, predictions: Sequence[Mapping[str, Any]]) -> None:
+def _write_csv(
+    output: Path, rows: FileRows, predictions: Sequence[Mapping[str, Any]], added: Sequence[str]
+) -> None:
     """Write whole or not at all."""
     temporary = output.with_name(f".{output.name}.part")
     try:
         with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*rows.columns, *_ADDED], extrasaction="ignore")
+            writer = csv.DictWriter(file, [*rows.columns, *added], extrasaction="ignore")
             writer.writeheader()
             writer.writerows(_merged(rows, predictions))
         os.replace(temporary, output)
@@ -237,11 +273,9 @@ def _write_csv(output: Path, rows: TextRows, predictions: Sequence[Mapping[str, 
         raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
 
 
-def _merged(rows: TextRows, predictions: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _merged(rows: FileRows, predictions: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for row, line, prediction in zip(rows.rows, rows.lines, predictions, strict=True):
-        yield {
-            **row,
-            **prediction,
-            "probability": f"{prediction['probability']:.6f}",
-            "source_line": line,
+        cells = {
+            name: f"{value:.6f}" if isinstance(value, float) else value for name, value in prediction.items()
         }
+        yield {**row, **cells, _LINE: line}

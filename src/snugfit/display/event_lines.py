@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.display.run_state import Standing
-from snugfit.tasks import predictable
+from snugfit.tasks import of_files
 from snugfit.units import format_bytes, format_seconds
 
 _MOST_LABELS = 6
@@ -35,8 +35,10 @@ def short_path(path: str) -> str:
 
 
 def run_dir(run: Mapping[str, Any]) -> str:
-    """Return the folder of the run that an event describes, as one would type it."""
+    """Return the folder of the run that an event describes, as one would type it; "" where it has none."""
     recipe = run.get("recipe") or {}
+    if not (run.get("run_dir") or run.get("id")):
+        return ""
     path = run.get("run_dir") or Path(recipe.get("output") or "runs") / str(run.get("name")) / str(
         run.get("id")
     )
@@ -61,7 +63,7 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     """Return what is trained on what, and how it fits."""
     recipe, plan, data = run.get("recipe") or {}, run.get("plan") or {}, run.get("data") or {}
     parameters = run.get("parameters") or {}
-    lines = [f"{run.get('name', 'run')}  {run_dir(run)}"]
+    lines = [f"{run.get('name', 'run')}  {run_dir(run) or 'nothing is written'}"]
     model = (
         [short_path(recipe["model"]) if os.path.isabs(recipe["model"]) else recipe["model"]]
         if "model" in recipe
@@ -159,6 +161,8 @@ def _windows(numbers: list[int]) -> str:
 def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) -> list[str]:
     """Return where the run lives and what to type next."""
     folder = run_dir(run)
+    if not folder:
+        return []
     if end["status"] == "failed" and not os.path.isdir(folder):
         return []  # nothing had been trained, and nothing was kept
     lines = [f"{'run':<10}{folder}"]
@@ -168,7 +172,7 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
         of_recipe = (run.get("recipe") or {}).get("task") is not None
         again = f"snugfit resume {folder}" if of_recipe else f'sf.train(…, resume="{folder}")'
         return [*lines, f"{'next':<10}{again}"]
-    if end["status"] == "finished" and (run.get("recipe") or {}).get("task") in predictable():
+    if end["status"] == "finished" and (run.get("recipe") or {}).get("task") in of_files():
         lines.append(f"{'next':<10}snugfit predict {registered or folder} NEW.csv -o predictions.csv")
     return lines
 

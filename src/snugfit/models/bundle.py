@@ -43,7 +43,7 @@ MADE_BUFFERS = "made_buffers"
 EXTRA_STATE = "extra_state"
 """Names of the files with what modules give by `get_extra_state`, where that is more than tensors."""
 
-_NAMING = ("numerics",)
+_NAMING = ("numerics", "collate")
 """Meta data whose settings may name code, beside the model and what extended it."""
 
 Extend = Callable[[nn.Module, Sequence[Mapping[str, Mapping[str, Any]]]], nn.Module]
@@ -189,6 +189,11 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
             "Give the model: load_bundle(folder, model=my_model)",
         )
     return load_python_model(meta["model"], folder=search)
+
+
+def has_own_architecture(folder: Path) -> bool:
+    """Return whether a bundle holds weights of a module that was made in Python, which neither a library nor a function makes again."""
+    return not (folder / CONFIG).is_file() and not read_meta(folder).get("model")
 
 
 def find_bundle(folder: Path) -> Path:

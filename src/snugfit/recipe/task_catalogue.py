@@ -7,7 +7,7 @@ from typing import Any
 
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.reference import entries
-from snugfit.tasks import discover
+from snugfit.tasks import discover, of_files
 from snugfit.tasks.task_card import Card
 
 Facts = Mapping[str, Any]
@@ -37,7 +37,7 @@ def _facts(card: Card) -> Facts:
         "model": "package.module:function" if card.own_code else "a Hugging Face name or folder",
         "rows": "package.module:function" if card.own_code else "a file of rows",
         "begin": f"snugfit init {'SCRIPT' if card.own_code else 'ROWS'} task={card.name}",
-        "predicts": card.predicts,
+        "predicts": card.name in of_files(),
         "planned_without_weights": card.load_empty is not None,
         "settings": {f"data.{each}": meanings[f"data.{each}"] for each in (*_ROWS, *card.settings)},
     }

@@ -80,6 +80,12 @@ def render(story: Story, run_dir: Path) -> str:
     return document(f"{story.name} · {story.status} · Snugfit", body, style)
 
 
+def render_curves(story: Story) -> str:
+    """Return a page with the curves and the evaluations of a run that has no folder."""
+    drawn = charts(story)
+    return document(story.name, (sections.curves(drawn, frame(story, drawn)), sections.evaluations(story)))
+
+
 def document(title: str, body: Iterable[str], style: str = "") -> str:
     """Return a whole page from its sections, of which empty ones are left out; `style` adds to the style sheet."""
     content = "\n".join(part for part in body if part)

@@ -98,23 +98,34 @@ def read_story(run_dir: Path) -> Story:
     Raises:
         RunFolderError: the folder has no spool that can be read, or nothing is in it.
     """
-    events = read_events(run_dir / SPOOL_NAME)
+    events, resolved = read_events(run_dir / SPOOL_NAME), run_dir.resolve()
     if not events:
         raise RunFolderError(
             run_dir / SPOOL_NAME,
             "no event has been written yet, so there is nothing to report",
             "Wait for the first, or name another run.",
         )
+    worked = worked_seconds(read_events(run_dir / SPOOL_NAME, raw=True))
+    return story_of(events, resolved.parent.name, resolved.name, worked, ignored=events.ignored)
+
+
+def story_of(events: Sequence[Event], name: str, id: str, seconds: float, *, ignored: int = 0) -> Story:
+    """Order events of a run, of which there is one at least.
+
+    Args:
+        name, id: of the run, where its events do not say them.
+        seconds: that it has worked.
+        ignored: lines that could not be read.
+    """
     kinds: dict[str, list[Event]] = {}
     for event in events:
         kinds.setdefault(event["event"], []).append(event)
     run = kinds.get("run", [{}])[-1]
-    resolved = run_dir.resolve()
     # an end that was followed by a resume is not the end
     closing = [event for event in events if event["event"] in ("run", "resume", "end")]
     return Story(
-        name=str(run.get("name") or resolved.parent.name),
-        id=str(run.get("id") or resolved.name),
+        name=str(run.get("name") or name),
+        id=str(run.get("id") or id),
         run=run,
         updates=kinds.get("update", []),
         evaluations=kinds.get("evaluation", []),
@@ -124,8 +135,8 @@ def read_story(run_dir: Path) -> Story:
         end=closing[-1] if closing and closing[-1]["event"] == "end" else None,
         started=_time(events[0]),
         last_event=_time(events[-1]),
-        seconds=worked_seconds(read_events(run_dir / SPOOL_NAME, raw=True)),
-        ignored=events.ignored,
+        seconds=seconds,
+        ignored=ignored,
         recipe=mapping(run.get("recipe")),
         predicted=mapping(kinds.get("plan", [{}])[-1].get("predicted")),
         compared=kinds.get("measured", [{}])[-1],

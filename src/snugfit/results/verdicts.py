@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from snugfit.results.shown import Shown
+
 
 class Verdict(StrEnum):
     """A law holds, is broken, or is not to be expected of this training, for a reason that is said."""
@@ -81,8 +83,8 @@ class Law:
         return f"error {error}, bound {self.bound:.0e}"
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Shown):
     """The laws, tried on one model and its data.
 
     Args:
@@ -111,6 +113,11 @@ class Certificate:
         count = Counter(str(law.verdict) for law in self.laws)
         counts = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
         return f"{counts}: {', '.join(law.title for law in self.broken)}" if self.broken else counts
+
+    def summary_lines(self) -> list[str]:
+        """Return each law with its verdict and error."""
+        laws = [f"  {law.title:<34} {law.verdict:<7} {law.figures}".rstrip() for law in self.laws]
+        return [f"Certificate of {self.name}: {self.summary}", *laws]
 
     def law(self, name: str) -> Law:
         """Return one of them by name."""

@@ -25,13 +25,12 @@ from snugfit.system.mkl_mode import arithmetic
 
 
 def describe_run(
-    name: str, folder: RunFolder, training: Training, plan: Plan, described: Mapping[str, Any]
+    name: str, folder: RunFolder | None, training: Training, plan: Plan, described: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a run says of itself before it trains."""
     return {
         "name": name,
-        "id": folder.id,
-        "run_dir": str(folder.path),
+        **({} if folder is None else {"id": folder.id, "run_dir": str(folder.path)}),
         "plan": dataclasses.asdict(plan),
         "versions": versions(),
         "machine": machine(plan.device),

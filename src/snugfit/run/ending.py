@@ -10,7 +10,6 @@ from typing import Any
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
-from snugfit.report.story import read_story
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Events
@@ -23,10 +22,10 @@ Register = Callable[[str | None], Mapping[str, Any]]
 """Stores the best model of a run, given the tracker's id of it, and says how."""
 
 
-def with_advice(result: RunResult, folder: RunFolder) -> RunResult:
+def with_advice(result: RunResult, events: Events) -> RunResult:
     """Return the result with what its evaluations say about its length; a run is not lost to events that cannot be read."""
     with suppress(RunFolderError):
-        story = read_story(folder.path)
+        story = events.story()
         if result.status == "finished" and story.evaluations:
             return dataclasses.replace(result, advice=advise(story).as_dict())
     return result
@@ -87,14 +86,16 @@ def explain_memory(training: Training, events: Events, error: OutOfMemory) -> No
         from snugfit.planner.trace.memory_breakdown import memory_of_failure
         from snugfit.report.memory_page import NAME, piece_words, write_memory_page
 
-        folder = training.folder.path
+        folder = None if training.folder is None else training.folder.path
         use, again = memory_of_failure(training.step, training.attempt, folder)
-        path = write_memory_page(folder.name, use, folder / NAME, again=again)
+        page = ""
+        if folder is not None:
+            page = f" The page about it: {write_memory_page(folder.name, use, folder / NAME, again=again)}"
     except Exception as problem:  # noqa: BLE001 - a model that has just failed may fail in any way
         with suppress(SnugfitError):
             events("warning", message=f"no page about the memory: {problem}")
         return
-    error.args = (f"{error} {piece_words(use)} The page about it: {path}", *error.args[1:])
+    error.args = (f"{error} {piece_words(use)}{page}", *error.args[1:])
 
 
 def end_failed(training: Training, events: Events, error: BaseException) -> None:
@@ -103,7 +104,7 @@ def end_failed(training: Training, events: Events, error: BaseException) -> None
         str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}".rstrip(": ")
     )
     progress = training.step.progress
-    resumable = checkpoint_files.any_in(training.folder.checkpoints)
+    resumable = training.folder is not None and checkpoint_files.any_in(training.folder.checkpoints)
     interrupted = isinstance(error, KeyboardInterrupt)
     # the first error is the one to see, also when the disk is full
     with suppress(SnugfitError):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
 
 from snugfit.errors import RunFolderError, UserError
+from snugfit.report.story import Story, read_story, story_of
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
-from snugfit.tracking.spool import Spool, read_events
+from snugfit.system.processes import this_world
+from snugfit.tracking.spool import Event, Spool, read_events, worked_seconds
 
 Display = Callable[[dict[str, Any]], None]
 """Sees every event of the spool; changes nothing."""
@@ -71,11 +74,52 @@ DOING = "doing"
 AGAIN = "no checkpoint was saved before this run ended: it starts again from its beginning."
 
 
+def displayed(wish: Display | Literal["auto"] | None) -> AbstractContextManager[Display | None]:
+    """Return the display that is asked for, of the process that speaks for the run."""
+    if wish != "auto":
+        return nullcontext(wish)
+    if not this_world().leads:
+        return nullcontext(None)
+    from snugfit.display import display_here
+
+    return display_here()
+
+
+_MOST_UPDATES = 20_000
+"""Events of updates that a run without a folder keeps; the oldest go first."""
+
+
+class _InMemory:
+    """The events of a run that writes nothing."""
+
+    problem: str | None = None
+
+    def __init__(self) -> None:
+        self._updates: deque[tuple[int, Event]] = deque(maxlen=_MOST_UPDATES)
+        self._others: list[tuple[int, Event]] = []
+        self._count = 0
+
+    def append(self, kind: str, /, **fields: Any) -> Event:
+        """Take one event, and return it."""
+        event = {"event": kind, "time": time.time(), **fields}
+        (self._updates if kind == "update" else self._others).append((self._count, event))
+        self._count += 1
+        return event
+
+    def read(self) -> list[Event]:
+        """Return the events in their order."""
+        return [event for _, event in sorted((*self._updates, *self._others), key=lambda each: each[0])]
+
+    def close(self) -> None:
+        """Nothing is to be flushed."""
+
+
 class Events:
     """The one outlet of a run: each event goes to the spool, then to the screen; what is done now to the screen alone."""
 
-    def __init__(self, folder: RunFolder, display: Display | None) -> None:
-        self._spool = Spool(folder.events)
+    def __init__(self, folder: RunFolder | None, display: Display | None) -> None:
+        self._folder = folder
+        self._spool: Spool | _InMemory = _InMemory() if folder is None else Spool(folder.events)
         self._display = display
         self._problem_shown = False  # that events cannot be written
         self.begun = False
@@ -87,14 +131,26 @@ class Events:
         self.begun = self.begun or kind in _BEGINNING
         self._show(self._spool.append(kind, **fields))
         failed = self._spool.problem is not None
-        if failed and not self._problem_shown:
+        if failed and not self._problem_shown and self._folder is not None:
             self._problem_shown = True
             self(
                 "warning",
-                message=f"{self._spool.path}: events cannot be written: {self._spool.problem}. The run goes on; they are kept in memory and "
+                message=f"{self._folder.events}: events cannot be written: {self._spool.problem}. The run goes on; they are kept in memory and "
                 "written as soon as that works.",
             )
         self._problem_shown = failed
+
+    def story(self) -> Story:
+        """Return the run so far, put in order.
+
+        Raises:
+            RunFolderError: its events cannot be read.
+        """
+        if isinstance(self._spool, _InMemory):
+            events = self._spool.read()
+            return story_of(events, "run", "", worked_seconds(events))
+        assert self._folder is not None
+        return read_story(self._folder.path)
 
     def _show(self, event: dict[str, Any]) -> None:
         if self._display is not None:
@@ -122,8 +178,8 @@ class Silent(Events):
 
 
 @contextmanager
-def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """Yield the events of a run, for this process alone.
+def opened(folder: RunFolder | None, display: Display | None) -> Iterator[Events]:
+    """Yield the events of a run, for this process alone; without a folder they are in memory.
 
     On an error, a folder that this process has made and in which no run has begun is removed, and so is one
     whose run could not use its first window.
@@ -131,6 +187,9 @@ def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
     Raises:
         RunFolderError: another process is training it, or its events cannot be written.
     """
+    if folder is None:
+        yield Events(None, display)
+        return
     with folder.claimed():
         events = Events(folder, display)
         try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -23,10 +22,10 @@ from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.description import python_inputs
-from snugfit.run.events import Display
+from snugfit.run.events import displayed
 from snugfit.run.newest import LAST, newest_resumable
 from snugfit.run.run import RunSpec, Tracking, execute
-from snugfit.run.train_settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
+from snugfit.run.train_settings import DEFAULTS, OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
@@ -80,30 +79,22 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         accept_changes: what may differ from the run that is resumed, by the names that its refusal says, such as "data" or "loss".
         display: "auto" shows the run in the terminal, in a log as plain lines, or in a notebook's output; a function sees each event;
             None shows nothing.
+        output: the folder in which the run's own is made. None writes nothing anywhere: no checkpoints, no tracker, no report; the best
+            weights are kept in host memory, and the result has them.
         track: send the run to MLflow, by default in a database beside the runs.
 
     Returns:
-        How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report.
+        How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report. `.model` is the best model, `.predict(rows)`
+        uses it, `.history` has the numbers of all updates.
     Raises:
         UserError: a setting, the data or the folder cannot be used.
         TrainingFailed: the run failed on its own account.
     """
     given = with_defaults(settings)
     folder = _resumed(given)
-    with _displayed(given["display"]) as display:
+    with displayed(given["display"]) as display:
         spec = module_spec(model, data, given, folder)
         return execute(replace(spec, display=display, tracking=_tracking(given, folder)))
-
-
-def _displayed(wish: Display | Literal["auto"] | None) -> AbstractContextManager[Display | None]:
-    """Return the display that is asked for, of the process that speaks for the run."""
-    if wish != "auto":
-        return nullcontext(wish)
-    if not this_world().leads:
-        return nullcontext(None)
-    from snugfit.display import display_here
-
-    return display_here()
 
 
 def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
@@ -112,7 +103,7 @@ def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
     Raises:
         RunFolderError: there is none.
     """
-    if given["resume"] is None:
+    if given["resume"] is None or given["output"] is None:
         return None
     if given["resume"] == LAST:
         return newest_resumable(Path(given["output"]), given["name"])
@@ -130,6 +121,8 @@ def module_spec(
         UserError: a setting or the data cannot be used.
     """
     check_name(given["name"])
+    if given["output"] is None:
+        _check_unwritten(given)
     metrics, optimizer, validation = given["metrics"], given["optimizer"], given["validation"]
     if isinstance(metrics, str):
         metrics = (metrics,)
@@ -149,10 +142,10 @@ def module_spec(
         evaluate_every="epoch" if every is None else every,
     )
     techniques = _techniques(optimizer, given["techniques"], given["preset"])
-    numerics = [each.card.name for each in techniques if each.card.family is Family.NUMERICS]
+    numerics = [each for each in techniques if each.card.family is Family.NUMERICS]
     plan = Plan(
         **{name: given[name] for name in OF_PLAN},
-        numerics=" ".join(numerics) or "fp32",
+        numerics=" ".join(each.card.name for each in numerics) or "fp32",
         device=device_of(find_device(given["device"]), world),
         strategy=named_strategy(given["strategy"], world.size),
         devices=world.size,
@@ -172,7 +165,12 @@ def module_spec(
         check_dataset("validation", validation)
     task = Task(
         Material(model, data, held_out, given["loss"], given["collate"], given["forward"]),
-        meta={"task": python.CARD.name, "model": None},
+        meta={
+            "task": python.CARD.name,
+            "model": None,
+            "loss": given["loss"] if isinstance(given["loss"], str) else None,
+            "numerics": next(map(as_entry, numerics), "fp32"),
+        },
         data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
     )
@@ -193,12 +191,32 @@ def module_spec(
             "techniques": [as_entry(each) for each in techniques],
         },
         inputs=lambda _task, training: python_inputs(training, sources),
-        output=Path(given["output"]),
+        output=None if given["output"] is None else Path(given["output"]),
         folder=folder,
         resume=folder is not None,
         accept_changes=(accepted,) if isinstance(accepted, str) else tuple(accepted),
         stop=StopRequest(given["stop_after_seconds"]),
     )
+
+
+_WRITTEN = ("resume", "track_uri", "checkpoint_every", "on_checkpoint")
+"""Keywords that are about what a run writes."""
+
+
+def _check_unwritten(given: Mapping[str, Any]) -> None:
+    """Refuse what needs a folder where a run is to have none.
+
+    Raises:
+        SettingError: it is given.
+    """
+    asked = [name for name in _WRITTEN if given[name] is not None]
+    asked += ["non_finite"] if given["non_finite"] == "roll_back" else []
+    if asked:
+        raise SettingError(
+            asked[0],
+            "needs the folder of a run, and output=None writes nothing",
+            f"Leave it out, or give output, such as {DEFAULTS['output']!r}.",
+        )
 
 
 def _techniques(
@@ -230,7 +248,7 @@ def _techniques(
 
 
 def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | None:
-    if not given["track"] or not this_world().leads:
+    if not given["track"] or given["output"] is None or not this_world().leads:
         return None
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(given["track_uri"], Path(given["output"]), stored=stored)
@@ -263,6 +281,15 @@ def _optimizer_settings(optimizer: Any) -> dict[str, Any]:
         return {}
     how = ("foreach", "fused", "capturable", "differentiable")
     return {name: str(value) for name, value in optimizer.defaults.items() if name not in how}
+
+
+class ModulePlan(Answer):
+    """The plan of a module, with its page in a notebook."""
+
+    def page(self) -> str:
+        from snugfit.report.plan_page import render_plan
+
+        return render_plan(self)
 
 
 def plan(
@@ -340,7 +367,7 @@ def plan(
         network=network,
     )
     here = Plan(micro_batch=micro_batch, device=find_device("auto"))
-    return plan_module(
+    answer = plan_module(
         model,
         window,
         job,
@@ -352,3 +379,4 @@ def plan(
         optimizer=given,
         forward=forward,
     )
+    return ModulePlan(**vars(answer))

@@ -19,7 +19,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
-from snugfit.run.newest import newest_resumable
+from snugfit.run.newest import holds_runs, newest_resumable
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
@@ -33,7 +33,7 @@ from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
 from snugfit.system.processes import this_world
-from snugfit.tasks import find, predictable
+from snugfit.tasks import find, of_files
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
@@ -80,13 +80,16 @@ def resume_run(
     return _run_recipe(recipe, options or RunOptions(), display, RunFolder.open(Path(run)))
 
 
-def newest_run(output: str | Path = "runs") -> Path:
-    """Return the folder of the newest run of a recipe that was stopped or killed and can go on.
+def run_to_resume(named: str | Path | None) -> Path:
+    """Return the run's folder that is named, or of a folder of runs (runs/, where none is) the newest of a recipe that was stopped or killed.
 
     Raises:
-        RunFolderError: there is none.
+        RunFolderError: there is none that can go on.
     """
-    return newest_resumable(Path(output), suits=lambda folder: (folder.path / RECIPE).exists()).path
+    output = Path(named or "runs")
+    if named is not None and not holds_runs(output):
+        return output
+    return newest_resumable(output, suits=lambda folder: (folder.path / RECIPE).exists()).path
 
 
 def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool = False) -> Recipe:
@@ -189,10 +192,10 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
 def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> Tracking | None:
     """Return where the run is tracked, which is checked before anything is searched or read."""
     track = recipe.track
-    if track.register and recipe.task not in predictable():
+    if track.register and recipe.task not in of_files():
         raise SettingError(
             "track.register",
-            f"only {' and '.join(predictable())} models can be registered, the task is {recipe.task}",
+            f"only {' and '.join(of_files())} models can be registered, the task is {recipe.task}",
             "Remove it; the best model is in the run's folder.",
         )
     if not track.mlflow or options.is_smoke or not this_world().leads:

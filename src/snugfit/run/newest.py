@@ -45,6 +45,11 @@ def newest_resumable(
     )
 
 
+def holds_runs(folder: Path) -> bool:
+    """Return whether a folder is one of runs, as `output` is, and no run's own."""
+    return not (folder / "events.jsonl").exists() and any(folder.glob("*/*/events.jsonl"))
+
+
 def _newest_first(output: Path, name: str | None) -> Iterator[RunFolder]:
     """Yield the folders of runs; their names begin with the time of their beginning."""
     events = output.glob("*/*/events.jsonl") if name is None else (output / name).glob("*/events.jsonl")

@@ -18,6 +18,7 @@ from snugfit.data.sources import check_fingerprints
 from snugfit.errors import Interrupted, OutOfMemory, RunFolderError
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import describe_run, versions
 from snugfit.run.ending import end_failed, end_tracking, explain_memory, report, with_advice
@@ -27,6 +28,7 @@ from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest, interrupts
 from snugfit.run.training.warning_events import warnings_told
+from snugfit.run.training.write_best import BestInMemory
 from snugfit.step.metrics import RowMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy
@@ -70,7 +72,7 @@ class RunSpec:
         same: what all ranks must have been given alike, compared before anything is loaded.
         recipe: the settings, for the run's events and its checkpoints.
         inputs: describes the sources of rows, given what was loaded and the run that was made of it.
-        output: the folder in which the run's own is made.
+        output: the folder in which the run's own is made; None writes nothing, and the best model is kept in memory.
         folder: the run's own folder, where there is one already; `resume` goes on from its newest checkpoint.
         begin: writes what a new folder begins with; without it the folder keeps no settings and no digests of files.
         accept_changes: names of the identity that may differ from the checkpoint's.
@@ -92,7 +94,7 @@ class RunSpec:
     same: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     inputs: Callable[[Task, Training], list[dict[str, Any]]] = lambda *_: []
-    output: Path = Path("runs")
+    output: Path | None = Path("runs")
     folder: RunFolder | None = None
     resume: bool = False
     begin: Callable[[RunFolder], None] | None = None
@@ -141,9 +143,12 @@ def execute(spec: RunSpec) -> RunResult:
             sizes = {f"{name} (rows)": len(each) for name, each in rows.items()}
             check_same({"data": dict(task.fingerprints), **sizes})
         folder = _folder(spec, task, strategy, resume=resume)
+        in_memory = BestInMemory()
         with opened(folder, spec.display) if strategy.rank == 0 else nullcontext(Silent()) as events:
             # processes ended before they had saved anything
-            again = strategy.rank == 0 and not resume and folder.events.stat().st_size > 0
+            again = (
+                folder is not None and strategy.rank == 0 and not resume and folder.events.stat().st_size > 0
+            )
             updates = job.total_windows(len(task.material.train))
             training = assemble(
                 job,
@@ -154,7 +159,7 @@ def execute(spec: RunSpec) -> RunResult:
                 spec.metrics,
                 folder=folder,
                 emit=events,
-                save_best=task.save_best,
+                save_best=in_memory if folder is None else partial(task.save_best, folder.best),
                 identity={**spec.identity, "updates": updates, **task.sources},
                 files=task.fingerprints,
                 accept_changes=spec.accept_changes,
@@ -167,7 +172,8 @@ def execute(spec: RunSpec) -> RunResult:
             if again:
                 events("resume", update=0, window=0)
                 events("warning", message=AGAIN)
-            return _lead(spec, task, training, events, resume=resume)
+            result = _lead(spec, task, training, events, resume=resume)
+            return dataclasses.replace(result, afterwards=Afterwards(training, task, events, in_memory))
 
 
 @contextmanager
@@ -181,13 +187,17 @@ def joined_ranks(plan: Plan, timeout_seconds: float) -> Iterator[None]:
         yield
 
 
-def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> RunFolder:
-    """Return the folder of the run, the same on all ranks, with what it begins with.
+def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> RunFolder | None:
+    """Return the folder of the run, the same on all ranks, with what it begins with; None where it is to have none.
 
     Raises:
         DataError: files have changed since the run that is resumed began.
     """
-    folder = spec.folder or _shared_folder(strategy, spec.output, spec.name)
+    folder = spec.folder
+    if folder is None:
+        if spec.output is None:
+            return None
+        folder = _shared_folder(strategy, spec.output, spec.name)
     if spec.begin is None:
         return folder
     data = dict(task.fingerprints)
@@ -238,7 +248,8 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     if spec.parent is not None:
         described["parent"] = spec.parent
     header = describe_run(spec.name, folder, training, spec.plan, described)
-    earlier = read_events(folder.events, raw=True)  # of other processes, whose time is the run's too
+    # of other processes, whose time is the run's too
+    earlier = [] if folder is None else read_events(folder.events, raw=True)
     if _tighten(spec, training):
         header["machine"]["mmap_threshold_bytes"] = MMAP_THRESHOLD
     if resume:
@@ -252,23 +263,26 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     events("run", **header)
     for message in warnings:
         events("warning", message=message)
-    tracker = None if spec.tracking is None else _tracker(spec.tracking, folder, events)
+    tracker = None if spec.tracking is None or folder is None else _tracker(spec.tracking, folder, events)
     try:
         with warnings_told(events), spec.stop as stop:
-            result = with_advice(spec.conclude(training, training.run(stop)), folder)
+            result = with_advice(spec.conclude(training, training.run(stop)), events)
     except BaseException as error:
         if isinstance(error, OutOfMemory):
             explain_memory(training, events, error)
         end_failed(training, events, error)
-        if events.begun:
+        if events.begun and folder is not None:
             report(folder, events)
         if tracker is not None:
             with interrupts():
                 tracker.close()
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(
-                str(folder.path) if checkpoint_files.any_in(folder.checkpoints) else None
-            ) from error
+            goes_on_from = (
+                None
+                if folder is None or not checkpoint_files.any_in(folder.checkpoints)
+                else str(folder.path)
+            )
+            raise Interrupted(goes_on_from) from error
         raise
     result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
     if tracker is not None:
@@ -276,6 +290,8 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     training.hooked("on_end", result)
     # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended
     events("end", **result.as_dict())
+    if folder is None:
+        return result
     report(folder, events)
     if spec.tracking is not None and tracker is not None:
         register = None
@@ -311,6 +327,7 @@ def _tighten(spec: RunSpec, training: Training) -> bool:
 def _last_bits(training: Training, machine: Mapping[str, Any]) -> list[str]:
     """Return what keeps a run that goes on from being bit for bit the one that was not interrupted."""
     reasons = [ADDRESSES] if training.step.device.type == "cpu" and sums_depend_on_addresses() else []
+    assert training.folder is not None  # of a run that goes on
     with suppress(RunFolderError):
         before = mapping(read_story(training.folder.path).run.get("machine"))
         change = changes(before, machine)

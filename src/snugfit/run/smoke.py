@@ -82,6 +82,7 @@ def _reloaded(training: Training, result: RunResult) -> RunResult:
 
 
 def _judged(training: Training, result: RunResult) -> RunResult:
+    assert training.folder is not None
     return overfit_verdict(result, training.folder) if training.step.strategy.rank == 0 else result
 
 

@@ -63,7 +63,7 @@ class TrainSettings(TypedDict, total=False):
     collate: Collate | None
     forward: Forward | None
     name: str
-    output: str | Path
+    output: str | Path | None
     resume: str | Path | None
     accept_changes: Sequence[str]
     stop_after_seconds: float | None
@@ -107,6 +107,7 @@ OF_PLAN = tuple(name for name in _PLAN if name in DEFAULTS)
 _TYPES: Mapping[str, tuple[Any, str]] = {
     "loss": (str | Callable[..., Any], "the name of a loss or a function"),
     "preset": (str | None, "the name of a preset or None"),
+    "output": (str | Path | None, "a folder or None"),
     "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
     "strategy": (str, "the name of a strategy"),
     "collate": (Callable[..., Any] | None, "a function or None"),

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +15,7 @@ from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
 from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
-from snugfit.errors import MissingExtra, SettingError, nearest
+from snugfit.errors import SettingError, nearest
 from snugfit.strategies.base import Strategy
 
 RowMetric = Callable[[Any, Any], Tensor]
@@ -61,13 +58,16 @@ class _RowMean:
         return float(sum(total for total, _ in totals) / sum(rows for _, rows in totals))
 
 
-class _Classification:
-    """A torchmetrics classification metric over all labels that are not ignored."""
+class _ByClass:
+    """A metric of the counts of each class, over the labels that are not ignored.
 
-    def __init__(self, class_name: str, **settings: Any) -> None:
-        self._class_name, self._settings = class_name, settings
-        self._metric: Any = None
-        self._classes = 0
+    Args:
+        value: of three tensors of shape (classes,): right predictions, predictions, labels.
+    """
+
+    def __init__(self, value: Callable[[Tensor, Tensor, Tensor], float]) -> None:
+        self._value = value
+        self._counts: Tensor | None = None
 
     def update(self, outputs: Any, part: Batch) -> None:
         logits, labels = logits_of(outputs), labels_of(part.data)
@@ -84,46 +84,67 @@ class _Classification:
                 f"{tuple(logits.shape)} for labels of shape {tuple(labels.shape)}",
                 "Choose other metrics, or give such logits.",
             )
-        self._ready(logits.shape[-1])
-        self._metric.to(logits.device).update(logits.argmax(dim=-1).flatten(), labels.flatten())
+        counts = labels != IGNORE_INDEX
+        predicted, true = logits.argmax(dim=-1)[counts], labels[counts].long()
+        classes = logits.shape[-1]
+        tallies = [
+            torch.bincount(each, minlength=classes) for each in (true[predicted == true], predicted, true)
+        ]
+        if tallies[-1].numel() > classes:
+            raise SettingError(
+                "evaluate.metrics",
+                f"accuracy and macro_f1 found the label {tallies[-1].numel() - 1}, and the model has {classes} classes",
+                "Correct the labels, or give the model more outputs.",
+            )
+        stacked = torch.stack(tallies)
+        self._counts = stacked if self._counts is None else self._counts + stacked
 
     def compute(self, strategy: Strategy) -> float:
         # a rank that has had no row takes part in the exchange too
-        self._ready(max(strategy.counts(self._classes)))
-        return _over_ranks(self._metric)
-
-    def _ready(self, classes: int) -> None:
-        if self._metric is None:
-            metric = getattr(import_module("torchmetrics.classification"), self._class_name)
-            self._metric = metric(num_classes=classes, ignore_index=IGNORE_INDEX, **self._settings)
-            self._classes = classes
+        own = [] if self._counts is None else read(self._counts, assume=[[0], [0], [0]])
+        totals = sum(torch.tensor(counts, dtype=torch.float64) for counts in strategy.tell(own) if counts)
+        return math.nan if isinstance(totals, int) else self._value(*totals.unbind())
 
 
-class _Regression:
-    def __init__(self, class_name: str) -> None:
-        self._metric = getattr(import_module("torchmetrics.regression"), class_name)()
+def _accuracy(right: Tensor, _predicted: Tensor, true: Tensor) -> float:
+    return float(right.sum() / true.sum())
+
+
+def _macro_f1(right: Tensor, predicted: Tensor, true: Tensor) -> float:
+    """Return the mean of 2 right / (predicted + true) over the classes that are predicted or true at all."""
+    both = predicted + true
+    there = both > 0
+    return float((2 * right[there] / both[there]).mean())
+
+
+class _ErrorMean:
+    """The mean over all values of an error of predictions, shape of the labels."""
+
+    def __init__(self, error: Callable[[Tensor], Tensor]) -> None:
+        self._error = error
+        self._sums: list[Tensor] = []
+        self._count = 0
 
     def update(self, outputs: Any, part: Batch) -> None:
         labels = labels_of(part.data)
-        prediction = logits_of(outputs).reshape(labels.shape).float()
-        self._metric.to(labels.device).update(prediction, labels.float())
+        difference = logits_of(outputs).reshape(labels.shape).float() - labels.float()
+        self._sums.append(self._error(difference).sum().detach())
+        self._count += labels.numel()
 
-    def compute(self, _strategy: Strategy) -> float:
-        return _over_ranks(self._metric)
-
-
-def _over_ranks(metric: Any) -> float:
-    """Return the value of a metric of torchmetrics, which adds up over ranks itself."""
-    with warnings.catch_warnings():  # that this rank has had no row
-        warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
-        return float(metric.compute())
+    def compute(self, strategy: Strategy) -> float:
+        # in float64, which only the host has everywhere
+        numbers = read(torch.stack(self._sums), assume=[0.0]) if self._sums else []
+        totals = strategy.tell((sum(numbers), self._count))
+        count = sum(each for _, each in totals)
+        return float(sum(total for total, _ in totals) / count) if count else math.nan
 
 
+# Four sums of a few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
-    "accuracy": lambda: _Classification("MulticlassAccuracy", average="micro"),
-    "macro_f1": lambda: _Classification("MulticlassF1Score", average="macro"),
-    "mse": lambda: _Regression("MeanSquaredError"),
-    "mae": lambda: _Regression("MeanAbsoluteError"),
+    "accuracy": lambda: _ByClass(_accuracy),
+    "macro_f1": lambda: _ByClass(_macro_f1),
+    "mse": lambda: _ErrorMean(torch.square),
+    "mae": lambda: _ErrorMean(torch.abs),
 }
 
 
@@ -132,14 +153,11 @@ def check_metrics(names: Iterable[str]) -> None:
 
     Raises:
         SettingError: an unknown one; the nearest known name is given.
-        MissingExtra: it needs a package that is not installed.
     """
     known = ["perplexity", *METRICS]
     for name in names:
         if name not in known:
             raise SettingError("evaluate.metrics", f"no metric '{name}'", nearest(name, known))
-        if name in METRICS and find_spec("torchmetrics") is None:  # to be said now, not after an epoch
-            raise MissingExtra("torchmetrics", "metrics")
 
 
 def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:

@@ -23,6 +23,8 @@ def find(name: str) -> Card:
     return discover()[name]
 
 
-def predictable() -> tuple[str, ...]:
+def of_files() -> tuple[str, ...]:
     """Return names of the tasks whose models predict, are evaluated on files and registered."""
-    return tuple(name for name, card in discover().items() if card.predicts)
+    return tuple(
+        name for name, card in discover().items() if card.inference is not None and not card.own_code
+    )

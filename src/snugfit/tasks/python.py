@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError
 from snugfit.system.user_objects import load_object
+from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
@@ -48,10 +50,52 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
             loss_of(recipe),
             None if collate is None else load_object(collate, setting="data.collate", folder=recipe.folder),
         ),
-        meta={"task": recipe.task, "model": recipe.model, "numerics": recipe.as_dict()["plan"]["numerics"]},
+        meta={
+            "task": recipe.task,
+            "model": recipe.model,
+            "loss": recipe.loss,
+            "collate": collate,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
         data={"train": len(train), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
     )
+
+
+def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
+    from torch.utils.data import default_collate
+
+    collate = meta.get("collate")
+    return Inference(
+        encode=lambda rows: rows,
+        collate=default_collate
+        if collate is None
+        else load_object(collate, setting="collate", folder=Path.cwd()),
+        decode=_classes if meta.get("loss") == "cross_entropy" else _outputs,
+        columns=("output",),
+    )
+
+
+def _outputs(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
+    """Return each row of what the model put out."""
+    from snugfit.core.tree import map_tree
+
+    def row_of(place: int) -> Any:
+        return map_tree(lambda tensor: tensor[place] if tensor.ndim else tensor, outputs)
+
+    return [{"output": row_of(place)} for place in range(len(examples))]
+
+
+def _classes(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
+    """Return the number of each row's most likely class too, where there is one class a row."""
+    from snugfit.core.losses import logits_of
+    from snugfit.tasks.classes import most_likely
+
+    logits, rows = logits_of(outputs), _outputs(outputs, examples)
+    if logits.ndim != 2:
+        return rows
+    classes = most_likely(range(logits.shape[1]), logits, examples)
+    return [{**named, **row} for named, row in zip(classes, rows, strict=True)]
 
 
 def _rows(recipe: Recipe, setting: str, spec: str) -> Any:
@@ -147,6 +191,7 @@ CARD = Card(
     loss="cross_entropy",
     settings=("collate",),
     load=_load,
+    inference=_inference,
     own_code=True,
     recognize=_recognize,
 )

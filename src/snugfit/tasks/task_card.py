@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Card:
             keep of each weight that is read from a file.
         load_empty: the model of that name without weights, where neither rows nor tokenizer are there; None where a plan needs them.
         classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
-        predicts: its models predict, are evaluated on files and registered.
+        inference: how its models are used, given what the best one was saved with and its tokenizer.
         own_code: model and rows are made by functions of the user's own.
         decoder: its model predicts next tokens, so that it cannot be an encoder.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
@@ -47,7 +48,7 @@ class Card:
     load: Callable[[Recipe, bool, KeepPart | None], Task]
     load_empty: Callable[[Recipe, str], nn.Module] | None = None
     classes: bool = False
-    predicts: bool = False
+    inference: Callable[[Mapping[str, Any], Any], Inference] | None = None
     own_code: bool = False
     decoder: bool = False
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None

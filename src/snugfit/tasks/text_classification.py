@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.tasks.inference import Inference, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -99,6 +102,44 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
     return model
 
 
+def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
+    from snugfit.core.losses import cross_entropy
+    from snugfit.data.bad_rows import text_of
+    from snugfit.data.text import FileRows, load_text_rows
+    from snugfit.data.tokens import encode, padding_for
+    from snugfit.tasks.classes import most_likely
+
+    labels = tuple(meta["labels"])
+
+    def encoded(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
+        texts = [text_of(row, meta["text_columns"]) for row in rows]
+        return encode(texts, tokenizer, meta["max_length"]).examples
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_text_rows(
+            source,
+            tokenizer,
+            text=meta["text_columns"],
+            label=meta["label_column"] if labelled else None,
+            labels=labels if labelled else (),
+            max_length=meta["max_length"],
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    return Inference(
+        encode=encoded,
+        collate=padding_for(tokenizer),
+        decode=partial(most_likely, labels),
+        columns=("prediction", "probability"),
+        length=lambda example: len(example["input_ids"]),
+        read=read,
+        classes=labels,
+        loss=cross_entropy,
+        metrics=CARD.metrics,
+    )
+
+
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
@@ -152,7 +193,7 @@ CARD = Card(
     load=_load,
     load_empty=_load_empty,
     classes=True,
-    predicts=True,
+    inference=_inference,
     recognize=_recognize,
     sample=(".csv", _SAMPLE),
 )

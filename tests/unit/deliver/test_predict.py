@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
-from snugfit.deliver.predict import Predictor, evaluate_file, extended
+from snugfit.core.losses import cross_entropy
+from snugfit.deliver.predict import evaluate_file, extended, predictor_of
 from snugfit.errors import ModelError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.techniques import find
@@ -43,11 +45,13 @@ class Classifier(nn.Module):
 )
 def test_a_bundle_predicts_in_the_precision_it_was_trained_in(numerics: str, dtype: torch.dtype) -> None:
     model = Classifier()
-    meta = {"numerics": numerics, "labels": ["no", "yes"]}
-    predictor = Predictor(model, meta, None, torch.device("cpu"))  # type: ignore[arg-type]
+    meta = {"task": "python", "loss": "cross_entropy", "numerics": numerics}
+    predictor = predictor_of(model, meta, None, "cpu", "best")
     batch = Batch.of({"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([1])})
-    predictor._logits(batch)
-    scored = predictor.scored()
+    predictor.predict([{"input_ids": torch.tensor([1, 2])}])
+    scored = dataclasses.replace(
+        predictor, use=dataclasses.replace(predictor.inference, loss=cross_entropy)
+    ).scored()
     with scored.forward(batch):
         scored.run(batch)
     assert model.seen == [dtype, dtype]
@@ -57,7 +61,7 @@ def test_a_bundle_predicts_in_the_precision_it_was_trained_in(numerics: str, dty
 def test_a_model_of_another_task_is_refused_by_evaluate_in_its_own_words(tmp_path: Path) -> None:
     save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "causal-lm"})
     with pytest.raises(
-        ModelError, match="task 'causal-lm', and evaluate and predict take text-classification"
+        ModelError, match="task 'causal-lm', and those that predict are of python and text-classification"
     ):
         evaluate_file(tmp_path / "best", "rows.csv", ())
 

@@ -34,6 +34,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest, remove_all
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.plans import plan_recipe
+from snugfit.run.trained_model import load
 from snugfit.tracking.spool import read_events
 
 GOOD = ["good", "fine", "great", "lovely"]
@@ -277,6 +278,43 @@ def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: An
     assert right / len(rows) > 0.9
     assert all(0.5 <= float(row["probability"]) <= 1 for row in written)
     assert found["rows"] == sum(found["predictions"].values()) == 41
+
+
+def test_a_run_is_loaded_with_its_processing_and_predicts_as_the_command(
+    tmp_path: Path, finished: Any
+) -> None:
+    rows = write_rows(tmp_path / "new.csv", 9, seed=6)
+    predict_file(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        written = [row["prediction"] for row in csv.DictReader(file)]
+    loaded = load(finished.run_dir)
+    assert [each["prediction"] for each in loaded.predict(rows)] == written
+    assert [each["prediction"] for each in finished.predict(rows)] == written
+    assert (loaded.processing.labels, loaded.about["weights"]) == (("happy", "sad"), "ema")
+    batch = loaded.processing.collate(loaded.processing.encode(rows))
+    assert batch["input_ids"].shape[0] == len(rows)
+    assert loaded.processing.tokenizer.cls_token == "[CLS]"
+    assert isinstance(loaded.model, BertForSequenceClassification)
+
+
+def test_a_loaded_run_goes_on(project: Path, tmp_path: Path, finished: Any) -> None:
+    stopped = train_recipe(recipe(project, tmp_path, "evaluate.every=1"), RunOptions(stop_after_seconds=1e-6))
+    resumed = load(str(stopped.run_dir), allow_code=True).resume(display=None)
+    assert (resumed.status, resumed.updates) == ("finished", finished.updates)
+
+
+def test_a_registered_model_is_loaded_as_one_object(project: Path, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    short = recipe(
+        project, tmp_path, "train.epochs=1", "track.mlflow=true", f"track.uri={uri}", "track.register=films"
+    )
+    result = train_recipe(short)
+    rows = write_rows(tmp_path / "new.csv", 5, seed=6)
+    registered = load("models:/films@champion", uri=uri)
+    assert [each["prediction"] for each in registered.predict(rows)] == [
+        each["prediction"] for each in result.predict(rows)
+    ]
+    assert registered.run is None
 
 
 def test_a_column_named_prediction_is_not_overwritten(tmp_path: Path, finished: Any) -> None:

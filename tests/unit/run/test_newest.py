@@ -13,7 +13,7 @@ from torch import nn
 import snugfit as sf
 from snugfit.errors import RunFolderError
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.newest import newest_resumable
+from snugfit.run.newest import holds_runs, newest_resumable
 from tests.unit.run.training.runs import points, small_model
 
 
@@ -97,3 +97,8 @@ def test_python_code_goes_on_with_the_last_run(tmp_path: Path) -> None:
     )
     with pytest.raises(RunFolderError, match="no run in .* was stopped"):
         train(parts, resume="last")
+
+
+def test_a_folder_of_runs_is_no_run(tmp_path: Path) -> None:
+    run = run_folder(tmp_path, "20260101-000000-aaaa", UPDATE)
+    assert (holds_runs(tmp_path), holds_runs(run), holds_runs(tmp_path / "nothing")) == (True, False, False)

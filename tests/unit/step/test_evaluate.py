@@ -18,8 +18,7 @@ from snugfit.core.losses import IGNORE_INDEX, over_batches
 from snugfit.core.losses import causal_lm as causal_lm_loss
 from snugfit.core.losses import cross_entropy as cross_entropy_loss
 from snugfit.core.losses import mse as mse_loss
-from snugfit.errors import MissingExtra, SettingError
-from snugfit.step import metrics as module
+from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import check_fit, check_metrics
 from snugfit.step.step import Step
@@ -265,13 +264,13 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
         check_metrics(["loss_of_nothing", "accurracy"][1:])
 
 
-def test_a_metric_whose_package_is_missing_is_refused_before_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    check_metrics(["perplexity"])
-    with pytest.raises(MissingExtra, match=r"torchmetrics is not installed.*snugfit\[metrics\]"):
-        check_metrics(["perplexity", "accuracy"])
+def test_a_label_that_the_model_has_no_class_for_is_named() -> None:
+    with pytest.raises(SettingError, match="found the label 4, and the model has 3 classes"):
+        evaluate(
+            scored(nn.Linear(2, 3), lambda outputs, _: outputs.sum(dim=1)),
+            cut((torch.randn(4, 2), torch.tensor([0, 4, 1, 2])), (4,)),
+            {"accuracy": "accuracy"},
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from snugfit.results.shown import Shown
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -130,8 +132,8 @@ class Largest:
     beyond_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(Shown):
     """The plan of a run for a device and a budget.
 
     `why` says in sentences how the choice came about; `would_fit` maps each level of fidelity to the smallest budget in bytes at which
@@ -157,6 +159,20 @@ class Answer:
     ] = ()  # the decision on how many devices and how they share the work, with its numbers
     planned_seconds: float = 0.0
     largest: Largest | None = None
+
+    def summary_lines(self) -> list[str]:
+        """Return whether it fits, what was chosen, the memory and the time."""
+        from snugfit.planner.answers import plan_words  # which is of this
+
+        choice = plan_words.choice_words(self.choice)
+        speed = ", ".join(plan_words.speed_words(self.prediction))
+        why = [f"  why     {sentence}" for sentence in self.why[:4]]
+        return [
+            f"Plan: {plan_words.headline(self)}",
+            f"  chosen  {', '.join(choice)}",
+            f"  speed   {speed}",
+            *why,
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, the prediction's beside the others; without the timeline, which is for pictures."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,15 +141,15 @@ class Failure(NamedTuple):
     again: str
 
 
-def memory_of_failure(step: Step, attempt: Attempt, folder: Path) -> Failure:
+def memory_of_failure(step: Step, attempt: Attempt, folder: Path | None) -> Failure:
     """Run once more what failed for want of memory, and look at what takes it.
 
     Of a window that is forward and backward, of an evaluation the scoring of single examples, and where no micro-batch was found
-    two of the smallest, which were run before. The step stays where it is. On CUDA `folder` also gets the allocator's own record, for
-    PyTorch's memory viewer.
+    two of the smallest, which were run before. The step stays where it is. On CUDA `folder`, where there is one, also gets the allocator's own
+    record, for PyTorch's memory viewer.
     """
     release_memory(step.device)  # of what the failed attempt has left
-    with snapshot(step.device, folder):
+    with nullcontext() if folder is None else snapshot(step.device, folder):
         recorded, again = _run_again(step, attempt)
     arguments = recorded.trace, step.device.type, "measured", recorded.modules, recorded.ran_out
     return Failure(memory_use(*arguments, evaluation=attempt.doing is Doing.EVALUATION), again)

@@ -27,6 +27,7 @@ from snugfit.step.state import state_like
 from snugfit.strategies.agreement import agreed
 
 if TYPE_CHECKING:
+    from snugfit.results.run_folder import RunFolder
     from snugfit.run.training.loop import Training
 
 
@@ -89,8 +90,8 @@ class Saving:
     that would have to write too.
     """
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
+    def __init__(self, training: Training, folder: RunFolder) -> None:
+        self._training, self._folder = training, folder
         self._strategy = training.step.strategy
         self._on_thread = training.job.checkpoint.save == "async"
         self._snapshot = Snapshot()
@@ -133,7 +134,7 @@ class Saving:
         """Return whether the first rank has a checkpoint to go back to; all ranks call it."""
         self.finish()
         # another host may see the folder later than the one that has written it
-        return bool(self._strategy.tell(checkpoint_files.any_in(self._training.folder.checkpoints))[0])
+        return bool(self._strategy.tell(checkpoint_files.any_in(self._folder.checkpoints))[0])
 
     def load(self, compare: bool = True) -> tuple[str, ...]:
         """Take the state of the newest valid checkpoint.
@@ -146,7 +147,7 @@ class Saving:
         """
         self.finish()
         with agreed():
-            loaded = checkpoint_files.load_newest(self._training.folder.checkpoints)
+            loaded = checkpoint_files.load_newest(self._folder.checkpoints)
         names = self._strategy.tell(loaded.folder.name)
         if len({*names}) > 1:
             raise RunFolderError(
@@ -180,8 +181,8 @@ class Saving:
             packed = pack(parts_of(training))
             if self._strategy.rank > 0 and not packed.sharded:
                 return
-            final = training.folder.checkpoints / _name(progress)
-            path = final.relative_to(training.folder.path).as_posix()
+            final = self._folder.checkpoints / _name(progress)
+            path = final.relative_to(self._folder.path).as_posix()
             save = _Save({"update": progress.updates, "window": progress.windows, "path": path}, start)
             if self._on_thread:
                 packed = self._snapshot.take(packed)
@@ -199,9 +200,9 @@ class Saving:
         if problem is None:
             times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
             self._training.emit("checkpoint", **save.event, **times)
-            self._training.hooked("on_checkpoint", self._training.folder.path / save.event["path"])
+            self._training.hooked("on_checkpoint", self._folder.path / save.event["path"])
         else:
-            newest = checkpoint_files.newest_in(self._training.folder.checkpoints)
+            newest = checkpoint_files.newest_in(self._folder.checkpoints)
             stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"
             message = (
                 f"{problem} The training goes on and saves again when the next checkpoint is due; {stands}."
@@ -213,7 +214,7 @@ class Saving:
         device = self._training.step.device
         if device.type != "cpu":  # a thread begins with the first one
             torch.accelerator.set_device_index(device)
-        self._training.folder.check_there()
+        self._folder.check_there()
         checkpoint_files.write(final, packed, self._training.job.checkpoint.keep, self._strategy, self._group)
 
 

@@ -41,7 +41,7 @@ def assemble(
     techniques: Sequence[Technique],
     metrics: Mapping[str, str | RowMetric],
     *,
-    folder: RunFolder,
+    folder: RunFolder | None,
     emit: Emit,
     save_best: SaveBest,
     identity: Mapping[str, Any] | None = None,
@@ -52,6 +52,7 @@ def assemble(
     """Put a run together.
 
     Args:
+        folder: where the run is written; None writes nothing.
         identity: settings that decide the updates; data, model and code join them here.
         files: the sha256 of each source of data that is read whole, by its name.
         accept_changes: names of the identity that a resume lets differ.

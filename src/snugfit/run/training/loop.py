@@ -19,6 +19,7 @@ from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
+from snugfit.run.checkpoint.unsaved import Unsaved
 from snugfit.run.events import DOING
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.hooks import HookCalls
@@ -44,7 +45,8 @@ class Training:
     """A run, assembled.
 
     Args:
-        save_best: writes the model as it is delivered, with the weights that were scored.
+        folder: where it is written; None writes nothing.
+        save_best: takes the model as it is delivered, with the weights that were scored.
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
         accept_changes: names of the identity that may differ from the checkpoint's.
@@ -57,7 +59,7 @@ class Training:
     loader: Loader
     validation: Loader | None
     metrics: Mapping[str, str | RowMetric]
-    folder: RunFolder
+    folder: RunFolder | None
     emit: Emit
     save_best: SaveBest
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Training:
         self._update_events = UpdateEvents(self.emit, self.step)
         self.emit = self._update_events.emit
         self.hooks = HookCalls(self.job.hooks, self.step, self.emit)
-        self.saving = Saving(self)
+        self.saving = Unsaved() if self.folder is None else Saving(self, self.folder)
         self._compared = False
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
 
@@ -218,10 +220,10 @@ class Training:
             )
         seconds = time.monotonic() - start
         return RunResult(
-            run_dir=str(self.folder.path),
+            run_dir=None if self.folder is None else str(self.folder.path),
             status=status,
             stop_reason=reason,
-            resumable=status == "stopped",
+            resumable=status == "stopped" and self.folder is not None,
             updates=self.step.progress.updates,
             epochs=self.epoch,
             best=self._best(),
@@ -245,6 +247,7 @@ class Training:
         Raises:
             TrainingFailed: there is none.
         """
+        assert self.folder is not None
         stands = self.step.strategy.rank == 0 and checkpoint_files.any_whole(self.folder.checkpoints)
         message = f"the end of the run could not be saved: {problem}"
         if not self.step.strategy.tell(stands)[0]:

@@ -85,6 +85,8 @@ def _reason(training: Training, result: StepResult, window: Batch) -> str:
         reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"
     else:
         reason = f"loss {result.loss:.4g}: {result.refusal}"
+    if training.folder is None:
+        return reason
     folder, number = training.folder.path / "culprits", training.step.progress.windows
     try:
         path = keep_window(folder, number, window, training.step.strategy, training.loader.origins)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
+
+from snugfit.errors import RunFolderError
+from snugfit.report.history import history_rows
+from snugfit.report.html import counted
+from snugfit.report.page import REPORT_NAME, render_curves
+from snugfit.results.shown import Shown
+from snugfit.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from snugfit.run.afterwards import Afterwards
+    from snugfit.run.trained_model import TrainedModel
 
 
 class Emit(Protocol):
@@ -17,24 +29,24 @@ class Emit(Protocol):
 
 
 class SaveBest(Protocol):
-    """Writes a model and what describes it into a folder; `trained` is the one it was exported from."""
+    """Puts a model and what describes it where the best one is; `trained` is the one it was exported from."""
 
     def __call__(
-        self, folder: Path, model: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module
+        self, model: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module
     ) -> None: ...
 
 
-@dataclass
-class RunResult:
-    """The end of a run.
+@dataclass(repr=False)
+class RunResult(Shown):
+    """The end of a run, and what became of it.
 
     `seconds` are those of all processes that have trained it, `examples_per_second` the speed of the last.
     `status` is finished, stopped (resumable) or failed; `went_back` are the windows, counted from 1, because
     of which it went back to a checkpoint; `advice` is what the evaluations say about its length: `verdict`
-    (longer, shorter, stop or unknown), `epochs` and `reason`.
+    (longer, shorter, stop or unknown), `epochs` and `reason`. `run_dir` is None where nothing was to be written.
     """
 
-    run_dir: str
+    run_dir: str | None
     status: str
     stop_reason: str | None
     resumable: bool
@@ -48,6 +60,79 @@ class RunResult:
     tracker_run_id: str | None = None
     went_back: list[int] = field(default_factory=list)
     advice: dict[str, Any] | None = None
+    afterwards: Afterwards | None = field(default=None, compare=False)
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The best model as it was scored, with what its task needs to use it, as `sf.load` gives it.
+
+        Raises:
+            RunFolderError: there is none: the run has scored nothing, or another rank has written it.
+        """
+        return self._afterwards().trained
+
+    @property
+    def model(self) -> nn.Module:
+        """The best model as it was scored: a plain module, in eval mode."""
+        return self.trained.model
+
+    def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the best model's prediction for each row, as `TrainedModel.predict`."""
+        return self.trained.predict(rows)
+
+    @property
+    def history(self) -> Any:
+        """A row for each update with its numbers, and with `validation_…` where it was scored: a DataFrame, or a list of dicts without pandas.
+
+        Raises:
+            RunFolderError: the run's events cannot be read.
+        """
+        rows = history_rows(self._afterwards().story())
+        if find_spec("pandas") is None:
+            return rows
+        import pandas
+
+        return pandas.DataFrame(rows)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return plain values."""
+        values = asdict(replace(self, afterwards=None))
+        del values["afterwards"]
+        return values
+
+    def summary_lines(self) -> list[str]:
+        """Return how it ended, its best and its last scores, where it is, and what it can be asked."""
+        head = f"RunResult: {self.status}, {counted(self.updates, 'update')}, {self.epochs:.4g} epochs, {format_seconds(self.seconds)}"
+        if self.peak_memory_bytes:
+            head += f", peak memory {format_bytes(self.peak_memory_bytes)}"
+        lines = [head]
+        if self.stop_reason:
+            lines.append(f"  why     {self.stop_reason}")
+        if self.best:
+            lines.append(f"  best    {_scores(self.best['metrics'])} at update {self.best['update']:,}")
+        if self.last.get("metrics"):
+            lines.append(f"  last    {_scores(self.last['metrics'])}")
+        if self.run_dir is not None:
+            lines.append(f"  run     {self.run_dir}")
+        return [*lines, "  then    .model, .predict(rows), .history"]
+
+    def page(self) -> str | None:
+        """Return the run's report; its curves where it has written none."""
+        if self.run_dir is None:
+            return None if self.afterwards is None else render_curves(self.afterwards.story())
+        path = Path(self.run_dir) / REPORT_NAME
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def _afterwards(self) -> Afterwards:
+        if self.afterwards is None:
+            raise RunFolderError(
+                "result", "another process has written this run", "Load it: snugfit.load(run_dir)."
+            )
+        return self.afterwards
+
+
+def _scores(metrics: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in metrics.items()
+    )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
@@ -13,7 +16,24 @@ from snugfit.step.state import made_buffers
 from snugfit.system.disk_errors import is_full
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from snugfit.run.training.loop import Training
+
+
+class BestInMemory:
+    """The best model so far in host memory, where a run writes nothing."""
+
+    def __init__(self) -> None:
+        self.model: nn.Module | None = None
+        self.description: Mapping[str, Any] = {}
+
+    def __call__(self, model: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module) -> None:
+        """Take a copy of the model as it is delivered, in place of the one before."""
+        self.model = None  # before the next one needs room
+        # what was made for this is nobody else's
+        delivered = copy.deepcopy(model) if model is trained else model
+        self.model, self.description = delivered.cpu().eval(), dict(description)
 
 
 def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
@@ -28,8 +48,10 @@ def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
     strategy, folder, watch = training.step.strategy, training.folder, training.watch
     problem = _write(training, metrics)
     if problem is not None and is_full(problem):
-        room = strategy.rank == 0 and checkpoint_files.make_room(
-            folder.checkpoints, training.job.checkpoint.keep
+        room = (
+            strategy.rank == 0
+            and folder is not None
+            and checkpoint_files.make_room(folder.checkpoints, training.job.checkpoint.keep)
         )
         if strategy.tell(room)[0]:
             problem = _write(training, metrics)
@@ -61,10 +83,11 @@ def _write(training: Training, metrics: Mapping[str, float]) -> str | None:
     seams, folder = step.seams, training.folder
     with phase("save"), seams.weights(step.model):
         try:
-            trained = step.strategy.whole(step.model, folder.path)
+            trained = step.strategy.whole(step.model, Path(".") if folder is None else folder.path)
             if trained is not None:
-                folder.check_there()
-                with making_in_files(folder.path):
+                if folder is not None:
+                    folder.check_there()
+                with nullcontext() if folder is None else making_in_files(folder.path):
                     delivered = trained if seams.export is None else seams.export(trained)
                 description = {
                     "update": step.progress.updates,
@@ -75,7 +98,7 @@ def _write(training: Training, metrics: Mapping[str, float]) -> str | None:
                     description["made_buffers"] = made
                 if seams.extended_by:
                     description["extended_by"] = seams.extended_by
-                training.save_best(folder.best, delivered, description, trained=trained)
+                training.save_best(delivered, description, trained=trained)
         except RunFolderError as error:
             problem = str(error)
     of_first: str | None = step.strategy.tell(problem)[0]

@@ -13,6 +13,7 @@ from snugfit.results.verdicts import TITLES, Certificate, Law
 from snugfit.system.deterministic import deterministic
 from snugfit.system.mkl_mode import ADDRESSES, sums_depend_on_addresses
 from snugfit.tools.certify import laws
+from snugfit.tools.certify.page import ModelCertificate
 from snugfit.tools.certify.ranks import ranks as two_ranks
 from snugfit.tools.certify.skipping import skip
 from snugfit.tools.certify.trial import Trials, trials
@@ -64,7 +65,7 @@ def certify(
         if ranks:
             tell(TITLES["ranks"])
             results.append(two_ranks(tried, results[0], folders))
-    return Certificate(
+    return ModelCertificate(
         setup.name,
         tuple(results),
         tried.dtype,

@@ -14,6 +14,13 @@ from snugfit.units import format_seconds
 PAGE = "certify.html"
 
 
+class ModelCertificate(Certificate):
+    """A certificate with its page in a notebook."""
+
+    def page(self) -> str:
+        return render_certificate(self)
+
+
 def write_certificate(certificate: Certificate, folder: Path) -> Path:
     """Write the page into `folder`, replacing an older one at once, and return its path.
 

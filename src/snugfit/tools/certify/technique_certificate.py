@@ -17,6 +17,7 @@ from snugfit.results.verdicts import TITLES, Certificate, Law, Verdict
 from snugfit.system.user_objects import describe
 from snugfit.techniques import discover
 from snugfit.tools.certify import compare, technique_laws
+from snugfit.tools.certify.page import ModelCertificate
 from snugfit.tools.certify.technique_laws import Oracle
 from snugfit.tools.certify.technique_problem import (
     WINDOW_ROWS,
@@ -88,7 +89,7 @@ def certify_technique(
             tell(TITLES[name])
             results.append(_tried(name, law, problem.tolerance))
         conditions = (*([] if oracle is not None else [NO_ORACLE]), *_idle(technique, problem))
-    return Certificate(
+    return ModelCertificate(
         technique.card.name,
         tuple(results),
         dtype_name,

@@ -215,7 +215,7 @@ class FoldScore:
     run_dir: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CrossValidation(Outcome):
     """The scores of all folds that are finished.
 
@@ -245,6 +245,19 @@ class CrossValidation(Outcome):
             for name, mean in self.summary.mean.items()
         ]
         return f"{', '.join(means) or 'nothing yet'}, over {len(self.scores)} of {self.planned} folds"
+
+    def summary_lines(self) -> list[str]:
+        """Return the means, and each fold's scores."""
+        folds = [
+            f"  fold {number}  " + ", ".join(f"{name} {value:.4g}" for name, value in each.best.items())
+            for number, each in enumerate(self.scores, 1)
+        ]
+        return [f"CrossValidation: {self.message}", *folds, f"  folder  {self.folder}"]
+
+    def page(self) -> str:
+        from snugfit.tools.cross_validation.page import render_cv_page  # which is of this
+
+        return render_cv_page(self)
 
     def as_dict(self) -> dict[str, Any]:
         return {

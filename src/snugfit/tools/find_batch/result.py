@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from snugfit.results.shown import Shown
 from snugfit.results.tool_results import keep
 from snugfit.step.micro_batching import BATCH_NORM
 from snugfit.step.step import Step
@@ -38,8 +39,8 @@ class Size:
         return self.verdict == FITS
 
 
-@dataclass(frozen=True)
-class FoundBatch:
+@dataclass(frozen=True, repr=False)
+class FoundBatch(Shown):
     """Micro-batches from the smallest to the whole window.
 
     `standing_bytes` are there at every moment: weights, buffers and states. `budget_bytes` is what they and all else may take
@@ -58,6 +59,24 @@ class FoundBatch:
     longest: bool
     name: str = ""
     identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def summary_lines(self) -> list[str]:
+        """Return the verdict, and each size with its speed or the reason why it does not fit."""
+        sizes = [
+            f"  {row.micro_batch:>6} examples: "
+            + (
+                f"{row.examples_per_second:,.0f} examples/s"
+                if row.fits and row.examples_per_second
+                else row.verdict
+            )
+            for row in self.rows
+        ]
+        return [f"FoundBatch: {self.message}", *sizes]
+
+    def page(self) -> str:
+        from snugfit.tools.find_batch.page import render_batch_page  # which is of this
+
+        return render_batch_page(self.name, self)
 
     def save(self, folder: str | Path) -> Path:
         """Write `found.json` and a page into a folder, made where it is not there; return the page.

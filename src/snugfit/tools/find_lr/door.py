@@ -15,6 +15,7 @@ from snugfit.core.job import AUTO
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique, as_settings
 from snugfit.errors import SettingError
+from snugfit.results.shown import Shown
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import find_micro_batch
@@ -23,7 +24,7 @@ from snugfit.system.deterministic import deterministic
 from snugfit.tools.find_lr.lr_rules import Reading, Suggestion
 from snugfit.tools.find_lr.measure import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
 from snugfit.tools.find_lr.measure import find_lr as range_test
-from snugfit.tools.find_lr.page import write_lr_page
+from snugfit.tools.find_lr.page import render_lr_page, write_lr_page
 from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ _TOOL = "find_lr"
 _MESSAGES = 10  # times, over a test
 
 
-@dataclass(frozen=True)
-class FoundRate:
+@dataclass(frozen=True, repr=False)
+class FoundRate(Shown):
     """The result of range tests: `test` of the whole model, and those of its `parts` by name, where they were asked for.
 
     `settings` are the optimizer's rates as they are recommended, in two digits; none for an optimizer of torch.
@@ -60,6 +61,22 @@ class FoundRate:
     def curve(self) -> tuple[Reading, ...]:
         """Rate, loss and smoothed loss of each update."""
         return self.test.curve
+
+    def summary_lines(self) -> list[str]:
+        """Return the verdict, what each rule suggests, and the parts' rates."""
+        rates: list[tuple[str, float | None]] = [
+            (rule, each.learning_rate) for rule, each in self.suggestions.items()
+        ]
+        rates += [(part, test.learning_rate) for part, test in self.parts.items()]
+        lines = [f"  {name:<12} {'none' if rate is None else f'{rate:.2g}'}" for name, rate in rates]
+        return [
+            f"FoundRate: {self.test.verdict}",
+            *lines,
+            "  then         .learning_rate, .curve, .save(folder)",
+        ]
+
+    def page(self) -> str:
+        return render_lr_page(self.name, self.test, self.parts, self.settings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -217,9 +217,6 @@ def _tree(
         notes.append(f"{place.test.name} is left for: snugfit evaluate RUN {_path(place.test, Path.cwd())}")
     metrics = list(card.metrics)
     evaluate: dict[str, Any] = {"every": "epoch", "metrics": metrics}
-    if metrics and not card.decoder and find_spec("torchmetrics") is None:
-        evaluate["metrics"] = []
-        comments["evaluate.metrics"] = f"{', '.join(metrics)}: pip install 'snugfit[metrics]'"
     comments.setdefault("evaluate.best", "metric that decides which weights are kept")
     if evaluate["metrics"]:
         evaluate["best"] = evaluate["metrics"][0]

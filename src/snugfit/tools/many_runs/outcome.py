@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from snugfit.report.html import counted
 from snugfit.report.page import document
 from snugfit.report.svg import escape
+from snugfit.results.shown import Shown
 from snugfit.units import format_seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome(ABC):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Outcome(Shown):
     """The outcome of the runs that have ended, of those that are `planned`; `stop_reason` says why it is not all of them."""
 
     name: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
+from snugfit.errors import SettingError
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.train_settings import DEFAULTS, TrainSettings, takes_settings
 from snugfit.system.deterministic import deterministic
@@ -78,9 +79,13 @@ def profile(
         UserError: a setting or the data cannot be used.
         TrainingFailed: an update failed.
     """
-    output = Path(settings.pop("output", DEFAULTS["output"]))
+    output = settings.pop("output", DEFAULTS["output"])
+    if output is None:
+        raise SettingError(
+            "output", "got None, and a profile is a table, a trace and a page", "Give a folder."
+        )
     setup, detail = module_setup(model, data, **settings), Detail(shapes, stacks, sort)
-    return _profile_and_save(setup, output, steps, memory, tensorboard, detail, tell)
+    return _profile_and_save(setup, Path(output), steps, memory, tensorboard, detail, tell)
 
 
 def _profile_and_save(

@@ -47,6 +47,11 @@ def write_profile_page(profile: Profile, path: Path) -> Path:
     Raises:
         RunFolderError: it cannot be written.
     """
+    return replace_page(path, render_profile(profile))
+
+
+def render_profile(profile: Profile) -> str:
+    """Return the page as text."""
     body = (
         _header(profile),
         _phases(profile),
@@ -56,7 +61,7 @@ def write_profile_page(profile: Profile, path: Path) -> Path:
         _operators(profile),
         _footer(profile),
     )
-    return replace_page(path, document(f"{printable(profile.name)} · profile · Snugfit", body, PROFILE_STYLE))
+    return document(f"{printable(profile.name)} · profile · Snugfit", body, PROFILE_STYLE)
 
 
 def _header(profile: Profile) -> str:

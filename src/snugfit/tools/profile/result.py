@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import SettingError
+from snugfit.planner.answers.plan_words import brief_seconds
 from snugfit.planner.trace.memory_breakdown import MemoryUse
 from snugfit.planner.trace.memory_snapshot import SNAPSHOT
+from snugfit.results.shown import Shown
 from snugfit.tools.profile.limits import Advice, Culprit, Occasional
 from snugfit.tools.profile.operators import Operator
 
@@ -51,8 +53,8 @@ class Detail:
         return self.sort or ("host" if device == "cpu" else "device")
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Shown):
     """The time of an update of a setup, by parts.
 
     Args:
@@ -100,6 +102,21 @@ class Profile:
         if self.by_host:
             return sorted(self.operators, key=lambda each: -each.host_seconds)[:MOST_OPERATORS]
         return list(self.operators[:MOST_OPERATORS])
+
+    def summary_lines(self) -> list[str]:
+        """Return the verdict, and the phases of an update with their shares."""
+        whole = self.seconds_per_update or 1.0
+        phases = sorted(self.phases.items(), key=lambda each: -each[1])
+        lines = [
+            f"  {name:<12} {100 * seconds / whole:3.0f}%  {brief_seconds(seconds)}"
+            for name, seconds in phases
+        ]
+        return [f"Profile: {self.verdict}", *lines[:8], f"  page         {self.folder}"]
+
+    def page(self) -> str:
+        from snugfit.tools.profile.page import render_profile  # which is of this
+
+        return render_profile(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; the table is a file of the folder."""

@@ -223,6 +223,7 @@ class _Searching(ManyRuns[Trial, Tuned]):
 
 def _forget(ended: RunResult) -> None:
     """Remove a run's checkpoints, each of which is several times as large as the model, and of one that was pruned the model too."""
+    assert ended.run_dir is not None  # a trial's
     run = RunFolder(Path(ended.run_dir))
     checkpoint_files.remove_all(run.checkpoints)
     if ended.resumable:  # it was, until now

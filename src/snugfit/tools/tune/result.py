@@ -128,7 +128,7 @@ class Trial:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned(Outcome):
     """The trials of a search that have ended.
 
@@ -175,6 +175,23 @@ class Tuned(Outcome):
         """Return how many trials were finished, pruned and failed."""
         counted = Counter(each.state for each in self.trials)
         return {"finished": counted["finished"], "pruned": counted["pruned"], "failed": counted["failed"]}
+
+    def summary_lines(self) -> list[str]:
+        """Return what was found, and the best trials."""
+        trials = [
+            f"  {'' if each.value is None else f'{each.value:.4g}':>8}  {each.state:<9} "
+            + ", ".join(
+                f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+                for name, value in each.parameters.items()
+            )
+            for each in self.ranked()[:8]
+        ]
+        return [f"Tuned: {self.summary()}", *trials, f"  folder  {self.folder}"]
+
+    def page(self) -> str:
+        from snugfit.tools.tune.page import render_tune_page  # which is of this
+
+        return render_tune_page(self)
 
     def summary(self) -> str:
         """Return what was found, in a sentence."""

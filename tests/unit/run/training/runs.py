@@ -123,8 +123,8 @@ def make_training(
         metrics or {},
         folder=run_folder,
         emit=Silent() if strategy is not None and strategy.rank > 0 else Events(run_folder, display),
-        save_best=lambda path, delivered, description, trained: save_bundle(
-            path, delivered, {"task": "python", **description}, adapters_of=trained
+        save_best=lambda delivered, description, trained: save_bundle(
+            run_folder.best, delivered, {"task": "python", **description}, adapters_of=trained
         ),
         identity=identity,
         accept_changes=accept_changes,

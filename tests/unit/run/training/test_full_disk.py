@@ -86,11 +86,11 @@ def test_the_best_is_what_best_holds_where_the_disk_did_not_take_a_better_one(
     save = run.save_best
     calls: list[int] = []
 
-    def fails_once(path: Path, *given: Any, **named: Any) -> None:
+    def fails_once(*given: Any, **named: Any) -> None:
         calls.append(run.step.progress.updates)
         if run.step.progress.updates == 2:
             raise RunFolderError.from_text("the best model cannot be written: Permission denied.")
-        save(path, *given, **named)
+        save(*given, **named)
 
     run.save_best = fails_once  # type: ignore[assignment]
     result = finish(run)
@@ -113,11 +113,11 @@ def test_room_for_the_best_model_is_made_of_older_checkpoints_and_the_last_whole
     run = make_training(tmp_path, validation=VALIDATION, evaluate_every=6, checkpoint_every=2)
     save, calls = run.save_best, []
 
-    def first_fails(path: Path, *given: Any, **named: Any) -> None:
+    def first_fails(*given: Any, **named: Any) -> None:
         calls.append(sorted(folder.name for folder in run.folder.checkpoints.iterdir()))
         if len(calls) == 1:
             raise RunFolderError.from_text(f"the best model cannot be written: {os.strerror(errno.ENOSPC)}.")
-        save(path, *given, **named)
+        save(*given, **named)
 
     run.save_best = first_fails  # type: ignore[assignment]
     assert finish(run).status == "finished"

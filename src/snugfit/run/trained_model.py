@@ -1,0 +1,157 @@
+"""A trained model with what its task needs to use it: of a run, a folder, or the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from snugfit.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from snugfit.data.loader import Collate
+    from snugfit.deliver.predict import Predictor
+    from snugfit.run.events import Display
+    from snugfit.run.training.result import RunResult
+    from snugfit.step.step import Forward
+
+_BEST = "best"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TrainedModel:
+    """A model as it was scored.
+
+    Args:
+        predictor: uses it as its task does.
+        run: the folder of the run that it comes from; None for one of the registry, of a folder by itself, or of no folder.
+    """
+
+    predictor: Predictor
+    run: Path | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The plain module, in eval mode: averaged or merged where the run did that."""
+        return self.predictor.model
+
+    @property
+    def processing(self) -> Processing:
+        """The way of rows into the model."""
+        return Processing(self.predictor)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The data saved with it: task, metrics, update, weights, numerics and labels."""
+        return self.predictor.meta
+
+    def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return a prediction for each row, in order, under the numerics of the training.
+
+        Args:
+            rows: mappings with the columns of the training rows; for a model of one's own, examples as its data set gives them, with or
+                without labels.
+        Returns:
+            Of a classifier `prediction` and `probability`; of a model of one's own `output` too, what it put out for the row.
+        """
+        return self.predictor.predict(rows)
+
+    def resume(self, display: Display | Literal["auto"] | None = "auto") -> RunResult:
+        """Go on with the run of a recipe from its newest checkpoint.
+
+        Raises:
+            RunFolderError: it comes from no run, or from one that was made in Python, which goes on there.
+        """
+        from snugfit.run.events import displayed
+        from snugfit.run.from_recipe import resume_run
+
+        if self.run is None:
+            raise RunFolderError(
+                "resume", "the model comes from no run's folder", "Load the run: <output>/<name>/<id>."
+            )
+        with displayed(display) as shown:
+            return resume_run(self.run, display=shown)
+
+    def __repr__(self) -> str:
+        about = self.about
+        metrics = about.get("metrics") or {}
+        scores = ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)
+        )
+        where = "" if self.run is None else f" of {self.run}"
+        at = f" at update {about['update']:,}" if "update" in about else ""
+        return f"TrainedModel: {type(self.model).__name__} for {about.get('task')}{where}{at}{f' ({scores})' if scores else ''}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Processing:
+    """The way of a row into a model."""
+
+    _predictor: Predictor
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of transformers; None where the task has none."""
+        return self._predictor.tokenizer
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the logits; none where a prediction is something else."""
+        return self._predictor.inference.classes
+
+    def encode(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Return examples of the model, one of each row."""
+        return self._predictor.inference.encode(rows)
+
+    def collate(self, examples: Sequence[Any]) -> Any:
+        """Return a batch of examples."""
+        return self._predictor.inference.collate(list(examples))
+
+    def __repr__(self) -> str:
+        tokenizer = "no tokenizer" if self.tokenizer is None else type(self.tokenizer).__name__
+        return f"Processing: {tokenizer}, {len(self.labels)} labels"
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    model: nn.Module | None = None,
+    collate: Collate | None = None,
+    forward: Forward | None = None,
+    device: str = "auto",
+    uri: str | None = None,
+    allow_code: bool = False,
+) -> TrainedModel:
+    """Load a trained model: of a run's folder its best, of a folder such as `best/`, or `models:/NAME@champion` of the registry.
+
+    Args:
+        model: takes the weights, where they are of a module that was made in Python and no function makes it again. It has the
+            architecture that was delivered: without adapters where these were merged.
+        collate, forward: as `sf.train` was given them, where it was.
+        uri: the registry's tracker; MLFLOW_TRACKING_URI by default, else the database beside the runs.
+        allow_code: consent to run what the model names as `package.module:function`.
+    Raises:
+        CodeRefused: it names code, without consent.
+        ModelError: it is damaged, or cannot be made again.
+        RunFolderError, TrackingError: there is none.
+    """
+    from snugfit.deliver.model_registry import resolve_model
+    from snugfit.deliver.predict import load_predictor
+
+    folder = resolve_model(source, uri=uri)
+    predictor = load_predictor(folder, device, model=model, allow_code=allow_code)
+    of_run = folder.name == _BEST and (folder.parent / "events.jsonl").exists()
+    return TrainedModel(with_own(predictor, collate, forward), folder.parent if of_run else None)
+
+
+def with_own(predictor: Predictor, collate: Collate | None, forward: Forward | None) -> Predictor:
+    """Return a predictor that makes batches and calls the model in the user's own way, where there is one."""
+    if collate is not None:
+        predictor = dataclasses.replace(
+            predictor, use=dataclasses.replace(predictor.inference, collate=collate)
+        )
+    return predictor if forward is None else dataclasses.replace(predictor, forward=forward)

@@ -1,0 +1,48 @@
+"""The use of a task's model: rows to examples, outputs to predictions. To import it loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from snugfit.core.losses import Loss
+    from snugfit.data.text import FileRows
+
+Row = Mapping[str, Any]
+Example = Any
+Prediction = dict[str, Any]
+
+
+class ReadRows(Protocol):
+    """Reads a file of rows, with their labels where they are to be scored."""
+
+    def __call__(self, source: str, /, *, labelled: bool, bad_rows: str) -> FileRows: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """The use of a model that a task has trained.
+
+    Args:
+        encode: examples of rows that a program gives, in their order.
+        collate: a batch of examples.
+        decode: the predictions of a batch, in order, of what the model put out and the examples.
+        columns: names of what each prediction has; the first is the prediction itself.
+        length: of an example, so that those of about one length go together.
+        read: the rows of a file; None where a file holds none of the task.
+        classes: names that a prediction may be; empty where it is something else.
+        loss: by which a file is evaluated.
+        metrics: by which it is, where none are named.
+    """
+
+    encode: Callable[[Sequence[Row]], Sequence[Example]]
+    collate: Callable[[list[Any]], Any]
+    decode: Callable[[Any, Sequence[Example]], list[Prediction]]
+    columns: tuple[str, ...]
+    length: Callable[[Example], int] = lambda _: 0
+    read: ReadRows | None = None
+    classes: tuple[str, ...] = ()
+    loss: Loss | None = None
+    metrics: tuple[str, ...] = ()

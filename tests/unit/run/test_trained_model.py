@@ -1,0 +1,208 @@
+"""A trained model as a result, a folder and the registry give it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import snugfit as sf
+from snugfit.errors import ModelError, RunFolderError, SettingError
+from snugfit.models.bundle import save_bundle
+from tests.laws import problems
+
+LENGTH = 24
+
+
+def rows(seed: int = 0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(LENGTH, 4, generator=generator)
+    return TensorDataset(inputs, inputs[:, :3].argmax(dim=1))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def trained(output: Path | None, model: nn.Module | None = None, **settings: Any) -> sf.RunResult:
+    settings = {"epochs": 2, "optimizer": sf.AdamW(learning_rate=0.05), "validation": 0.25, **settings}
+    where = {} if output is None else {"track": False}
+    return sf.train(
+        net() if model is None else model,
+        rows(),
+        output=output,
+        display=None,
+        global_batch=8,
+        **where,
+        **settings,
+    )
+
+
+def probabilities(model: nn.Module, examples: TensorDataset) -> list[float]:
+    with torch.no_grad():
+        return model.eval()(examples.tensors[0]).softmax(dim=1).max(dim=1).values.tolist()
+
+
+def test_a_bare_run_writes_nothing_and_keeps_the_best_as_it_was_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[tuple[float, dict[str, torch.Tensor]]] = []
+    model = net()
+
+    def scored(metrics: Any) -> None:
+        seen.append((metrics["loss"], {name: each.clone() for name, each in model.state_dict().items()}))
+
+    # a rate at which later evaluations are worse
+    result = trained(
+        None, model, optimizer=sf.SGD(learning_rate=8.0), epochs=4, on_evaluation=scored, evaluate_every=1
+    )
+    assert os.listdir(tmp_path) == []
+    best = min(range(len(seen)), key=lambda place: seen[place][0])
+    assert best < len(seen) - 1, "the last is the best, which shows nothing"
+    assert {name: each.tolist() for name, each in result.model.state_dict().items()} == {
+        name: each.tolist() for name, each in seen[best][1].items()
+    }
+    assert (result.run_dir, result.resumable) == (None, False)
+    assert model.state_dict()["0.weight"].tolist() == seen[-1][1]["0.weight"].tolist(), (
+        "the last weights stay in the model"
+    )
+
+
+def test_a_bare_run_gives_the_weights_of_an_average() -> None:
+    result = trained(None, model := net(), techniques=[sf.EMA(decay=0.5)], epochs=1)
+    assert result.best is not None and result.best["weights"] == "ema"
+    assert not torch.equal(result.model.get_parameter("0.weight"), model.get_parameter("0.weight"))
+    assert result.trained.about["weights"] == "ema"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resume", "last"),
+        ("checkpoint_every", 1),
+        ("non_finite", "roll_back"),
+        ("track_uri", "sqlite:///a.db"),
+    ],
+)
+def test_a_bare_run_refuses_what_needs_a_folder(name: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=f"{name}.*output=None writes nothing"):
+        trained(None, **{name: value})
+
+
+def test_a_bare_run_that_is_stopped_before_its_first_evaluation_has_no_best_model() -> None:
+    result = trained(None, on_update=lambda _: "enough")
+    assert (result.status, result.resumable) == ("stopped", False)
+    with pytest.raises(RunFolderError, match="stopped before its first evaluation"):
+        _ = result.model
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_result_predicts_by_the_best_model(bare: bool, tmp_path: Path) -> None:
+    result = trained(None if bare else tmp_path)
+    fresh = rows(seed=5)
+    predictions = result.predict(fresh)
+    logits = result.model(fresh.tensors[0])
+    assert [each["prediction"] for each in predictions] == logits.argmax(dim=1).tolist()
+    assert [each["probability"] for each in predictions] == pytest.approx(
+        probabilities(result.model, fresh), abs=1e-6
+    )
+    assert torch.allclose(torch.stack([each["output"] for each in predictions]), logits, atol=1e-6)
+    alone = result.predict([fresh.tensors[0][0]])  # without a label
+    assert alone[0]["prediction"] == predictions[0]["prediction"]
+
+
+def test_a_result_predicts_under_the_numerics_of_the_training_and_by_the_users_own_collate_and_forward(
+    tmp_path: Path,
+) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.seen = net(), []
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.net(values)
+            self.seen.append(logits.dtype)  # type: ignore[attr-defined]
+            return logits
+
+    def collate(examples: list[Any]) -> dict[str, torch.Tensor]:
+        return {
+            "points": torch.stack([each[0] for each in examples]),
+            "labels": torch.stack([each[1] for each in examples]),
+        }
+
+    result = trained(
+        tmp_path,
+        Named(),
+        techniques=[sf.BF16()],
+        collate=collate,
+        forward=lambda model, data: model(data["points"]),
+    )
+    model = result.model
+    model.seen.clear()  # type: ignore[operator, union-attr]
+    assert len(result.predict(rows())) == LENGTH
+    assert set(model.seen) == {torch.bfloat16}  # type: ignore[arg-type]
+
+
+def test_adapters_are_merged_in_what_a_result_gives(tmp_path: Path) -> None:
+    result = trained(tmp_path, techniques=[sf.LoRA(targets=["0"], rank=2)])
+    assert set(result.model.state_dict()) == set(net().state_dict())
+    again = sf.load(str(result.run_dir), model=net())
+    assert again.predict(rows())[0]["prediction"] == result.predict(rows())[0]["prediction"]
+
+
+def test_a_run_is_loaded_again_with_a_model_that_takes_its_weights(tmp_path: Path) -> None:
+    result = trained(tmp_path)
+    again = sf.load(str(result.run_dir), model=net())
+    assert probabilities(again.model, rows()) == probabilities(result.model, rows())
+    assert again.run == Path(str(result.run_dir))
+    assert again.about["update"] == result.best["update"]  # type: ignore[index]
+    assert repr(again).startswith("TrainedModel: Sequential for python of ")
+    assert not again.model.training
+
+
+def test_without_one_a_module_of_python_cannot_be_made_again(tmp_path: Path) -> None:
+    result = trained(tmp_path)
+    with pytest.raises(ModelError, match="no package.module:function to make it again"):
+        sf.load(str(result.run_dir))
+
+
+def test_a_model_that_comes_from_no_run_does_not_go_on(tmp_path: Path) -> None:
+    save_bundle(tmp_path / "copy", net(), {"task": "python"})
+    with pytest.raises(RunFolderError, match="comes from no run's folder"):
+        sf.load(tmp_path / "copy", model=net()).resume()
+
+
+def test_a_model_of_a_task_that_predicts_nothing_says_so_and_gives_its_module(tmp_path: Path) -> None:
+    save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "causal-lm"})
+    loaded = sf.load(tmp_path / "best")
+    assert type(loaded.model).__name__ == "GPT2LMHeadModel"
+    with pytest.raises(ModelError, match="task 'causal-lm'.*snugfit.load"):
+        loaded.predict([{"text": "Once"}])
+
+
+def test_the_history_has_a_row_for_each_update_and_what_was_scored_at_it(tmp_path: Path) -> None:
+    for output in (None, tmp_path):
+        table = trained(output, metrics=["accuracy"]).history
+        assert list(table["update"]) == [1, 2, 3, 4, 5, 6]
+        assert table["loss"].notna().all()
+        scored = table.dropna(subset=["validation_loss"])
+        assert list(scored["update"]) == [3, 6]
+        assert scored["validation_accuracy"].between(0, 1).all()
+
+
+def test_a_result_is_a_few_lines_and_its_page_in_a_notebook(tmp_path: Path) -> None:
+    for output in (None, tmp_path):
+        result = trained(output)
+        text, page = repr(result), result._repr_html_()
+        assert text.startswith("RunResult: finished, 6 updates, 2 epochs, ")
+        assert len(text.splitlines()) <= 12
+        assert "srcdoc=" in page and "&lt;svg" in page
+        json.dumps(result.as_dict())
