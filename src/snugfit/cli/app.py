@@ -22,6 +22,7 @@ from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
 from snugfit.cli.env import env
 from snugfit.cli.find import find_app
+from snugfit.cli.generate import generate
 from snugfit.cli.init import init
 from snugfit.cli.new import new_app
 from snugfit.cli.options import (
@@ -263,6 +264,12 @@ def predict(
 
         summary = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
     show(summary, as_json)
+
+
+app.command(
+    short_help="Have a trained language model answer.",
+    epilog="Example: snugfit generate runs/chats/20261121-0930-1a2b --prompt 'Who are you?'",
+)(generate)
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")

@@ -1,21 +1,29 @@
-"""Instruction tuning: prompts and completions to tokens, of which the completion's alone are scored."""
+"""Instruction tuning: conversations to tokens, of which those of the answers alone are scored."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
+from snugfit.data.bad_rows import BadRow, Fault, settle
+from snugfit.data.chat_template import CHATML, DATE, ChatTemplate, Rendered, set_template
 from snugfit.data.columns import check_columns
+from snugfit.data.conversations import (
+    MESSAGES,
+    PAIRS,
+    Conversation,
+    columns_of_form,
+    conversation_of,
+    recognise,
+)
 from snugfit.data.examples import Examples
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
-from snugfit.data.text import Collate
+from snugfit.data.text import Collate, FileRows
 from snugfit.data.tokens import IGNORED_LABEL, Example, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
@@ -23,8 +31,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_ANSWER = "An answer of which nothing else is written."
-"""Text by which an answer is found in what a template writes."""
+TOO_LONG = ("cut_end", "cut_prompt", "drop")
+LONGER = "longer than data.max_length"
+"""The reason of what `too_long: drop` leaves out."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +41,25 @@ class InstructSettings(RowSettings):
     """The `data` part of a recipe for instruction tuning: `text` are the columns of the prompt."""
 
     completion: str = "completion"
+    format: str | None = None
+    scored: str = "all"
+    template: str | None = None
+    too_long: str = "cut_end"
 
 
 @dataclass(frozen=True)
 class InstructData:
-    """Examples of at most `max_length` tokens; `labels` are the completion's tokens and the end of the turn, -100 elsewhere."""
+    """Examples of at most `max_length` tokens; `labels` are the tokens of answers and of the ends of their turns, -100 elsewhere.
+
+    `stops` are the tokens by which a generation ends.
+    """
 
     train: Examples
     validation: Examples
     collate: Collate
     report: DataReport
     fingerprints: Mapping[str, str]
+    stops: tuple[int, ...] = ()
 
 
 def load_instruct(
@@ -50,27 +67,33 @@ def load_instruct(
 ) -> InstructData:
     """Read, validate, split and tokenise.
 
-    A tokenizer with a chat template gets the prompt as the user's message and the completion as the assistant's; what the
-    template writes beyond the prompt is scored, up to the token by which it ends a turn. Without a template the completion
-    follows the prompt after a line break and ends with the end-of-sequence token, and so it does where the template ends no
-    turn. What is longer than `max_length` is cut at the end; a prompt that leaves no room for a token of its completion is a
-    faulty row.
+    A tokenizer with a chat template gets whole conversations, of which the assistant's turns are scored as the template writes them,
+    each up to the token by which it ends a turn. Without a template an answer follows its prompt after a line break and ends with the
+    end-of-sequence token, and so does the last turn where the template ends none. What is longer than `max_length` is treated as
+    `too_long` says; a prompt that leaves no room for a token of its answer is a faulty row.
 
     Raises:
         DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
+        SettingError: the chat template cannot be used.
     """
+    template_file = set_template(tokenizer, settings.template, folder)
     check_max_length(settings.max_length, tokenizer, special_frame(tokenizer))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
-    frame = _Frame(tokenizer)
+    coder = Coder(tokenizer, settings)
     faults: list[Fault] = []
     parts: list[Examples] = []
     lengths: list[int] = []
+    dropped, forms = 0, {}
     for table in tables:
-        examples, whole, bad = _examples(table, settings, frame)
-        parts.append(examples)
-        lengths += whole
-        faults += bad
+        read = _read(table, settings, coder)
+        parts.append(read.examples)
+        lengths += read.lengths
+        faults += read.faults
+        dropped += read.dropped
+        forms[read.form] = table.source
     skipped = settle(faults, settings.bad_rows)
+    if dropped:
+        skipped[LONGER] = dropped
     train, held_out = parts[0], parts[1] if len(parts) > 1 else parts[0].at(())
     if settings.fraction is not None and len(train) > 1:
         rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
@@ -97,127 +120,317 @@ def load_instruct(
             tokens_total=sum(lengths),
             tokens_max=max(lengths, default=0),
             tokens_median=median(lengths),
-            warnings=_warnings(parts, frame),
+            warnings=(*_warnings(parts, coder), *_cut_ends(lengths, settings)),
+            form=" and ".join(forms),
         ),
-        fingerprints={table.source: table.sha256 for table in tables},
+        fingerprints={table.source: table.sha256 for table in tables} | template_file,
+        stops=coder.stops,
     )
 
 
-class _Frame:
-    """The way that a tokenizer puts a prompt and a completion together."""
+class Coder:
+    """The way of a conversation into tokens, by the tokenizer's chat template, or without one."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: InstructSettings) -> None:
+        self.tokenizer, self._settings = tokenizer, settings
         self.special = special_frame(tokenizer)
         end = tokenizer.eos_token_id
         self.end = self.special.suffix or (() if end is None else (int(end),))
-        self._tail, self.turn_end = self._find_end_of_turn() if self.chats else ("", None)
+        self.template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
 
     @property
-    def chats(self) -> bool:
-        return bool(self.tokenizer.chat_template)
+    def stops(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
+        own = () if self.template is None else self.template.end_ids
+        return tuple(dict.fromkeys((*own, *self.end)))
 
-    def tokens(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-        """Return what is read and what is scored."""
-        if self.chats:
-            return self._turn(prompt, completion)
-        return [*self.special.prefix, *self._plain(f"{prompt}\n")], [*self._plain(completion), *self.end]
+    def examples(self, conversation: Conversation) -> list[Coded]:
+        """Return the examples of a conversation, each of at most `max_length` tokens: one, where all its turns can be scored at once.
 
-    def _turn(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-        """Return the prompt as the template asks for an answer, and what it writes beyond that up to the end of the turn."""
-        asked, whole = self._rendered(prompt), self._rendered(prompt, completion)
-        read = self._plain(asked)
-        answer = completion
-        # a template may open an answer otherwise than it writes one down, with a <think>, or change it by what it holds
-        if (
-            whole.startswith(asked)
-            and whole.endswith(self._tail)
-            and len(whole) > len(asked) + len(self._tail)
-        ):
-            answer = whole[len(asked) : len(whole) - len(self._tail)]
-        if self.turn_end is None:
-            return read, [*self._plain(answer), *self.end]
-        answer += self.turn_end
-        # together, as some tokenizers put a space before every text that they are given
-        together = self._plain(asked + answer)
-        return read, together[len(read) :] if together[: len(read)] == read else self._plain(answer)
+        Raises:
+            BadRow: it cannot be written, or leaves no room for an answer.
+        """
+        if self.template is None:
+            return [self._fitted(conversation, self._without_template(conversation))]
+        rendered = self.template.rendered(conversation)
+        if len(rendered) == 1:
+            return [self._fitted(conversation, self._coded(rendered[0]))]
+        return [
+            self._fitted(
+                replace(conversation, messages=conversation.messages[: place + 1], scored=(place,)),
+                self._coded(each),
+            )
+            for place, each in zip(conversation.scored, rendered, strict=True)
+        ]
 
-    def _find_end_of_turn(self) -> tuple[str, str | None]:
-        """Return what the template writes after an answer, and the part of that up to its first token that is no text; None without one."""
-        _, separator, tail = self._rendered("a", _ANSWER).rpartition(_ANSWER)
-        if not separator:
-            return "", None
-        added = {str(token) for token in self.tokenizer.added_tokens_decoder.values()}
-        marks = added | set(self.tokenizer.all_special_tokens)
-        places = [(tail.index(mark), -len(mark), mark) for mark in marks if mark in tail]
-        if not places:
-            return tail, None
-        at, _, mark = min(places)
-        return tail, tail[:at] + mark
+    def prompt(self, conversation: Conversation) -> list[int]:
+        """Return the tokens that ask for the answer to a conversation.
 
-    def _rendered(self, prompt: str, completion: str | None = None) -> str:
-        """Return a prompt as the template asks for its answer, or with the answer."""
-        messages = [{"role": "user", "content": prompt}]
-        if completion is not None:
-            messages.append({"role": "assistant", "content": completion})
-        asks = completion is None
-        return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False))
+        Raises:
+            BadRow: the template refuses it.
+        """
+        if self.template is None:
+            (message,) = self._plain_turns(conversation, 1)
+            return [*self.special.prefix, *self._plain(f"{message}\n")]
+        return self._plain(self.template.prompt(conversation.messages, conversation.tools))
+
+    def _fitted(self, conversation: Conversation, coded: Coded) -> Coded:
+        """Return tokens that fit, of a conversation that may have to lose its oldest turns or the beginning of its prompt."""
+        most, length = self._settings.max_length, len(coded.ids)
+        if length <= most or self._settings.too_long == "drop":
+            return coded
+        if self._settings.too_long == "cut_prompt":
+            shorter = without_oldest_turn(conversation)
+            while len(coded.ids) > most and shorter is not None:
+                assert self.template is not None  # which several turns need
+                coded, shorter = (
+                    self._coded(self.template.rendered(shorter)[-1]),
+                    without_oldest_turn(shorter),
+                )
+            coded = self._without_beginning(coded, most)
+        read = next(
+            (place for place, label in enumerate(coded.labels) if label != IGNORED_LABEL), len(coded.ids)
+        )
+        if read >= most:
+            raise BadRow(
+                "prompt too long",
+                f"the prompt has {read} tokens, which leaves no room for a completion in {most} (data.max_length)",
+            )
+        return Coded(coded.ids[:most], coded.labels[:most], length)
+
+    def _without_beginning(self, coded: Coded, most: int) -> Coded:
+        """Return tokens without the beginning of the prompt, behind the tokenizer's own first ones."""
+        first = (
+            len(self.special.prefix) if coded.ids[: len(self.special.prefix)] == [*self.special.prefix] else 0
+        )
+        read = next(place for place, label in enumerate(coded.labels) if label != IGNORED_LABEL)
+        cut = max(0, min(len(coded.ids) - most, read - first - 1))
+        return Coded(
+            coded.ids[:first] + coded.ids[first + cut :],
+            coded.labels[:first] + coded.labels[first + cut :],
+            coded.length,
+        )
+
+    def _without_template(self, conversation: Conversation) -> Coded:
+        prompt, answer = self._plain_turns(conversation, 2)
+        read = [*self.special.prefix, *self._plain(f"{prompt}\n")]
+        return Coded.of(read, [*self._plain(answer), *self.end])
+
+    def _plain_turns(self, conversation: Conversation, count: int) -> list[str]:
+        roles = [message["role"] for message in conversation.messages]
+        if roles != ["user", "assistant"][:count] or conversation.tools:
+            raise BadRow(
+                "no chat template",
+                f"a conversation of {', '.join(roles)} needs a chat template, and the tokenizer has none: give data.template, such as {CHATML}",
+            )
+        return [str(message["content"]) for message in conversation.messages]
+
+    def _coded(self, rendered: Rendered) -> Coded:
+        """Return tokens and labels of a text of which some parts are scored."""
+        assert self.template is not None
+        coded = self._together(rendered)
+        if coded is None:  # a token lies across the beginning of an answer, where a generation begins anew
+            coded = self._piece_by_piece(rendered)
+        ends = () if self.template.turn_end is not None else self.end
+        return Coded([*coded.ids, *ends], [*coded.labels, *ends], len(coded.ids) + len(ends))
+
+    def _together(self, rendered: Rendered) -> Coded | None:
+        if not self.tokenizer.is_fast:
+            return None
+        tokens = self.tokenizer(
+            rendered.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        ids, places = list(tokens["input_ids"]), tokens["offset_mapping"]
+        edges = [edge for span in rendered.spans for edge in span]
+        if any(start < edge < end for start, end in places for edge in edges):
+            return None
+        labels = [
+            id if any(span.start <= start and end <= span.end for span in rendered.spans) else IGNORED_LABEL
+            for id, (start, end) in zip(ids, places, strict=True)
+        ]
+        return Coded(ids, labels, len(ids))
+
+    def _piece_by_piece(self, rendered: Rendered) -> Coded:
+        ids: list[int] = []
+        labels: list[int] = []
+        at = 0
+        for span in rendered.spans:
+            read, scored = (
+                self._plain(rendered.text[at : span.start]),
+                self._plain(rendered.text[span.start : span.end]),
+            )
+            ids += [*read, *scored]
+            labels += [*[IGNORED_LABEL] * len(read), *scored]
+            at = span.end
+        return Coded(ids, labels, len(ids))
 
     def _plain(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _examples(
-    table: Table, settings: InstructSettings, frame: _Frame
-) -> tuple[Examples, list[int], list[Fault]]:
-    """Return the examples, how many tokens each has before it is cut, and the faults."""
-    faults = list(table.faults)
-    if table.rows:
-        check_columns(table, {"data.text": settings.text, "data.completion": [settings.completion]})
-    examples: list[Example] = []
-    rows: list[int] = []
-    lengths: list[int] = []
-    for number, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+class Coded(NamedTuple):
+    """Tokens of an example, with -100 in place of those that are not scored, and how many there were before it was cut."""
+
+    ids: list[int]
+    labels: list[int]
+    length: int
+
+    def as_example(self) -> Example:
+        """Return what a model is given."""
+        return {"input_ids": self.ids, "attention_mask": [1] * len(self.ids), "labels": self.labels}
+
+    @classmethod
+    def of(cls, read: Sequence[int], scored: Sequence[int]) -> Coded:
+        """Return what is read, and behind it what is scored."""
+        return cls([*read, *scored], [*[IGNORED_LABEL] * len(read), *scored], len(read) + len(scored))
+
+
+def without_oldest_turn(conversation: Conversation) -> Conversation | None:
+    """Return a conversation without what was said before its second question, but for the system's messages; None where there is no other."""
+    messages = conversation.messages
+    first = next(
+        (place for place, each in enumerate(messages) if each["role"] not in ("system", "developer")), 0
+    )
+    users = [place for place, each in enumerate(messages) if each["role"] == "user" and place > first]
+    if not users or users[0] >= conversation.scored[-1]:
+        return None
+    cut = users[0] - first
+    scored = tuple(place - cut for place in conversation.scored if place >= users[0])
+    return replace(conversation, messages=(*messages[:first], *messages[users[0] :]), scored=scored)
+
+
+def read_conversations(
+    source: str,
+    settings: InstructSettings,
+    coder: Coder,
+    *,
+    answered: bool,
+    bad_rows: str,
+    folder: Path | None,
+) -> FileRows:
+    """Read one source to evaluate on (`answered`), or to be answered; order and all its columns are kept.
+
+    Raises:
+        DataError: as of `load_instruct`.
+    """
+    table = read_table(source, setting="data", folder=folder)
+    form = MESSAGES if MESSAGES in table.columns else settings.format or PAIRS
+    needed = columns_of_form(form, settings.text, settings.completion)
+    check_columns(
+        table, {name: columns for name, columns in needed.items() if answered or name != "data.completion"}
+    )
+    faults, examples, places, lengths = list(table.faults), [], [], []
+    for place, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
         try:
-            read, scored = frame.tokens(text_of(row, settings.text), text_of(row, [settings.completion]))
-            if len(read) >= settings.max_length:
-                raise BadRow(
-                    "prompt too long",
-                    f"the prompt has {len(read)} tokens, which leaves no room for a completion in {settings.max_length} "
-                    "(data.max_length)",
-                )
+            asked = conversation_of(
+                row,
+                form,
+                text=settings.text,
+                completion=settings.completion,
+                scored=settings.scored,
+                answered=answered,
+            )
+            coded = coder.examples(asked) if answered else [coder.prompt(asked)]
         except BadRow as bad:
             faults.append(bad.at(table.source, line))
             continue
-        tokens = [*read, *scored][: settings.max_length]
-        labels = [*[IGNORED_LABEL] * len(read), *scored][: settings.max_length]
-        examples.append({"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": labels})
-        rows.append(number)
-        lengths.append(len(read) + len(scored))
-    return Examples.of(examples, table, rows), lengths, sorted(faults, key=lambda fault: fault.line)
+        for each in coded:
+            examples.append(each.as_example() if isinstance(each, Coded) else each)
+            lengths.append(each.length if isinstance(each, Coded) else len(each))
+            places.append(place)
+    skipped = settle(sorted(faults, key=lambda fault: fault.line), bad_rows)
+    if not examples:
+        raise DataError(
+            "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."
+        )
+    return FileRows(
+        examples=Examples.of(examples, table, places),
+        rows=[table.rows[place] for place in places],
+        lines=[table.lines[place] for place in places],
+        columns=table.columns,
+        collate=padding_for(coder.tokenizer),
+        report=DataReport(
+            train=0,
+            validation=len(examples),
+            skipped=skipped,
+            tokens_total=sum(lengths),
+            tokens_max=max(lengths),
+        ),
+        fingerprints={table.source: table.sha256},
+    )
 
 
-def _warnings(parts: Sequence[Sequence[Example]], frame: _Frame) -> tuple[str, ...]:
-    warnings = []
-    ends_itself = frame.chats and frame.turn_end is not None
-    if not frame.end and not ends_itself:
+class _Read(NamedTuple):
+    """The examples of a table, how many tokens each has before it is cut, the faults, and how many were left out for their length."""
+
+    examples: Examples
+    lengths: list[int]
+    faults: list[Fault]
+    dropped: int
+    form: str
+
+
+def _read(table: Table, settings: InstructSettings, coder: Coder) -> _Read:
+    form = settings.format or recognise(table.columns, settings.text, settings.completion)
+    if table.rows:
+        check_columns(table, columns_of_form(form, settings.text, settings.completion))
+    faults, examples, rows, lengths, dropped = list(table.faults), [], [], [], 0
+    for number, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            conversation = conversation_of(
+                row, form, text=settings.text, completion=settings.completion, scored=settings.scored
+            )
+            coded = coder.examples(conversation)
+        except BadRow as bad:
+            faults.append(bad.at(table.source, line))
+            continue
+        for each in coded:
+            if len(each.ids) > settings.max_length:
+                dropped += 1
+                continue
+            examples.append(each.as_example())
+            rows.append(number)
+            lengths.append(each.length)
+    faults.sort(key=lambda fault: fault.line)
+    return _Read(Examples.of(examples, table, rows), lengths, faults, dropped, form)
+
+
+def _cut_ends(lengths: Sequence[int], settings: InstructSettings) -> Iterator[str]:
+    """Yield what it means that ends of answers are cut."""
+    cut = [length for length in lengths if length > settings.max_length]
+    if cut and settings.too_long == "cut_end":
+        yield (
+            f"{len(cut):,} of {len(lengths):,} conversations are cut at their end, of which the model does not learn where to stop: the longest has "
+            f"{max(cut):,} tokens. Raise data.max_length, or give data.too_long: cut_prompt."
+        )
+
+
+def _warnings(parts: Sequence[Sequence[Example]], coder: Coder) -> tuple[str, ...]:
+    warnings, template = [], coder.template
+    ends_itself = template is not None and template.turn_end is not None
+    if not coder.end and not ends_itself:
         warnings.append(
             "the tokenizer has no end-of-sequence token, so the model will not learn where to stop."
         )
-    elif frame.chats and not ends_itself:
+    elif template is not None and not ends_itself:
         warnings.append(
-            f"the chat template ends an answer by no token of its own: {frame.tokenizer.eos_token} is scored as the end. Check that "
+            f"the chat template ends an answer by no token of its own: {coder.tokenizer.eos_token} is scored as the end. Check that "
             "generation stops at it."
         )
-    twice: Counter[bool] = Counter(
-        example["input_ids"][0] == example["input_ids"][1] == frame.tokenizer.bos_token_id
+    if template is not None and template.prints_date:
+        warnings.append(
+            f"the chat template writes today's date: it is {DATE:%d %B %Y} here, so that a run that goes on reads the same."
+        )
+    first = coder.tokenizer.bos_token_id
+    twice = sum(
+        example["input_ids"][0] == example["input_ids"][1] == first
         for part in parts
         for example in part
-        if frame.tokenizer.bos_token_id is not None and len(example["input_ids"]) > 1
+        if first is not None and len(example["input_ids"]) > 1
     )
-    if twice[True]:
+    if twice:
         warnings.append(
-            f"{twice[True]:,} prompts begin with the token {frame.tokenizer.bos_token} twice: the chat template and the text both "
+            f"{twice:,} prompts begin with the token {coder.tokenizer.bos_token} twice: the chat template and the text both "
             "bring it. Remove it from the data."
         )
     return tuple(warnings)

@@ -13,7 +13,7 @@ class DataReport:
     """Counts of a data set, in rows or in blocks of tokens, after validation, splitting and tokenisation.
 
     `labels` counts training rows by label name (evaluation's rows, where only those were read), `skipped`
-    rows left out by reason. Token counts are those of whole texts, before the `truncated` ones were cut to
+    rows left out by reason, `form` what the rows were recognised as. Token counts are those of whole texts, before the `truncated` ones were cut to
     `max_length`.
     """
 
@@ -28,6 +28,7 @@ class DataReport:
     tokens_median: float = 0.0
     warnings: tuple[str, ...] = ()
     unit: str = "rows"
+    form: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON holds them."""
@@ -43,6 +44,7 @@ class DataReport:
             "tokens_median": self.tokens_median,
             "warnings": list(self.warnings),
             "unit": self.unit,
+            **({"form": self.form} if self.form else {}),
         }
 
     def lines(self) -> list[str]:

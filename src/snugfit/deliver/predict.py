@@ -63,6 +63,9 @@ class Predictor:
         Raises:
             ModelError: the task predicts nothing.
         """
+        card = discover_tasks().get(self.meta.get("task", ""))
+        if self.use is None and card is not None and card.inference is not None:
+            raise ModelError(self.source, "has no tokenizer, which predictions need", "Put its files back.")
         if self.use is None:
             able = [name for name, each in discover_tasks().items() if each.inference is not None]
             raise ModelError(
@@ -76,8 +79,15 @@ class Predictor:
         """Return a prediction for each row, in order, such as the label's name and its probability."""
         return self.predict_examples(self.inference.encode(rows))
 
-    def predict_examples(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
-        """As `predict`, for rows that are examples of the model already."""
+    def predict_examples(
+        self, examples: Sequence[Any], places: Sequence[int] | None = None
+    ) -> list[dict[str, Any]]:
+        """As `predict`, for rows that are examples of the model already.
+
+        Args:
+            places: of them among all, where these are a part: what is drawn is seeded by them.
+        """
+        places = range(len(examples)) if places is None else places
         predictions: list[dict[str, Any]] = [{}] * len(examples)
         # rows of about one length go together, so that little is padded
         order = sorted(range(len(examples)), key=lambda row: self.inference.length(examples[row]))
@@ -85,7 +95,7 @@ class Predictor:
             for start in range(0, len(order), BATCH_ROWS):
                 rows = order[start : start + BATCH_ROWS]
                 part = [examples[row] for row in rows]
-                outputs = self._outputs(Batch.of(self.inference.collate(part)))
+                outputs = self._outputs(Batch.of(self.inference.collate(part)), [places[row] for row in rows])
                 for row, prediction in zip(rows, self.inference.decode(outputs, part), strict=True):
                     predictions[row] = prediction
         return predictions
@@ -96,10 +106,10 @@ class Predictor:
         loss = over_batches(self.inference.loss)
         return Scored(self.model, self.device, self._run, loss, self._numerics)
 
-    def _outputs(self, batch: Batch) -> Any:
-        batch = batch.to(self.device)
+    def _outputs(self, batch: Batch, places: Sequence[int]) -> Any:
+        batch, run = batch.to(self.device), self.inference.run
         with self._numerics(batch):
-            return self._run(batch)
+            return self._run(batch) if run is None else run(self.model, batch.data, places)
 
     def _run(self, batch: Batch) -> Any:
         if self.forward is not None:
@@ -150,7 +160,10 @@ def predictor_of(
         source: where it comes from, for messages.
     """
     card, torch_device = discover_tasks().get(meta.get("task", "")), torch.device(find_device(device))
-    use = None if card is None or card.inference is None else card.inference(meta, tokenizer)
+    ready = card is not None and (card.own_code or tokenizer is not None)
+    use = (
+        card.inference(meta, tokenizer) if card is not None and ready and card.inference is not None else None
+    )
     return Predictor(model.to(torch_device).eval(), meta, tokenizer, torch_device, use, source=str(source))
 
 

@@ -28,6 +28,10 @@ def number(value: Any) -> str:
     return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.4g}"
 
 
+_MOST_PARTS, _MOST_READ, _MOST_SCORED = 6, 80, 120
+"""Of an example that is shown on one line: its parts, and the characters of one that is read and of one that is scored."""
+
+
 def short_path(path: str) -> str:
     """Return a path as one would type it: relative, if it is below the current folder."""
     relative = os.path.relpath(path)
@@ -78,6 +82,10 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     if decay := decay_words(run.get("weight_decay") or {}):
         lines.append(f"  decay   {decay}")
     lines.append(f"  data    {_data(data)}")
+    if data.get("form"):
+        lines.append(f"  rows    conversations as {data['form']}")
+    if run.get("example"):
+        lines.append(f"  reads   {example_words(run['example'])}")
     labels = list(data.get("labels") or {})
     if labels:
         more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
@@ -88,6 +96,22 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     if techniques:
         lines.append(f"  learn   {', '.join(techniques)}")
     return lines
+
+
+def example_words(parts: Sequence[Sequence[Any]]) -> str:
+    """Return an example as the model reads it, on one line, with what is scored in brackets.
+
+    >>> example_words([["two and two?", False], ["four<eos>", True]])
+    'two and two?⟦four<eos>⟧'
+    """
+    words = []
+    for text, scored in parts[:_MOST_PARTS]:
+        line = str(text).replace("\n", "↵")
+        most = _MOST_SCORED if scored else _MOST_READ
+        if len(line) > most:
+            line = f"{line[: most // 2]} … {line[-most // 2 :]}"
+        words.append(f"⟦{line}⟧" if scored else line)
+    return "".join(words) + (" …" if len(parts) > _MOST_PARTS else "")
 
 
 def progress_parts(standing: Standing) -> list[tuple[int, str]]:

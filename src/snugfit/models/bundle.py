@@ -96,7 +96,7 @@ def save_bundle(
             save_adapter(adapters_of, new / ADAPTER)
         weights = [*new.rglob("*.safetensors"), *new.glob(f"{EXTRA_STATE}.json")]
         files = {path.relative_to(new).as_posix(): _sha256(path) for path in sorted(weights)}
-        text = json.dumps(_strict({"format": FORMAT, **meta, "files": files}), indent=2, allow_nan=False)
+        text = json.dumps(_strict({**meta, "format": FORMAT, "files": files}), indent=2, allow_nan=False)
         (new / META).write_text(text + "\n", encoding="utf-8")
         for path in [*new.rglob("*"), new]:
             flush(path)

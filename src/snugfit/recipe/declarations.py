@@ -68,6 +68,28 @@ class Data(Section):
     completion: str = setting(
         "column of answers, which alone are scored; data.text is the prompt", "completion"
     )
+    format: Literal["messages", "sharegpt", "alpaca", "prompt_completion"] | None = setting(
+        "form of conversations: lists of messages with role and content, or of conversations with from and value, the columns instruction, "
+        "input and output, or those of data.text and data.completion; null: by the columns that are there",
+        None,
+        takes="messages, sharegpt, alpaca, prompt_completion or null",
+        example="messages",
+    )
+    scored: Literal["all", "last"] = setting(
+        "answers of a conversation that are learned: all or the last; a message's own train or weight wins",
+        "all",
+    )
+    template: str | None = setting(
+        "chat template in place of the tokenizer's own: chatml, or a file in Jinja",
+        None,
+        takes="chatml, a file or null",
+        example="chatml",
+    )
+    too_long: Literal["cut_end", "cut_prompt", "drop"] = setting(
+        "treatment of a conversation of more than max_length tokens: cut_end cuts its end, cut_prompt its oldest turns and the beginning of "
+        "its prompt, drop leaves it out",
+        "cut_end",
+    )
     max_length: Count = setting("tokens of one example at most, special tokens counted", 128)
     bad_rows: Literal["fail", "skip"] = setting(
         "rows that cannot be used: fail ends the run, skip leaves them out", "fail"

@@ -65,6 +65,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.evaluations(story),
         sections.incidents(story),
         sections.data(story),
+        sections.example(story),
         planned(story),
         over_an_update(timeline, plan),
         sections.certified(story),

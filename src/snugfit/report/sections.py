@@ -213,6 +213,18 @@ def data(story: Story) -> str:
     return f"<section><h2>Data</h2><div class=columns><div>{body}</div>{_label_bars(labels)}</div></section>"
 
 
+def example(story: Story) -> str:
+    """Return one training example as the model reads it, with what is scored marked; "" where the run tells none."""
+    parts = story.run.get("example")
+    if not isinstance(parts, list) or not parts:
+        return ""
+    text = "".join(
+        f"<mark>{escape(str(part))}</mark>" if scored else escape(str(part)) for part, scored in parts
+    )
+    note = "The first training example with its special tokens. What is marked is scored, the rest is read."
+    return f"<section><h2>What the model reads</h2><pre class=example>{text}</pre><p class=note>{note}</p></section>"
+
+
 def _label_bars(labels: dict[str, float]) -> str:
     if not labels:
         return ""

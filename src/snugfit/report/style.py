@@ -118,6 +118,8 @@ summary:focus-visible,[tabindex]:focus-visible{outline:2px solid var(--tone1);ou
 details>:not(summary){margin-top:12px}
 pre{margin:0;padding:16px 18px;background:var(--wash);border-radius:6px;overflow-x:auto;line-height:1.55;
 overflow-wrap:normal}
+pre.example{white-space:pre-wrap;overflow-wrap:anywhere}
+pre mark{background:color-mix(in srgb,var(--tone1) 28%,transparent);color:inherit}
 pre b{font-weight:inherit;color:var(--tone1)}
 """
 

@@ -33,7 +33,7 @@ from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
 from snugfit.system.processes import this_world
-from snugfit.tasks import find, of_files
+from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
@@ -192,10 +192,10 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
 def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> Tracking | None:
     """Return where the run is tracked, which is checked before anything is searched or read."""
     track = recipe.track
-    if track.register and recipe.task not in of_files():
+    if track.register and recipe.task not in registered():
         raise SettingError(
             "track.register",
-            f"only {' and '.join(of_files())} models can be registered, the task is {recipe.task}",
+            f"only {' and '.join(registered())} models can be registered, the task is {recipe.task}",
             "Remove it; the best model is in the run's folder.",
         )
     if not track.mlflow or options.is_smoke or not this_world().leads:

@@ -243,6 +243,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     described: dict[str, Any] = {
         "recipe": dict(spec.recipe),
         "data": dict(task.data),
+        "example": task.example,
         "inputs": spec.inputs(task, training),
     }
     if spec.parent is not None:

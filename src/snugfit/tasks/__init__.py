@@ -24,7 +24,11 @@ def find(name: str) -> Card:
 
 
 def of_files() -> tuple[str, ...]:
-    """Return names of the tasks whose models predict, are evaluated on files and registered."""
-    return tuple(
-        name for name, card in discover().items() if card.inference is not None and not card.own_code
-    )
+    """Return names of the tasks whose models predict for files of rows."""
+    cards = discover().items()
+    return tuple(name for name, card in cards if card.inference is not None and not card.own_code)
+
+
+def registered() -> tuple[str, ...]:
+    """Return names of the tasks whose models are registered, with rows on which they are compared."""
+    return tuple(name for name in of_files() if discover()[name].classes)

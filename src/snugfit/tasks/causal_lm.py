@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from snugfit.tasks.answers import of_texts
 from snugfit.tasks.recognition import (
     PLAIN_TEXT,
     Recognition,
@@ -76,6 +77,7 @@ CARD = Card(
     settings=ROWS,
     load=_load,
     load_empty=load_empty_language_model,
+    inference=of_texts,
     decoder=True,
     recognize=_recognize,
     sample=(PLAIN_TEXT, _SAMPLE),

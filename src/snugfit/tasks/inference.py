@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from snugfit.core.losses import Loss
     from snugfit.data.text import FileRows
+    from snugfit.kit.generation import Generation
 
 Row = Mapping[str, Any]
 Example = Any
@@ -31,6 +34,9 @@ class Inference:
         decode: the predictions of a batch, in order, of what the model put out and the examples.
         columns: names of what each prediction has; the first is the prediction itself.
         length: of an example, so that those of about one length go together.
+        run: how a batch is put through the model where that is not its forward, given the places of its rows among all.
+        with_generation: the same with answers chosen in another way, and told token by token to a streamer of transformers; None where
+            nothing is generated.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
         loss: by which a file is evaluated.
@@ -42,6 +48,8 @@ class Inference:
     decode: Callable[[Any, Sequence[Example]], list[Prediction]]
     columns: tuple[str, ...]
     length: Callable[[Example], int] = lambda _: 0
+    run: Callable[[nn.Module, Any, Sequence[int]], Any] | None = None
+    with_generation: Callable[[Generation, Any], Inference] | None = None
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()
     loss: Loss | None = None

@@ -1,10 +1,11 @@
-"""Answers to prompts: the tokens of the answer alone are scored."""
+"""Answers in conversations: their tokens alone are scored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from snugfit.tasks.answers import of_conversations
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -13,6 +14,12 @@ from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model,
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+
+_OWN = ("completion", "format", "scored", "template", "too_long")
+"""Settings of `data` that no other task reads."""
+
+_AROUND_A_TURN = 70
+"""Characters of text whose tokens are about as many as a template writes around a turn."""
 
 _PROMPTS = ("prompt", "instruction", "question", "query", "problem", "input", "source")
 _CONTEXTS = ("input", "context", "passage")
@@ -24,14 +31,21 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-    settings = InstructSettings(completion=recipe.data.completion, **row_settings(recipe))
+    own = {name: getattr(recipe.data, name) for name in _OWN}
+    settings = InstructSettings(**own, **row_settings(recipe))
     data = load_instruct(settings, tokenizer, folder=recipe.folder)
-    return language_model(recipe, tokenizer, data, empty, keep)
+    task = language_model(recipe, tokenizer, data, empty, keep)
+    if (generation := getattr(task.material.model, "generation_config", None)) is not None:
+        generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
+    return task
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
+    chats = _recognize_chats(source, data)
+    if chats is not None:
+        return chats
     completion = data.get("completion") or source.named(_COMPLETIONS)
     prompts = columns_of(data.get("text") or _prompts(source))
     if completion is None or not all(map(source.is_text, (completion, *prompts))) or not prompts:
@@ -50,6 +64,26 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     )
 
 
+def _recognize_chats(rows: Rows, data: Mapping[str, Any]) -> Recognition | None:
+    from snugfit.data.conversations import COLUMNS, lists_turns, texts_in
+
+    chats = (form for form, column in COLUMNS.items() if column in rows.columns)
+    form = data.get("format") or next(chats, None)
+    first = None if form not in COLUMNS else next(iter(rows.values(COLUMNS[form])), None)
+    if form is None or not lists_turns(first):
+        return None
+    lengths = [sum(len(text) + _AROUND_A_TURN for text in texts_in(row, form)) for row in rows.rows]
+    return Recognition(
+        data={"format": form, "max_length": length_of_rows(lengths)},
+        reason=f"{len(rows.rows):,} conversations in column '{COLUMNS[form]}'",
+        score=0.95,
+        examples=len(rows.rows),
+        comments={
+            "data.format": f"lists of messages in column '{COLUMNS[form]}'; each answer is learned, see data.scored"
+        },
+    )
+
+
 def _prompts(rows: Rows) -> tuple[str, ...]:
     """Return the columns of the prompt: what is asked, and what it is asked about."""
     prompt, context = rows.named(_PROMPTS), rows.named(_CONTEXTS)
@@ -61,12 +95,13 @@ def _prompts(rows: Rows) -> tuple[str, ...]:
 
 CARD = Card(
     name="instruction",
-    summary="Answer a prompt; the answer alone is scored.",
+    summary="Answer in a conversation, or a single prompt; the answers alone are scored.",
     loss="causal_lm",
     metrics=("perplexity",),
-    settings=(*ROWS, "completion"),
+    settings=(*ROWS, *_OWN),
     load=_load,
     load_empty=load_empty_language_model,
+    inference=of_conversations,
     decoder=True,
     recognize=_recognize,
 )

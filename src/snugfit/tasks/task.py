@@ -20,7 +20,8 @@ class Task:
     """Material of a run, and what its folder has to remember of it.
 
     `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
-    files that the model, its tokenizer and other models it learns from are read from.
+    files that the model, its tokenizer and other models it learns from are read from; `example` is one to train on as the model reads it: parts
+    of text, each with whether it is scored.
     """
 
     material: Material
@@ -31,6 +32,7 @@ class Task:
     messages: tuple[str, ...] = ()
     tokenizer: Any = None
     example_rows: list[dict[str, Any]] = field(default_factory=list)
+    example: list[list[Any]] = field(default_factory=list)
 
     def save_best(
         self, folder: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module

@@ -53,6 +53,7 @@ Far too loud and far too heavy,bad
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.marked_example import marked_parts
     from snugfit.data.text import TextSettings, load_text
     from snugfit.models.huggingface import load_text_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -87,6 +88,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
         data=data.report.as_dict(),
+        example=marked_parts(data.train[0], tokenizer),
         fingerprints=data.fingerprints,
         sources=source_files(recipe),
         messages=(*data.report.warnings, *loaded.messages),

@@ -33,6 +33,7 @@ def language_model(
     keep: KeepPart | None,
 ) -> Task:
     """Return a causal language model with its data, loaded as the recipe says."""
+    from snugfit.data.marked_example import marked_parts
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
 
@@ -55,10 +56,14 @@ def language_model(
         material_of(recipe, loaded, data, load),
         meta={
             "task": recipe.task,
+            "conversations": data.report.form or None,
+            "text_columns": list(recipe.data.text),
+            "completion_column": recipe.data.completion,
             "max_length": recipe.data.max_length,
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
         data=data.report.as_dict(),
+        example=marked_parts(data.train[0], tokenizer),
         fingerprints=data.fingerprints,
         sources=source_files(recipe),
         messages=(*data.report.warnings, *loaded.messages),

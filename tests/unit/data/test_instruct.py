@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from snugfit.data.instruct import InstructSettings, load_instruct
@@ -126,6 +126,7 @@ def by_letters(template: str, marks: list[str]) -> PreTrainedTokenizerFast:
     vocabulary = {**letters, "<unk>": len(letters)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
     made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="<unk>",

@@ -59,10 +59,16 @@ def test_a_bundle_predicts_in_the_precision_it_was_trained_in(numerics: str, dty
 
 
 def test_a_model_of_another_task_is_refused_by_evaluate_in_its_own_words(tmp_path: Path) -> None:
-    save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "causal-lm"})
+    save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "audio"})
     with pytest.raises(
-        ModelError, match="task 'causal-lm', and those that predict are of python and text-classification"
+        ModelError, match="task 'audio', and those that predict are of .* and text-classification"
     ):
+        evaluate_file(tmp_path / "best", "rows.csv", ())
+
+
+def test_a_model_whose_tokenizer_is_gone_says_so(tmp_path: Path) -> None:
+    save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "causal-lm"})
+    with pytest.raises(ModelError, match="has no tokenizer, which predictions need"):
         evaluate_file(tmp_path / "best", "rows.csv", ())
 
 

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from snugfit.core.tree import leaves
-from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.deliver.model_registry import register_best
+from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
 from snugfit.display import TerminalDisplay
 from snugfit.errors import (
     DataError,
@@ -35,6 +36,7 @@ from snugfit.run.checkpoint.checkpoint_files import load_newest, remove_all
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.plans import plan_recipe
 from snugfit.run.trained_model import load
+from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import read_events
 
 GOOD = ["good", "fine", "great", "lovely"]
@@ -303,17 +305,23 @@ def test_a_loaded_run_goes_on(project: Path, tmp_path: Path, finished: Any) -> N
     assert (resumed.status, resumed.updates) == ("finished", finished.updates)
 
 
-def test_a_registered_model_is_loaded_as_one_object(project: Path, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    short = recipe(
-        project, tmp_path, "train.epochs=1", "track.mlflow=true", f"track.uri={uri}", "track.register=films"
-    )
-    result = train_recipe(short)
-    rows = write_rows(tmp_path / "new.csv", 5, seed=6)
-    registered = load("models:/films@champion", uri=uri)
-    assert [each["prediction"] for each in registered.predict(rows)] == [
-        each["prediction"] for each in result.predict(rows)
+def test_a_registered_model_is_loaded_as_one_object(
+    tmp_path: Path, finished: Any, created_store: tuple[Path, str]
+) -> None:
+    uri = f"sqlite:///{shutil.copy(created_store[0], tmp_path)}"
+    rows = [
+        {"title": row["title"], "text": row["text"]} for row in write_rows(tmp_path / "new.csv", 5, seed=6)
     ]
+    register_best(
+        finished.run_dir,
+        name="films",
+        uri=uri,
+        run_id=replay(finished.run_dir, uri).run_id,
+        example_rows=rows,
+        predict=lambda bundle, some: load_predictor(bundle).predict(some),
+    )
+    registered = load("models:/films@champion", uri=uri)
+    assert registered.predict(rows) == finished.predict(rows)
     assert registered.run is None
 
 

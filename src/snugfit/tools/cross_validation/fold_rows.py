@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import settle
+from snugfit.data.bad_rows import BadRow, settle
 from snugfit.data.columns import check_columns
+from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
 from snugfit.data.examples import ORIGIN
+from snugfit.data.sources import read_table
 from snugfit.data.usable_rows import Part, read_part
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
@@ -89,15 +91,20 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
             "Give a JSONL or CSV file with a text in each row.",
         )
     label = data.label if card.classes else None
-    part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
+    others = {f"data.{name}": [getattr(data, name)] for name in COLUMNS if name in card.settings}
+    columns = [*data.text, *(name for (name,) in others.values())]
+    chats = _conversations(recipe) if "format" in card.settings else None
+    if chats is not None:
+        part, columns = chats
+        others = {}
+    else:
+        part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
     skipped = settle(part.faults, data.bad_rows)
     if not part.row_indices:
         raise DataError(
             "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
         )
-    others = {f"data.{name}": [getattr(data, name)] for name in COLUMNS if name in card.settings}
     check_columns(part.table, others)
-    columns = [*data.text, *(name for (name,) in others.values())]
     notes = [_left_out(recipe)]
     if skipped:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
@@ -117,6 +124,29 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         contents=part.texts,
         notes=tuple(filter(None, notes)),
     )
+
+
+def _conversations(recipe: Recipe) -> tuple[Part, list[str]] | None:
+    """Return the usable conversations and their columns; None where a row is a prompt with its answer, in two columns."""
+    data = recipe.data
+    table = read_table(data.train, setting="data.train", folder=recipe.folder)
+    form = data.format or recognise(table.columns, data.text, data.completion)
+    if form == PAIRS:
+        return None
+    needed = [*columns_of_form(form, data.text, data.completion)["data.format"]]
+    check_columns(table, {"data.format": needed})
+    part = Part(table, [], [], [], list(table.faults))
+    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            conversation = conversation_of(
+                row, form, text=data.text, completion=data.completion, scored=data.scored
+            )
+        except BadRow as bad:
+            part.faults.append(bad.at(table.source, line))
+            continue
+        part.row_indices.append(index)
+        part.texts.append(json.dumps(conversation.messages, default=str))
+    return part, [*needed, *(each for each in OPTIONAL if each in table.columns)]
 
 
 def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:

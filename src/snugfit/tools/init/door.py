@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from snugfit.data.chat_template import CHATML
+from snugfit.data.conversations import texts_in
 from snugfit.errors import DataError, MissingExtra, ModelError, RunFolderError, SettingError, nearest
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
@@ -296,7 +298,15 @@ def _put_model(
     assert isinstance(place.content, Rows)
     columns = columns_of(tree["data"].get("text", place.content.columns))
     answer = tree["data"].get("completion")
-    texts = _texts(place.content, (*columns, answer) if answer else columns)
+    form = tree["data"].get("format")
+    if form is None:
+        texts = _texts(place.content, (*columns, answer) if answer else columns)
+    else:
+        tree["data"]["template"] = CHATML
+        comments["data.template"] = (
+            "the way in which turns are written; a model with a chat template of its own needs none"
+        )
+        texts = [text for row in place.content.rows for text in texts_in(row, form)]
     architecture = None if model is None else model.folder
 
     def write() -> list[Path]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
@@ -23,7 +21,6 @@ _NO_ROWS = re.compile(
 _TRAINING = re.compile(r"(.*[-_.])?train(ing)?$", re.I)
 _VALIDATION = re.compile(r"(.*[-_.])?(validation|valid|val|dev|eval)$", re.I)
 _TEST = re.compile(r"(.*[-_.])?test$", re.I)
-_TURN = ({"role", "content"}, {"from", "value"})
 
 
 @dataclass(frozen=True)
@@ -102,13 +99,6 @@ def read_script(path: Path) -> Script:
 
 def no_task(rows: Rows) -> DataError:
     """Return the error about rows that no task has a use for."""
-    chats = next((column for column in rows.columns if _is_chat(rows, column)), None)
-    if chats is not None:
-        return DataError(
-            rows.path,
-            f"column '{chats}' holds chats, and there is no task for chats of several turns yet",
-            "Write a row for each answer, with the columns prompt (all turns before it) and completion, as JSONL.",
-        )
     pictures = next((column for column in rows.columns if _names_pictures(rows, column)), None)
     if pictures is not None:
         return DataError(
@@ -146,17 +136,6 @@ def nothing_here(here: Surroundings) -> DataError:
         "holds nothing to train on",
         f"Put a table of texts there ({suffixes}) or a text file ({PLAIN_TEXT}), or name one: snugfit init FILE",
     )
-
-
-def _is_chat(rows: Rows, column: str) -> bool:
-    values = rows.values(column)
-    first = values[0] if values else None
-    turns = first if isinstance(first, (list, tuple)) else ()
-    return bool(turns) and all(isinstance(turn, Mapping) and _is_turn(turn) for turn in turns)
-
-
-def _is_turn(turn: Mapping[str, Any]) -> bool:
-    return any(keys <= turn.keys() for keys in _TURN)
 
 
 def _names_pictures(rows: Rows, column: str) -> bool:

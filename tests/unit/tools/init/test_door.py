@@ -245,16 +245,20 @@ def test_a_model_in_the_cache_is_taken_by_its_name(tmp_path: Path, monkeypatch: 
     assert (made.model, made.origin) == ("some/decoder", "in the cache of Hugging Face")
 
 
-def test_pictures_and_chats_get_an_honest_answer(tmp_path: Path) -> None:
+def test_chats_become_a_recipe_with_a_template_for_a_model_from_scratch(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "hello you"}, {"role": "assistant", "content": "hello"}]
+    Path("chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 20)
+    made = begin("chats.jsonl")
+    recipe = load_recipe(made.recipe, [], allow_code=True)
+    assert (recipe.task, recipe.data.format, recipe.data.template) == ("instruction", "messages", "chatml")
+
+
+def test_pictures_get_an_honest_answer(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     for number in range(3):
         (tmp_path / f"cats/{number}.jpg").touch()
     with pytest.raises(DataError, match="holds 3 pictures.*recipes for pictures do not exist yet"):
         begin()
-    turns = [{"role": "user", "content": "hello you"}, {"role": "assistant", "content": "hello"}]
-    Path("chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-    with pytest.raises(DataError, match="'messages' holds chats.*prompt.*completion"):
-        begin("chats.jsonl")
     Path("files.csv").write_text("file,label\na.jpg,x\nb.jpg,y\nc.jpg,x\nd.jpg,y\n")
     with pytest.raises(DataError, match="'file' names pictures"):
         begin("files.csv")

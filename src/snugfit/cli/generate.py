@@ -1,0 +1,113 @@
+"""`snugfit generate`: answers to a prompt, to a file of them, or in a conversation at the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snugfit.cli.options import AllowCodeOption, JsonOption
+from snugfit.cli.output import show
+from snugfit.display.activity import Activity
+from snugfit.errors import SettingError, UserError
+
+LEAVE = ("/exit", "/quit")
+
+
+def generate(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="A run's folder, or a stored model: models:/chats@champion."),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="[ROWS]", help="Prompts or conversations, in the form of the training."),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="One prompt, in place of rows.")] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The system's message before a prompt.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The JSONL file to write, for rows.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer at most.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="0 takes the most likely token; else tokens are drawn.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Draw of the most likely tokens that come to this probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.")] = 0,
+    bad_rows: Annotated[
+        str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")
+    ] = "fail",
+    uri: Annotated[str | None, typer.Option(metavar="URI", help="Address of the registry.")] = None,
+    allow_code: AllowCodeOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a trained language model answer.
+
+    To --prompt, to each of ROWS (with -o), or, without both, in a conversation at the terminal, which Ctrl-D ends. An answer ends
+    with the token that ended the answers of the training. It depends on its row alone, not on those beside it.
+    """
+    if data is not None and (prompt is not None or output is None):
+        problem = (
+            "ROWS and --prompt are two different questions"
+            if prompt is not None
+            else "ROWS need a file for the answers"
+        )
+        raise SettingError("ROWS", problem, "Give --prompt TEXT, or ROWS -o answers.jsonl.")
+    alone = data is None and not as_json
+    with Activity("generate", "loading the model …") as activity:
+        from snugfit.deliver.generate import answer_to, generate_file, load_generator
+        from snugfit.kit.generation import Generation
+
+        settings = Generation(max_new_tokens, temperature, top_p, seed)
+        predictor = load_generator(
+            source, settings, streamer=_streamer if alone else None, uri=uri, allow_code=allow_code
+        )
+        if data is not None:
+            assert output is not None
+            show(generate_file(predictor, data, output, bad_rows=bad_rows, tell=activity), as_json)
+            return
+    before = [] if system is None else [{"role": "system", "content": system}]
+    if prompt is not None:
+        answer = answer_to(predictor, [*before, {"role": "user", "content": prompt}])
+        if as_json:
+            show({"answer": answer}, as_json)
+        return
+    messages = before
+    for question in _questions():
+        messages = [*messages, {"role": "user", "content": question}]
+        try:
+            answer = answer_to(predictor, messages)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            messages = messages[:-1]
+            continue
+        messages = [*messages, {"role": "assistant", "content": answer}]
+
+
+def _streamer(tokenizer: Any) -> Any:
+    from transformers import TextStreamer
+
+    return TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+
+
+def _questions() -> Iterator[str]:
+    """Yield what is typed, until the end of the input or one of `LEAVE`."""
+    watched = sys.stdin.isatty()
+    if watched:
+        print("Ctrl-D or /exit ends the conversation.", file=sys.stderr)
+    while True:
+        try:
+            question = input("> " if watched else "").strip()
+        except EOFError:
+            return
+        if question in LEAVE:
+            return
+        if question:
+            yield question

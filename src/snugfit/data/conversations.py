@@ -1,0 +1,292 @@
+"""Rows to conversations: the forms in which data sets write them, and the faults of a row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from snugfit.data.bad_rows import BadRow, check_encodable, kind_of, shorten, text_of
+
+MESSAGES, SHAREGPT, ALPACA, PAIRS = "messages", "sharegpt", "alpaca", "prompt_completion"
+FORMATS = (MESSAGES, SHAREGPT, ALPACA, PAIRS)
+
+COLUMNS = {MESSAGES: "messages", SHAREGPT: "conversations"}
+"""The column of the whole conversation, in the forms that have one."""
+
+OPTIONAL = ("tools", "input", "system")
+"""Columns that a conversation may have besides."""
+
+_ALPACA = ("instruction", "output")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_SPEAKERS = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+}
+"""Who speaks in ShareGPT's `from`, as a role."""
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages as chat templates take them: `role`, `content`, and what else the row had.
+
+    `scored` are the places of the assistant's messages that are learned; `tools` are the functions that the assistant may call.
+    """
+
+    messages: tuple[Message, ...]
+    scored: tuple[int, ...]
+    tools: list[Any] | None = None
+    columns: tuple[str, ...] = field(default=(), compare=False)
+
+
+def lists_turns(value: Any) -> bool:
+    """Return whether a value is a list of turns of a conversation, in the form of `messages` or of ShareGPT."""
+    turns = value if isinstance(value, (list, tuple)) else ()
+    return bool(turns) and all(
+        isinstance(turn, Mapping) and ("role" in turn or {"from", "value"} <= turn.keys()) for turn in turns
+    )
+
+
+def texts_in(row: Mapping[str, Any], form: str) -> list[str]:
+    """Return what is said in a conversation, whoever says it; nothing of a row that is none."""
+    try:
+        messages, _ = _listed(row, form)
+    except BadRow:
+        return []
+    return [message["content"] for message in messages if message["content"]]
+
+
+def recognise(columns: Sequence[str], text: Sequence[str], completion: str) -> str:
+    """Return the form of a table's rows, by its columns.
+
+    >>> recognise(["messages", "id"], ["text"], "completion"), recognise(["instruction", "output"], ["text"], "completion")
+    ('messages', 'alpaca')
+    """
+    there = set(columns)
+    if completion in there and there.issuperset(text):
+        return PAIRS
+    for form, column in COLUMNS.items():
+        if column in there:
+            return form
+    return ALPACA if there.issuperset(_ALPACA) else PAIRS
+
+
+def columns_of_form(form: str, text: Sequence[str], completion: str) -> dict[str, Sequence[str]]:
+    """Return the columns that rows of a form must have, by the setting that asks for them."""
+    if form == PAIRS:
+        return {"data.text": text, "data.completion": [completion]}
+    return {"data.format": _ALPACA if form == ALPACA else [COLUMNS[form]]}
+
+
+def conversation_of(
+    row: Mapping[str, Any],
+    form: str,
+    *,
+    text: Sequence[str],
+    completion: str,
+    scored: str = "all",
+    answered: bool = True,
+) -> Conversation:
+    """Return the conversation of a row.
+
+    Args:
+        text, completion: columns of the prompt and of its answer, where the form is that of pairs.
+        scored: "all" of the assistant's messages or the "last"; a message's own `train` or `weight` wins.
+        answered: whether it has to end with an answer that is scored; a prompt to be answered has none.
+    Raises:
+        BadRow: it is none, or one that no assistant can learn from.
+    """
+    if form == PAIRS:
+        messages = [_message("user", text_of(row, text))]
+        if answered:
+            messages.append(_message("assistant", text_of(row, [completion])))
+        weights: list[Any] = [None] * len(messages)
+    elif form == ALPACA:
+        messages = _alpaca(row, answered)
+        weights = [None] * len(messages)
+    else:
+        messages, weights = _listed(row, form)
+        if not answered and messages[-1]["role"] == "assistant":
+            messages.pop()  # the answer that is there already
+    _check_order(messages)
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    if not messages:
+        raise BadRow("no messages", "there is nothing to answer")
+    if answered and not answers:
+        raise BadRow("no assistant", "no message is of the assistant, so that there is nothing to learn")
+    learned = _learned(answers, weights, scored)
+    if answered and not learned:
+        raise BadRow(
+            "nothing scored", "train or weight says of each message of the assistant that it is not learned"
+        )
+    return Conversation(tuple(messages), learned, _tools(row))
+
+
+def _learned(answers: Sequence[int], weights: Sequence[Any], scored: str) -> tuple[int, ...]:
+    by_default = set(answers if scored == "all" else answers[-1:])
+    own = {place: bool(weights[place]) for place in answers if weights[place] is not None}
+    return tuple(place for place in answers if own.get(place, place in by_default))
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _alpaca(row: Mapping[str, Any], answered: bool) -> list[Message]:
+    context = [column for column in ("input",) if row.get(column)]
+    prompt = "\n\n".join(text_of(row, [column]) for column in ("instruction", *context))
+    before = [_message("system", text_of(row, ["system"]))] if row.get("system") else []
+    answer = [_message("assistant", text_of(row, ["output"]))] if answered else []
+    return [*before, _message("user", prompt), *answer]
+
+
+def _listed(row: Mapping[str, Any], form: str) -> tuple[list[Message], list[Any]]:
+    column = COLUMNS[form]
+    entries = _parsed(row.get(column), column)
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise BadRow("no messages", f"{column} is {_found(entries)}, not a list of messages")
+    messages, weights = [], []
+    for number, entry in enumerate(entries, 1):
+        where = f"message {number}"
+        if not isinstance(entry, Mapping):
+            raise BadRow("no message", f"{where} is {_found(entry)}, not a message with a role and a content")
+        own: Message = dict(_without_nulls(entry))
+        weight = own.pop("weight", None)
+        train = own.pop("train", None)
+        weights.append(weight if train is None else train)
+        if "role" not in own and "from" in own:
+            own = _renamed(own, where)
+        messages.append(_checked(own, where))
+    return messages, weights
+
+
+def _renamed(entry: Message, where: str) -> Message:
+    speaker = entry.pop("from")
+    role = _SPEAKERS.get(speaker.casefold() if isinstance(speaker, str) else "")
+    if role is None:
+        raise BadRow(
+            "unknown role", f"{where} is from {shorten(repr(speaker))}; known are {', '.join(_SPEAKERS)}"
+        )
+    return {"role": role, "content": entry.pop("value", None), **entry}
+
+
+def _checked(message: Message, where: str) -> Message:
+    role = message.get("role")
+    if role not in _ROLES:
+        raise BadRow(
+            "unknown role", f"{where} has the role {shorten(repr(role))}; known are {', '.join(_ROLES)}"
+        )
+    calls = _calls(message.get("tool_calls"), where)
+    content = _content(message.get("content"), where)
+    if not content.strip() and not calls and not (role == "assistant" and message.get("reasoning_content")):
+        raise BadRow("empty message", f"{where}, of the {role}, is empty")
+    check_encodable(content)
+    more = {"tool_calls": calls} if calls else {}
+    return {
+        **{key: value for key, value in message.items() if key != "tool_calls"},
+        "content": content,
+        **more,
+    }
+
+
+def _content(content: Any, where: str) -> str:
+    """Return the text of a message: itself, or the texts of its parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)):
+        raise BadRow("not text", f"the content of {where} is {kind_of(content)}, not text")
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise BadRow(
+                "not text",
+                f"{where} has a part of the type {shorten(repr(kind))}; texts alone can be learned",
+            )
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _calls(calls: Any, where: str) -> list[Any]:
+    """Return calls of tools with their arguments as mappings, which templates take."""
+    calls = _parsed(calls, f"tool_calls of {where}") or []
+    if not isinstance(calls, (list, tuple)):
+        raise BadRow("tool calls", f"tool_calls of {where} is {_found(calls)}, not a list")
+    plain = []
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadRow("tool calls", f"a call of {where} names no function")
+        arguments = (
+            _parsed(function.get("arguments"), f"the arguments of {function['name']} in {where}") or {}
+        )
+        if not isinstance(arguments, Mapping):
+            raise BadRow(
+                "tool calls",
+                f"the arguments of {function['name']} in {where} are {_found(arguments)}, not named",
+            )
+        whole = {**function, "arguments": dict(arguments)}
+        plain.append(
+            {**call, "type": "function", "function": whole}
+            if "function" in call
+            else {"type": "function", "function": whole}
+        )
+    return plain
+
+
+def _tools(row: Mapping[str, Any]) -> list[Any] | None:
+    tools = _parsed(row.get("tools"), "tools")
+    if not tools:
+        return None
+    if not isinstance(tools, (list, tuple)):
+        raise BadRow("tools", f"tools is {_found(tools)}, not a list of functions")
+    return [_without_nulls(tool) for tool in tools]
+
+
+def _check_order(messages: Sequence[Message]) -> None:
+    """Refuse a call of a tool whose result does not follow; the last message may be one."""
+    for number, (message, after) in enumerate(itertools.pairwise(messages), 1):
+        if message.get("tool_calls") and after["role"] != "tool":
+            raise BadRow(
+                "no result",
+                f"message {number} calls a tool, and message {number + 1} is of the {after['role']}",
+            )
+
+
+def _parsed(value: Any, what: str) -> Any:
+    """Return a value, read as JSON where it is text."""
+    if not isinstance(value, str):
+        return _without_nulls(value)
+    if not value.strip():
+        return None
+    try:
+        return _without_nulls(json.loads(value))
+    except ValueError as error:
+        raise BadRow("no JSON", f"{what} is text and no JSON ({error}): {shorten(value)}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the empty keys that Arrow adds where another row has them."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, tuple)) or type(value).__name__ == "ndarray":
+        return [_without_nulls(each) for each in value]
+    return value
+
+
+def _found(value: Any) -> str:
+    return f"{kind_of(value)} ({shorten(value)})" if value else "empty" if value is not None else "null"

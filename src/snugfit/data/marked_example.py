@@ -1,0 +1,36 @@
+"""A training example as the model reads it: its tokens decoded, with what is scored marked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.tokens import IGNORED_LABEL
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MOST_TOKENS = 600
+"""Of an example, that are shown; a longer one is cut in its middle."""
+
+
+def marked_parts(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[list[Any]]:
+    """Return the parts of an example in order, each a text and whether it is scored; a label of the whole text comes last, as scored."""
+    ids, labels = list(example["input_ids"]), example.get("labels")
+    if not isinstance(labels, (list, tuple)):
+        text = tokenizer.decode(_shortened(ids), skip_special_tokens=False)
+        return [[str(text), False], *([] if labels is None else [[str(labels), True]])]
+    pairs = _shortened(list(zip(ids, labels, strict=True)))
+    runs = itertools.groupby(pairs, key=lambda pair: pair[1] != IGNORED_LABEL)
+    return [
+        [str(tokenizer.decode([token for token, _ in run], skip_special_tokens=False)), scored]
+        for scored, run in runs
+    ]
+
+
+def _shortened(tokens: Sequence[Any]) -> list[Any]:
+    if len(tokens) <= MOST_TOKENS:
+        return list(tokens)
+    half = MOST_TOKENS // 2
+    return [*tokens[:half], *tokens[-half:]]

@@ -1,0 +1,155 @@
+"""Answers of a language model: transformers' generation with its cache, such that a row's answer depends on that row alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.random import derive_seed
+from snugfit.core.scalar_reads import read
+from snugfit.errors import DataError, ModelError, SettingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The way in which answers are chosen.
+
+    Args:
+        max_new_tokens: of an answer at most.
+        temperature: 0 takes the most likely token; else tokens are drawn, by `seed` and the row's place.
+        top_p: only the most likely tokens are drawn that come to this probability together.
+    Raises:
+        SettingError: a value is impossible.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise SettingError(
+                "max_new_tokens", f"must be 1 or more, found {self.max_new_tokens}", "Give 1 or more."
+            )
+        if not self.temperature >= 0:
+            raise SettingError(
+                "temperature",
+                f"must be 0 or more, found {self.temperature}",
+                "Give 0 for the most likely token.",
+            )
+        if not 0 < self.top_p <= 1:
+            raise SettingError(
+                "top_p", f"must be above 0 and at most 1, found {self.top_p}", "Give 1 for all tokens."
+            )
+
+
+def padded_left(prompts: Sequence[Sequence[int]], padding: int) -> dict[str, Tensor]:
+    """Return prompts as one batch, each ending at its last place, where an answer begins.
+
+    >>> padded_left([[5, 6], [7]], padding=0)["input_ids"]
+    tensor([[5, 6],
+            [0, 7]])
+    """
+    longest = max(map(len, prompts))
+    ids = [[padding] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+def generate(
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    places: Sequence[int],
+    stops: Sequence[int],
+    settings: Generation,
+    streamer: Any = None,
+) -> list[list[int]]:
+    """Return the tokens of each row's answer, without the one that ends it.
+
+    Args:
+        batch: `padded_left`, on the model's device.
+        places: of the rows among all, by which their draws are seeded.
+        stops: tokens that end an answer.
+        streamer: of transformers, is told each token of a single row.
+    Raises:
+        ModelError: the model generates nothing.
+        DataError: a prompt fills the model's positions.
+    """
+    from transformers import GenerationConfig, LogitsProcessorList
+
+    whole_answers: Any = getattr(model, "generate", None)
+    if whole_answers is None:
+        raise ModelError(
+            "model", f"is a {type(model).__name__}, which generates nothing", "Take a causal language model."
+        )
+    width = batch["input_ids"].shape[1]
+    config = GenerationConfig(
+        max_new_tokens=_room(model, width, settings.max_new_tokens),
+        do_sample=False,
+        eos_token_id=list(stops) or None,
+        pad_token_id=stops[0] if stops else 0,
+    )
+    processors = LogitsProcessorList([] if settings.temperature == 0 else [_Draws(places, settings)])
+    with torch.no_grad():
+        whole = whole_answers(
+            **batch, generation_config=config, logits_processor=processors, streamer=streamer
+        )
+    answers = read(whole[:, width:], assume=[])
+    return [_until(answer, set(stops)) for answer in answers]
+
+
+def _room(model: nn.Module, width: int, wanted: int) -> int:
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return wanted
+    if width >= positions:
+        raise DataError(
+            "prompt",
+            f"it has {width:,} tokens, and the model reads {positions:,} with its answer",
+            "Shorten it.",
+        )
+    return min(wanted, positions - width)
+
+
+def _until(answer: list[int], stops: set[int]) -> list[int]:
+    end = next((place for place, token in enumerate(answer) if token in stops), len(answer))
+    return answer[:end]
+
+
+class _Draws:
+    """Draws tokens by adding noise of each row's own: the largest sum is a draw of the softmax (Gumbel, 1954)."""
+
+    def __init__(self, places: Sequence[int], settings: Generation) -> None:
+        self._places, self._settings = places, settings
+        self._step = 0
+
+    def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
+        from transformers import TopPLogitsWarper
+
+        scores = scores.float() / self._settings.temperature
+        if self._settings.top_p < 1:
+            scores = TopPLogitsWarper(self._settings.top_p)(_ids, scores)
+        noise = torch.stack([self._noise(place, scores.shape[1]) for place in self._places])
+        self._step += 1
+        return scores + noise.to(scores.device)
+
+    def _noise(self, place: int, size: int) -> Tensor:
+        generator = torch.Generator().manual_seed(
+            derive_seed(self._settings.seed, "generate", place, self._step)
+        )
+        uniform = torch.rand(size, generator=generator).clamp_(1e-20, 1 - 1e-7)
+        return -(-uniform.log()).log()
+
+
+def stops_of(tokenizer: PreTrainedTokenizerBase, own: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the tokens that end an answer: those that end a turn, and the end of a sequence."""
+    end = tokenizer.eos_token_id
+    return tuple(dict.fromkeys((*own, *(() if end is None else (int(end),)))))

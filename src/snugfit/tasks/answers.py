@@ -1,0 +1,120 @@
+"""The use of a language model: prompts to answers, which are generated up to the token that ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.tasks.inference import Inference, Prediction, ReadRows, Row
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+    from snugfit.data.instruct import InstructSettings
+    from snugfit.data.text import FileRows
+    from snugfit.kit.generation import Generation
+
+ANSWER = "answer"
+
+
+def answering(
+    tokenizer: PreTrainedTokenizerBase,
+    encode: Callable[[Sequence[Row]], Sequence[Sequence[int]]],
+    stops: Sequence[int],
+    generation: Generation | None = None,
+    read: ReadRows | None = None,
+    streamer: Any = None,
+) -> Inference:
+    """Return the use of a causal language model.
+
+    Args:
+        encode: tokens of the prompts of rows.
+        stops: tokens that end an answer.
+        generation: how answers are chosen; the most likely tokens by default.
+        streamer: of transformers, is told each token of a single row.
+    """
+    from snugfit.core.losses import causal_lm
+    from snugfit.kit.generation import Generation, generate, padded_left
+
+    padding = tokenizer.pad_token_id
+    settings = generation or Generation()
+
+    def run(model: nn.Module, batch: Any, places: Sequence[int]) -> list[list[int]]:
+        return generate(model, batch, places, stops, settings, streamer)
+
+    def decode(answers: list[list[int]], _examples: Sequence[Any]) -> list[Prediction]:
+        return [
+            {ANSWER: str(tokenizer.decode(answer, skip_special_tokens=True)).strip()} for answer in answers
+        ]
+
+    return Inference(
+        encode=encode,
+        collate=partial(padded_left, padding=0 if padding is None else int(padding)),
+        decode=decode,
+        columns=(ANSWER,),
+        length=len,
+        run=run,
+        with_generation=lambda settings, streamer: answering(
+            tokenizer, encode, stops, settings, read, streamer
+        ),
+        read=read,
+        loss=causal_lm,
+        metrics=("perplexity",),
+    )
+
+
+def of_conversations(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
+    """Return the use of a model that answers in conversations: rows in the form that it was trained on, or `messages`."""
+    from snugfit.data.conversations import MESSAGES, PAIRS, conversation_of
+    from snugfit.data.instruct import Coder, read_conversations
+
+    settings = _settings(meta)
+    coder = Coder(tokenizer, settings)
+
+    def prompts(rows: Sequence[Row]) -> list[list[int]]:
+        return [coder.prompt(asked(row)) for row in rows]
+
+    def asked(row: Row) -> Any:
+        form = MESSAGES if MESSAGES in row else settings.format or PAIRS
+        return conversation_of(row, form, text=settings.text, completion=settings.completion, answered=False)
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return read_conversations(
+            source, settings, coder, answered=labelled, bad_rows=bad_rows, folder=Path.cwd()
+        )
+
+    return answering(tokenizer, prompts, coder.stops, read=read)
+
+
+def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
+    """Return the use of a model that goes on with texts."""
+    from snugfit.data.bad_rows import text_of
+    from snugfit.data.tokens import special_frame
+    from snugfit.kit.generation import stops_of
+
+    frame = special_frame(tokenizer)
+
+    def prompts(rows: Sequence[Row]) -> list[list[int]]:
+        texts = [text_of(row, meta.get("text_columns") or ["text"]) for row in rows]
+        return [
+            [*frame.prefix, *tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+            for text in texts
+        ]
+
+    return answering(tokenizer, prompts, stops_of(tokenizer, frame.suffix))
+
+
+def _settings(meta: Mapping[str, Any]) -> InstructSettings:
+    from snugfit.data.instruct import InstructSettings
+
+    return InstructSettings(
+        train="",
+        text=tuple(meta.get("text_columns") or ("text",)),
+        completion=meta.get("completion_column") or "completion",
+        format=meta.get("conversations"),
+        max_length=meta["max_length"],
+        validation=None,
+    )

@@ -1,0 +1,176 @@
+"""A language model that was trained on conversations answers, and stops by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from typer.testing import CliRunner
+
+import snugfit as sf
+from snugfit.cli.app import app
+from snugfit.deliver.generate import answer_to, generate_file, load_generator
+from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.kit.generation import Generation
+from snugfit.recipe import load_recipe
+from snugfit.run.from_recipe import train_recipe
+from tests.unit.data.test_chat_template import TEMPLATES
+from tests.unit.data.test_instruct import by_letters
+
+FACTS = [
+    ("red?", "warm"),
+    ("blue?", "cold"),
+    ("sun?", "day"),
+    ("moon?", "night"),
+    ("cat?", "meow"),
+    ("dog?", "woof"),
+]
+RECIPE = """\
+name: facts
+task: instruction
+model: decoder
+from_scratch: true
+data: {train: facts.jsonl, validation: null, max_length: 128}
+train: {updates: 130, global_batch: 6}
+optimizer: {adamw: {learning_rate: 1.0e-2}}
+schedule: constant
+techniques: [{clip_norm: {max_norm: 1.0}}]
+plan: {device: cpu, numerics: fp32}
+track: {mlflow: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny decoder that has a chat template, facts as conversations, and a recipe."""
+    folder = tmp_path_factory.mktemp("project")
+    template, marks, _ = TEMPLATES["gemma: no system"]
+    tokenizer = by_letters(template, marks)
+    tokenizer.save_pretrained(folder / "decoder")
+    LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=128,
+        eos_token_id=tokenizer.eos_token_id,
+        architectures=["LlamaForCausalLM"],
+    ).save_pretrained(folder / "decoder")
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]})
+        for ask, answer in FACTS
+    ]
+    (folder / "facts.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "facts.yaml").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(project: Path) -> str:
+    result = train_recipe(
+        load_recipe(project / "facts.yaml", [f"output={project / 'runs'}"], allow_code=True)
+    )
+    assert result.status == "finished"
+    return str(result.run_dir)
+
+
+def questions(*asked: str) -> list[dict[str, Any]]:
+    return [{"messages": [{"role": "user", "content": each}]} for each in asked]
+
+
+def test_it_answers_word_for_word_and_stops_at_the_templates_own_end_of_turn(trained: str) -> None:
+    model = sf.load(trained)
+    answers = [each["answer"] for each in model.predict(questions(*(ask for ask, _ in FACTS)))]
+    assert answers == [answer for _, answer in FACTS]
+    config = json.loads((Path(trained) / "best" / "generation_config.json").read_text())
+    tokenizer = model.processing.tokenizer
+    assert config["eos_token_id"][0] == tokenizer.convert_tokens_to_ids("<end_of_turn>")
+
+
+def test_an_answer_depends_on_its_row_alone(trained: str) -> None:
+    for settings in (Generation(), Generation(temperature=1.5, top_p=0.9, seed=3, max_new_tokens=12)):
+        generator = load_generator(trained, settings)
+        asked = questions("red?", "what is the moon?", "a", "dog?")
+        examples = generator.inference.encode(asked)
+        together = generator.predict_examples(examples)
+        alone = [generator.predict_examples([each], [place])[0] for place, each in enumerate(examples)]
+        assert together == alone
+        assert together == load_generator(trained, settings).predict(asked), "the same seed draws the same"
+    drawn = [
+        load_generator(trained, Generation(temperature=5.0, seed=seed, max_new_tokens=8)).predict(
+            questions("sun?")
+        )
+        for seed in (0, 1)
+    ]
+    assert drawn[0] != drawn[1]
+
+
+def test_a_file_of_conversations_is_answered_line_by_line(
+    trained: str, project: Path, tmp_path: Path
+) -> None:
+    counts = generate_file(
+        load_generator(trained, Generation()), str(project / "facts.jsonl"), tmp_path / "out.jsonl"
+    )
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["answer"], row["source_line"]) for row in rows] == [
+        (answer, line) for line, (_, answer) in enumerate(FACTS, 1)
+    ]
+    assert counts["rows"] == len(FACTS)
+    assert rows[0]["messages"][0]["content"] == "red?"
+
+
+def test_it_is_evaluated_on_answers(trained: str, project: Path) -> None:
+    from snugfit.deliver.predict import evaluate_file
+
+    scores = evaluate_file(trained, str(project / "facts.jsonl"))
+    assert scores["rows"] == len(FACTS)
+    assert scores["metrics"]["perplexity"] == pytest.approx(
+        torch.tensor(scores["metrics"]["loss"]).exp().item(), rel=1e-4
+    )
+    assert scores["metrics"]["loss"] < 0.1
+
+
+def test_the_command_answers_a_prompt_and_goes_on_in_a_conversation(trained: str, tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert runner.invoke(app, ["generate", trained, "--prompt", "cat?"]).output.strip().endswith("meow")
+    said = runner.invoke(app, ["generate", trained, "--prompt", "dog?", "--json"])
+    assert json.loads(said.stdout.splitlines()[-1]) == {"answer": "woof"}
+    talk = runner.invoke(app, ["generate", trained], input="red?\n/exit\n")
+    assert talk.exit_code == 0 and "warm" in talk.stdout
+
+
+def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_path: Path) -> None:
+    generator = load_generator(trained, Generation())
+    with pytest.raises(DataError, match="it has [0-9]+ tokens, and the model reads 128 with its answer"):
+        answer_to(generator, [{"role": "user", "content": "a" * 200}])
+    with pytest.raises(DataError, match="System role not supported"):
+        answer_to(generator, [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
+    for setting in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}):
+        (name,) = setting
+        with pytest.raises(SettingError, match=name):
+            Generation(**setting)  # type: ignore[arg-type]
+    result = CliRunner().invoke(app, ["generate", trained, "rows.jsonl"])
+    assert isinstance(result.exception, SettingError) or result.exit_code == 2
+
+
+def test_a_classifier_generates_nothing(tmp_path: Path) -> None:
+    from snugfit.models.bundle import save_bundle
+
+    save_bundle(tmp_path / "best", torch.nn.Linear(2, 2), {"task": "python", "model": "torch.nn:Identity"})
+    with pytest.raises((ModelError, sf.UserError)):
+        load_generator(tmp_path / "best", Generation(), allow_code=True)
+
+
+def test_the_run_shows_what_is_read_and_what_is_scored(trained: str) -> None:
+    from snugfit.display.event_lines import header_lines
+    from snugfit.report.page import render
+    from snugfit.report.story import read_story
+
+    story = read_story(Path(trained))
+    assert any("⟦warm<end_of_turn>⟧" in line for line in header_lines(story.run))
+    assert "<mark>warm&lt;end_of_turn&gt;</mark>" in render(story, Path(trained))
