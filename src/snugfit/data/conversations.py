@@ -156,12 +156,12 @@ def _listed(row: Mapping[str, Any], form: str) -> tuple[list[Message], list[Any]
     column = COLUMNS[form]
     entries = _parsed(row.get(column), column)
     if not isinstance(entries, (list, tuple)) or not entries:
-        raise BadRow("no messages", f"{column} is {_found(entries)}, not a list of messages")
+        raise BadRow("no messages", f"{column} is {_in_words(entries)}, not a list of messages")
     messages, weights = [], []
     for number, entry in enumerate(entries, 1):
         where = f"message {number}"
         if not isinstance(entry, Mapping):
-            raise BadRow("no message", f"{where} is {_found(entry)}, not a message with a role and a content")
+            raise BadRow("no message", f"{where} is {_in_words(entry)}, not a message with a role and a content")
         own: Message = dict(_without_nulls(entry))
         weight = own.pop("weight", None)
         train = own.pop("train", None)
@@ -225,7 +225,7 @@ def _calls(calls: Any, where: str) -> list[Any]:
     """Return calls of tools with their arguments as mappings, which templates take."""
     calls = _parsed(calls, f"tool_calls of {where}") or []
     if not isinstance(calls, (list, tuple)):
-        raise BadRow("tool calls", f"tool_calls of {where} is {_found(calls)}, not a list")
+        raise BadRow("tool calls", f"tool_calls of {where} is {_in_words(calls)}, not a list")
     plain = []
     for call in calls:
         function = call.get("function", call) if isinstance(call, Mapping) else None
@@ -237,7 +237,7 @@ def _calls(calls: Any, where: str) -> list[Any]:
         if not isinstance(arguments, Mapping):
             raise BadRow(
                 "tool calls",
-                f"the arguments of {function['name']} in {where} are {_found(arguments)}, not named",
+                f"the arguments of {function['name']} in {where} are {_in_words(arguments)}, not named",
             )
         whole = {**function, "arguments": dict(arguments)}
         plain.append(
@@ -253,7 +253,7 @@ def _tools(row: Mapping[str, Any]) -> list[Any] | None:
     if not tools:
         return None
     if not isinstance(tools, (list, tuple)):
-        raise BadRow("tools", f"tools is {_found(tools)}, not a list of functions")
+        raise BadRow("tools", f"tools is {_in_words(tools)}, not a list of functions")
     return [_without_nulls(tool) for tool in tools]
 
 
@@ -288,5 +288,5 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _found(value: Any) -> str:
+def _in_words(value: Any) -> str:
     return f"{kind_of(value)} ({shorten(value)})" if value else "empty" if value is not None else "null"

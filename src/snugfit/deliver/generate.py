@@ -43,8 +43,8 @@ def load_generator(
             f"holds a model for the task '{predictor.meta.get('task')}', which generates nothing",
             f"Predict with it: snugfit predict {source} ROWS -o predictions.csv",
         )
-    told = None if streamer is None else streamer(predictor.tokenizer)
-    return dataclasses.replace(predictor, use=use.with_generation(generation, told))
+    listener = None if streamer is None else streamer(predictor.tokenizer)
+    return dataclasses.replace(predictor, use=use.with_generation(generation, listener))
 
 
 def answer_to(predictor: Predictor, messages: Sequence[Mapping[str, Any]]) -> str:
