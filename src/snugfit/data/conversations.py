@@ -161,7 +161,9 @@ def _listed(row: Mapping[str, Any], form: str) -> tuple[list[Message], list[Any]
     for number, entry in enumerate(entries, 1):
         where = f"message {number}"
         if not isinstance(entry, Mapping):
-            raise BadRow("no message", f"{where} is {_in_words(entry)}, not a message with a role and a content")
+            raise BadRow(
+                "no message", f"{where} is {_in_words(entry)}, not a message with a role and a content"
+            )
         own: Message = dict(_without_nulls(entry))
         weight = own.pop("weight", None)
         train = own.pop("train", None)
