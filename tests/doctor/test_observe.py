@@ -208,3 +208,28 @@ def test_a_log_is_read_as_it_was_written() -> None:
     assert sum(1 for event in log.of(Forward) if event.grad) == 12
     write_log(log, Path("log.json"))
     assert read_log(Path("log.json")) == log
+
+
+AROUND = {
+    "transformers first": "import transformers, accelerate, peft",
+    "torch.jit.trace": "import torch",
+    "sparse and nested": "import torch",
+}
+
+
+@pytest.mark.parametrize("kind", list(AROUND))
+def test_libraries_and_traces_around_a_training_leave_it_as_it_is(kind: str) -> None:
+    more = {
+        "torch.jit.trace": "torch.jit.trace(model.eval(), torch.zeros(4, 6)); model.train(); torch.func.vmap(model[0])(torch.ones(2, 6))",
+        "sparse and nested": (
+            "nn.Linear(6, 2)(torch.eye(6).to_sparse()); nn.Linear(6, 2)(torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(3, 6)]))"
+        ),
+    }
+    script = TRAIN.replace("losses = []", f"{more.get(kind, '')}\nlosses = []")
+    Path("train.py").write_text(f"{AROUND[kind]}\n{script}")
+    subprocess.run([sys.executable, "train.py", "alone.json", "3"], check=True)
+    seen = observe([sys.executable, "train.py", "observed.json", "3"], updates=4)
+    assert json.loads(Path("observed.json").read_text()) == json.loads(Path("alone.json").read_text())
+    assert (seen.exit_code, seen.updates_seen, seen.failure) == (0, 12, "")
+    assert seen.findings == ()
+    assert seen.traced == (("torch.func", "torch.jit.trace") if kind == "torch.jit.trace" else ())

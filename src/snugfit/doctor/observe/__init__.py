@@ -43,6 +43,7 @@ class Observation:
         saves_seen: checkpoints that it wrote.
         failure: traceback of the observer's own failure, after which it saw nothing more; "" if it did not fail.
         error: the last lines of the exception with which the script ended; "" where it ended otherwise.
+        traced: ways in which a model was run that could not be looked at.
     """
 
     findings: tuple[Finding, ...]
@@ -55,6 +56,7 @@ class Observation:
     seconds: float
     failure: str = ""
     error: str = ""
+    traced: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -70,6 +72,8 @@ class Observation:
         if self.failure:
             last_line = self.failure.strip().splitlines()[-1]
             reasons.append(f"what followed a failure of the doctor's own, which is a bug of it: {last_line}")
+        if self.traced:
+            reasons.append(f"what ran under {' and '.join(self.traced)}")
         return tuple(reasons)
 
     @property
@@ -142,6 +146,7 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         saves_seen=max(len(log.saves()) for log in seen),
         seconds=time.monotonic() - started,
         failure=next((log.failure for log in seen if log.failure), ""),
+        traced=tuple(sorted({way for log in seen for way in log.traced})),
         error=next((log.error for log in (*seen, *logs) if log.error), ""),  # a launcher's own comes last
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,7 @@ class Patches:
         self._finder: _AfterImport | None = None
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace `owner.name` by `make(what it was)`, under its name and documentation.
+        """Replace `owner.name` by `make(what it was)`, under its name, documentation and signature.
 
         `functools.wraps` would do more than is wanted: torch.compile follows `__wrapped__`.
         """
@@ -31,6 +33,8 @@ class Patches:
         made.__name__, made.__doc__ = name, original.__doc__
         made.__qualname__ = getattr(original, "__qualname__", name)
         made.__module__ = getattr(original, "__module__", made.__module__)
+        with suppress(ValueError, TypeError):  # of a function in C, which tells none
+            made.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         setattr(
             owner, name, type(attribute)(made) if isinstance(attribute, classmethod | staticmethod) else made
         )
@@ -73,11 +77,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self.waiting:
             return None
-        then = self.waiting.pop(fullname)
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader, then)
+                # who only asks whether the module is there, as transformers does of torch, gets one more of these
+                spec.loader = _Loader(spec.loader, self.waiting)
                 return spec
         return None
 
@@ -85,8 +89,14 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 class _Loader(importlib.abc.Loader):
     """A loader that calls something when the module is complete."""
 
-    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
-        self.loader, self.then = loader, then
+    def __init__(self, loader: Any, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.loader, self.waiting = loader, waiting
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the module's own loader has besides, such as where its source lies."""
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         module: ModuleType | None = self.loader.create_module(spec)
@@ -97,4 +107,6 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self.loader
         module.__loader__ = self.loader
         self.loader.exec_module(module)
-        self.then(module)
+        then = self.waiting.pop(module.__name__, None)
+        if then is not None:
+            then(module)

@@ -137,6 +137,7 @@ class Log:
         failure: the traceback of the observer's own failure, after which it saw nothing more.
         error: the last lines of the exception with which the script ended, "" where it ended otherwise.
         first_rows: digests of the first rows that it trained on, to compare ranks.
+        traced: ways in which a model was run that could not be looked at.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -155,6 +156,7 @@ class Log:
     overlaps: list[Overlap] = field(default_factory=list)
     first_rows: list[str] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
+    traced: list[str] = field(default_factory=list)
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """Yield the events of one kind, in order."""

@@ -19,7 +19,7 @@ MOST_PENDING = 4
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """Return the tensors of arguments, containers opened once."""
+    """Return the tensors of arguments, containers opened once, but for nested ones, which have no shape."""
     tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -28,7 +28,7 @@ def tensors_in(values: Any) -> list[Tensor]:
             tensors += [each for each in value if isinstance(each, Tensor)]
         elif hasattr(value, "values") and callable(value.values):
             tensors += [each for each in value.values() if isinstance(each, Tensor)]
-    return tensors
+    return [each for each in tensors if not each.is_nested]
 
 
 def row_digests(batch: Tensor) -> list[str]:
@@ -95,7 +95,13 @@ class Rows:
 
     def forward(self, model: int, batch: Tensor, at: str, *, grad: bool, place: int) -> None:
         """Note the batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
-        if self._rows > MOST_ROWS or batch.is_complex():
+        # a sparse or nested one has no rows of equal form to compare
+        if (
+            self._rows > MOST_ROWS
+            or batch.is_complex()
+            or batch.layout is not torch.strided
+            or batch.is_nested
+        ):
             return
         digests = row_digests(batch)
         self._rows += len(digests)

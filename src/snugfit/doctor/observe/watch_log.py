@@ -89,6 +89,9 @@ class Recorder:
     """
 
     def __init__(self, updates: int, seconds: float | None, path: Path | None) -> None:
+        from snugfit.doctor.observe.tracing import tracing  # torch's, which the script imports first
+
+        self._tracing = tracing
         self.log = Log(rank=int(os.environ.get("RANK", "0")))
         self.detailed_updates = updates
         self._seconds = seconds
@@ -163,8 +166,16 @@ class Recorder:
 
     @property
     def active(self) -> bool:
-        """Return whether what happens now is the script's doing: not the observer's, a loader's thread or a forked worker."""
-        return not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
+        """Return whether what happens now is the script's doing, and can be looked at: not the observer's, a loader's thread, a forked worker.
+
+        What is traced cannot; the log says that there was some.
+        """
+        own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
+        if not own:
+            return False
+        if way := self._tracing():
+            self.log.traced = sorted({*self.log.traced, way})
+        return not way
 
     def add(self, event: Event) -> None:
         if len(self.log.events) < MOST_EVENTS:
