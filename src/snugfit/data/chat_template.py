@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -162,10 +164,7 @@ class ChatTemplate:
         if whole.startswith(asked) and whole.endswith(self.tail) and len(whole) > len(asked) + len(self.tail):
             body = whole[len(asked) : len(whole) - len(self.tail)]
         elif messages[-1].get("tool_calls"):
-            raise BadRow(
-                "calls of tools",
-                f"the template writes message {len(messages)}, which calls a tool, otherwise than it asks for one",
-            )
+            return asked, self._call(asked, whole, messages)
         final = content.rpartition("</think>")[2].strip()
         if final and final not in body:
             raise BadRow(
@@ -173,6 +172,17 @@ class ChatTemplate:
                 f"the template does not write message {len(messages)}, of the assistant: {shorten(content)}",
             )
         return asked, body + (self.turn_end or "")
+
+    def _call(self, asked: str, whole: str, messages: Sequence[Message]) -> str:
+        """Return what the template writes of a call of a tool, which may end with a mark of its own."""
+        call = whole[len(asked) :].rstrip() if whole.startswith(asked) else ""
+        names = [each["function"]["name"] for each in messages[-1]["tool_calls"]]
+        if not all(name in call for name in names) or not any(call.endswith(mark) for mark in self._ends):
+            raise BadRow(
+                "calls of tools",
+                f"the template writes no call of a tool where it asks for an answer, and message {len(messages)} is one",
+            )
+        return call
 
     def _check_marks(self, messages: Sequence[Message]) -> None:
         for number, message in enumerate(messages, 1):
@@ -214,6 +224,10 @@ class ChatTemplate:
         try:
             return self._apply(messages, tools, asks=asks)
         except (TemplateError, TypeError, KeyError, ValueError) as error:
+            with suppress(
+                TemplateError, TypeError, KeyError, ValueError
+            ):  # some take a call's arguments as text
+                return self._apply([_with_text_arguments(each) for each in messages], tools, asks=asks)
             raise BadRow("refused by the template", f"the chat template refuses it: {error}") from error
 
     def _apply(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool = False) -> str:
@@ -226,3 +240,12 @@ class ChatTemplate:
                 tokenize=False,
             )
         )
+
+
+def _with_text_arguments(message: Message) -> Message:
+    """Return a message whose calls of tools have their arguments as JSON text."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {**message, "tool_calls": calls} if calls else message

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from snugfit.data.bad_rows import BadRow
 from snugfit.data.chat_template import ChatTemplate
 from snugfit.data.conversations import Conversation, conversation_of
 from snugfit.data.instruct import Coder, InstructSettings, load_instruct
@@ -172,6 +173,60 @@ def test_todays_date_is_one_day_whenever_the_run_goes_on() -> None:
     made = coder("llama 3.2: today's date")
     ((read, _),) = texts(made, conversation("two and two?", "four"))
     assert "Today: 26 Jul 2024<|eot_id|>" in read
+
+
+_CALLS = "{% for c in m.tool_calls %}"
+CALLING = {  # templates that write calls of tools in their own ways, and what is scored of one
+    "in the turn": (
+        _EACH
+        + "<|im_start|>{{ m.role }}\n{% if m.tool_calls %}"
+        + _CALLS
+        + "{{ c.function | tojson }}{% endfor %}{% else %}"
+        "{{ m.content }}{% endif %}<|im_end|>\n" + _CHATML_ASKED,
+        _CHATML_MARKS,
+        '{"name": "add", "arguments": {"a": 1}}<|im_end|>',
+    ),
+    "with an end of its own": (
+        _EACH
+        + "<|im_start|>{{ m.role }}\n{% if m.tool_calls %}"
+        + _CALLS
+        + "{{ c.function.name }}{% endfor %}<|call|>{% else %}"
+        "{{ m.content }}<|im_end|>\n{% endif %}" + _CHATML_ASKED,
+        [*_CHATML_MARKS, "<|call|>"],
+        "add<|call|>",
+    ),
+    "with arguments as text": (
+        _EACH
+        + "<|im_start|>{{ m.role }}\n{% if m.tool_calls %}"
+        + _CALLS
+        + "{{ c.function.name + c.function.arguments }}{% endfor %}"
+        "{% else %}{{ m.content }}{% endif %}<|im_end|>\n" + _CHATML_ASKED,
+        _CHATML_MARKS,
+        'add{"a": 1}<|im_end|>',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_a_call_of_a_tool_is_scored_as_the_template_writes_it(name: str) -> None:
+    template, marks, scored = CALLING[name]
+    tokenizer = by_letters(template, marks)
+    made = Coder(tokenizer, InstructSettings("a.jsonl", max_length=10**5))
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "one"},
+    ]
+    whole = conversation_of({"messages": messages}, "messages", text=["text"], completion="completion")
+    assert "".join(part for _, part in texts(made, whole)) == f"{scored}one<|im_end|>"
+    silent = by_letters(_EACH + _CHATML + _CHATML_ASKED, _CHATML_MARKS)
+    with pytest.raises(
+        BadRow,
+        match="the template writes no call of a tool where it asks for an answer, and message 2 is one",
+    ):
+        Coder(silent, InstructSettings("a.jsonl", max_length=10**5)).examples(whole)
 
 
 def test_a_generation_ends_where_a_turn_does() -> None:

@@ -126,7 +126,9 @@ class RunResult(Shown):
     def _afterwards(self) -> Afterwards:
         if self.afterwards is None:
             raise RunFolderError(
-                "result", "another process has written this run", "Load it: snugfit.load(run_dir)."
+                "result",
+                "the first process has the best model of this run",
+                "Ask the result that it has, or load the run's folder: snugfit.load(run_dir).",
             )
         return self.afterwards
 
