@@ -169,8 +169,17 @@ def test_a_trial_whose_values_were_consented_to_may_be_gone_on_with(there: Path)
         {"model": None, "numerics": "os:abort"},
         {"model": None, "numerics": {"os:abort": {}}},
         {"model": None, "extended_by": [{"os:abort": {}}]},
+        {"model": None, "task": "python", "collate": "os:abort"},
     ],
-    ids=["model", "numerics", "extended_by", "own precision", "own precision with settings", "own technique"],
+    ids=[
+        "model",
+        "numerics",
+        "extended_by",
+        "own precision",
+        "own precision with settings",
+        "own technique",
+        "own collate",
+    ],
 )
 def test_a_bundle_runs_no_code_that_it_names_wherever_it_lies(meta: dict, there: Path) -> None:
     save_bundle(Path("best"), nn.Linear(2, 2), {"task": "text-classification", **meta})
