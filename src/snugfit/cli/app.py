@@ -32,6 +32,7 @@ from snugfit.cli.options import (
     QuietOption,
     RecipeArgument,
     StopAfterOption,
+    TimeOption,
 )
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
@@ -151,6 +152,7 @@ def train(
     ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of labels.")] = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="A Hugging Face name or folder.")] = None,
+    time: TimeOption = None,
     stop_after: StopAfterOption = None,
     fast_dev_run: _FastDevRun = False,
     overfit_batches: _OverfitBatches = None,
@@ -172,6 +174,7 @@ def train(
     options = run_options(
         stop_after,
         quiet,
+        time=time,
         accept_changes=accept_changes,
         fast_dev_run=fast_dev_run,
         overfit_batches=overfit_batches,

@@ -26,6 +26,13 @@ AllowCodeOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
+TimeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Cut the run to what fits into this time (30m, 3h), its schedule with it; measured first.",
+    ),
+]
 StopAfterOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),

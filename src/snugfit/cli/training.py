@@ -25,7 +25,12 @@ EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 
 
 def run_options(
-    stop_after: str | None, quiet: bool, *, accept_changes: str | None = None, **asked: Any
+    stop_after: str | None,
+    quiet: bool,
+    *,
+    time: str | None = None,
+    accept_changes: str | None = None,
+    **asked: Any,
 ) -> RunOptions:
     """Return the options of a run, checked at once; the time to stop counts from here.
 
@@ -38,6 +43,7 @@ def run_options(
 
     return RunOptions(
         stop_after_seconds=None if stop_after is None else parse_seconds(stop_after, "--stop-after"),
+        time_seconds=None if time is None else parse_seconds(time, "--time"),
         accept_changes=tuple(filter(None, map(str.strip, (accept_changes or "").split(",")))),
         search_line=partial(search_line, quiet),
         **asked,

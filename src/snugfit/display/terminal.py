@@ -25,7 +25,7 @@ from snugfit.planner.answers.plan_words import compare_line
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
 _SHOWN_SKIPS = 5
-_BEFORE_HEADER = ("warning", "resume", "fit", "plan")
+_BEFORE_HEADER = ("warning", "resume", "time", "fit", "plan")
 _ATTENTION = {
     "math": "a softmax of its own, which holds a number for each pair of tokens",
     "flash_attention_2": "the flash-attn package",
@@ -151,6 +151,9 @@ class TerminalDisplay:
     def _fit(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'fit':<10}{event['message']}")
 
+    def _time(self, screen: Screen, event: Event) -> None:
+        screen.say(f"{'time':<10}{event['message']}")
+
     def _plan(self, screen: Screen, event: Event) -> None:
         self._predicted = event["predicted"]
         screen.say(f"{'plan':<10}{compare_line(self._predicted, {})}")
@@ -197,6 +200,7 @@ class TerminalDisplay:
         "note": _note,
         "warning": _warning,
         "replan": _replan,
+        "time": _time,
         "fit": _fit,
         "plan": _plan,
         "measured": _measured,

@@ -26,6 +26,7 @@ class RunOptions:
     """Options of a run.
 
     Args:
+        time_seconds: the length of the run is cut to what ends within this time, and the run stops when it is over.
         plan: search for a plan before the run begins; `replan` searches even where a plan is in the cache.
         plans: a folder of plans of recipes that name code, for several runs of one process.
         search_line: shows, while it lasts, how far the search is.
@@ -38,6 +39,7 @@ class RunOptions:
     """
 
     stop_after_seconds: float | None = None
+    time_seconds: float | None = None
     fast_dev_run: bool = False
     overfit_batches: int | None = None
     plan: bool = False
@@ -53,10 +55,22 @@ class RunOptions:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        if self.is_smoke and self.time_seconds is not None:
+            raise SettingError(
+                "--time",
+                "shortens a run, and --fast-dev-run and --overfit-batches are as short as they are",
+                "Leave one of them out.",
+            )
         if self.fast_dev_run and self.overfit_batches is not None:
             raise SettingError(
                 "--fast-dev-run", "it and --overfit-batches are two different runs", "Give one of them."
             )
+
+    @property
+    def ends_after_seconds(self) -> float | None:
+        """Return the time after which the run saves and stops."""
+        limits = [each for each in (self.stop_after_seconds, self.time_seconds) if each is not None]
+        return min(limits, default=None)
 
     @property
     def is_smoke(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,12 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
+from snugfit.run.call_options import RunOptions
 from snugfit.run.description import python_inputs
 from snugfit.run.events import displayed
 from snugfit.run.newest import LAST, newest_resumable
 from snugfit.run.run import RunSpec, Tracking, execute
+from snugfit.run.time_limit import TimeLimit
 from snugfit.run.train_settings import DEFAULTS, OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
@@ -41,7 +44,7 @@ from snugfit.tasks.task import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.units import parse_bytes
+from snugfit.units import parse_bytes, parse_seconds
 
 
 @takes_settings
@@ -58,6 +61,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
         preset: optimizer, schedule and techniques that go together, such as "fine_tune"; what is given besides wins.
         epochs, updates: the length of the run; `updates` wins.
+        time: such as "3h": the run is cut to the updates that fit into it, by a rehearsal that measures them, evaluations and checkpoints; its
+            schedule is for those. When the time is over the run saves and stops; `resume` with the same keywords does what is left.
         micro_batch: examples of one forward and backward; None takes the window whole, "auto" as much of it as fits.
         best: the metric that picks the best weights; the first metric if not given, else the loss.
         patience: evaluations that may pass without an improvement of more than `min_delta`.
@@ -174,8 +179,17 @@ def module_spec(
         data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
     )
-    identity = _identity(job, len(data), optimizer, techniques)
+    examples = len(data)
+    identity = _identity(job, examples, optimizer, techniques)
     accepted = given["accept_changes"]
+    seconds = None if given["time"] is None else parse_seconds(given["time"], "time")
+    ends = RunOptions(given["stop_after_seconds"], seconds, started=time.monotonic())
+    limit = None if seconds is None else TimeLimit(seconds, ends.started)
+
+    def of_updates(updates: int) -> dict[str, Any]:
+        shorter = job.for_updates(updates)
+        return {"job": shorter, "identity": _identity(shorter, examples, optimizer, techniques)}
+
     return RunSpec(
         name=given["name"],
         job=job,
@@ -195,7 +209,9 @@ def module_spec(
         folder=folder,
         resume=folder is not None,
         accept_changes=(accepted,) if isinstance(accepted, str) else tuple(accepted),
-        stop=StopRequest(given["stop_after_seconds"]),
+        time=limit,
+        of_updates=of_updates,
+        stop=StopRequest(ends.ends_after_seconds, ends.started),
     )
 
 

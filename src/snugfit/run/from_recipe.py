@@ -25,6 +25,7 @@ from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
 from snugfit.run.run import RunSpec, Tracking, execute, joined_ranks
 from snugfit.run.smoke import as_smoke
+from snugfit.run.time_limit import TimeLimit
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
@@ -155,6 +156,21 @@ def recipe_spec(
         plan_record = {} if answer is None else answer.as_dict()
     recipe, notes = with_precision_here(recipe)
     plan = replace(plan, micro_batch=recipe.plan.micro_batch, numerics=numerics_of(recipe))
+    begun, limit = folder is not None, options.time_seconds
+
+    def of(recipe: Recipe) -> dict[str, Any]:
+        def begin(new: RunFolder) -> None:
+            if begun:  # by whoever started us, with the plan
+                new.write_text(RECIPE, recipe.to_yaml())
+            else:
+                write_beginning(new, recipe, plan, answer)
+
+        return {"identity": {"recipe": recipe.learned()}, "recipe": recipe.as_dict(), "begin": begin}
+
+    def of_updates(updates: int) -> dict[str, Any]:
+        shorter = replace(recipe, train=replace(recipe.train, epochs=None, updates=updates))
+        return {"job": job.for_updates(updates), **of(shorter)}
+
     spec = RunSpec(
         name=recipe.name,
         job=job,
@@ -162,14 +178,12 @@ def recipe_spec(
         techniques=recipe.all_techniques(),
         load=partial(_load, recipe, options),
         metrics=metrics,
-        identity={"recipe": recipe.learned()},
         same=same,
-        recipe=recipe.as_dict(),
+        **of(recipe),
         inputs=partial(_inputs, recipe),
         output=Path(recipe.output),
         folder=folder,
         resume=resume,
-        begin=lambda new: write_beginning(new, recipe, plan, answer),
         accept_changes=options.accept_changes,
         parent=options.parent,
         notes=[f"{PLANNED} {answer.about[PLANNED]}"] if answer and PLANNED in answer.about else (),
@@ -177,7 +191,9 @@ def recipe_spec(
         # what goes on may do so elsewhere
         predicted=None if resume else figures_to_compare(plan_record, plan.device),
         tight=options.tight or is_tight(plan_record),
-        stop=StopRequest(options.stop_after_seconds, options.started, options.stop),
+        time=None if limit is None else TimeLimit(limit, options.started),
+        of_updates=of_updates,
+        stop=StopRequest(options.ends_after_seconds, options.started, options.stop),
     )
     return as_smoke(spec, options.overfit_batches) if options.is_smoke else spec
 

@@ -149,11 +149,15 @@ def _accepting(options: RunOptions, finer: int | None) -> list[str]:
 
 
 def _until(options: RunOptions) -> list[str]:
-    """Return the time that is left to train in, as an option."""
-    if options.stop_after_seconds is None:
-        return []
-    left = options.stop_after_seconds - (time.monotonic() - options.started)
-    return ["--stop-after", f"{max(left, 0.001):.3f}s"]  # no time at all is refused
+    """Return the time that is left to train in, as options."""
+    limits = {"--stop-after": options.stop_after_seconds, "--time": options.time_seconds}
+    spent = time.monotonic() - options.started
+    return [
+        part
+        for name, seconds in limits.items()
+        if seconds is not None
+        for part in (name, f"{max(seconds - spent, 0.001):.3f}s")  # no time at all is refused
+    ]
 
 
 def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder: RunFolder) -> int:

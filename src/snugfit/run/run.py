@@ -23,6 +23,7 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import describe_run, versions
 from snugfit.run.ending import end_failed, end_tracking, explain_memory, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
+from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
@@ -80,6 +81,7 @@ class RunSpec:
         notes, warnings: said once, when the run is.
         predicted: of the plan, to be compared with what comes of it.
         tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
+        time: shortens the run to what fits into it; `of_updates` returns the fields that are others in a run of that many updates.
         shorten: changes the job and what was loaded for it; `conclude` looks at the run and adds to its result before its end is said.
     """
 
@@ -108,6 +110,8 @@ class RunSpec:
     tight: bool = False
     stop: StopRequest = field(default_factory=StopRequest)
     timeout_seconds: float = TIMEOUT_SECONDS
+    time: TimeLimit | None = None
+    of_updates: Callable[[int], Mapping[str, Any]] = lambda _: {}
     shorten: Callable[[Job, Task], tuple[Job, Task]] = lambda job, task: (job, task)
     conclude: Callable[[Training, RunResult], RunResult] = lambda _training, result: result
 
@@ -136,6 +140,9 @@ def execute(spec: RunSpec) -> RunResult:
         with agreed():
             strategy = strategy_of(spec.plan, world)
         resume = spec.folder is not None and spec.resume and goes_on(spec.folder, strategy)
+        length = None
+        if spec.time is not None:
+            spec, length = fit_to_time(spec, strategy, resume=resume)
         with agreed():
             job, task = spec.shorten(spec.job, spec.loaded(strategy))
         if world.size > 1:
@@ -149,6 +156,8 @@ def execute(spec: RunSpec) -> RunResult:
             again = (
                 folder is not None and strategy.rank == 0 and not resume and folder.events.stat().st_size > 0
             )
+            if length is not None:
+                events(TIME, **length.as_dict(), message=length.message())
             updates = job.total_windows(len(task.material.train))
             training = assemble(
                 job,
@@ -201,9 +210,14 @@ def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> R
     if spec.begin is None:
         return folder
     data = dict(task.fingerprints)
-    if spec.folder is None and strategy.rank == 0:
+    if strategy.rank == 0 and (spec.folder is None or spec.time is not None):
         spec.begin(folder)
-    elif spec.resume and "data" not in spec.accept_changes and (resume or (folder.path / _DATA).exists()):
+    if (
+        spec.folder is not None
+        and spec.resume
+        and "data" not in spec.accept_changes
+        and (resume or (folder.path / _DATA).exists())
+    ):
         check_fingerprints(folder.read_json(_DATA), data)
     if strategy.rank == 0:
         folder.write_json(_DATA, data)

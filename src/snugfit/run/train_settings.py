@@ -66,6 +66,7 @@ class TrainSettings(TypedDict, total=False):
     output: str | Path | None
     resume: str | Path | None
     accept_changes: Sequence[str]
+    time: str | float | None
     stop_after_seconds: float | None
     track: bool
     track_uri: str | None
@@ -88,6 +89,7 @@ _OWN = TrainSettings(
     output="runs",
     resume=None,
     accept_changes=(),
+    time=None,
     stop_after_seconds=None,
     track=True,
     track_uri=None,
@@ -108,6 +110,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "loss": (str | Callable[..., Any], "the name of a loss or a function"),
     "preset": (str | None, "the name of a preset or None"),
     "output": (str | Path | None, "a folder or None"),
+    "time": (str | int | float | None, "seconds, or text such as '3h', or None"),
     "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
     "strategy": (str, "the name of a strategy"),
     "collate": (Callable[..., Any] | None, "a function or None"),

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _OF_RUNS = (
-    *("output", "resume", "accept_changes", "stop_after_seconds", "track", "track_uri", "display"),
+    *("output", "resume", "accept_changes", "time", "stop_after_seconds", "track", "track_uri"),
+    "display",
     *("checkpoint_every", "checkpoint_keep", "checkpoint_save"),
     *("on_update", "on_evaluation", "on_checkpoint", "on_end"),
 )

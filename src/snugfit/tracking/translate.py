@@ -178,6 +178,10 @@ def _fit(event: Event, batch: Batch) -> None:
     _tag(batch, "fit", event["message"])
 
 
+def _time_limit(event: Event, batch: Batch) -> None:
+    _tag(batch, "time", event["message"])
+
+
 def _attention(event: Event, batch: Batch) -> None:
     _tag(batch, "attention", ", ".join(event["kernels"]))
 
@@ -242,6 +246,7 @@ _TRANSLATORS = {
     "skipped": _skipped,
     "warning": _warning,
     "replan": _replan,
+    "time": _time_limit,
     "fit": _fit,
     "attention": _attention,
     "padding": _padding,

@@ -101,6 +101,7 @@ OF_RUNS: dict[str, Any] = {
     "output": "elsewhere",
     "resume": "somewhere",
     "accept_changes": ["data"],
+    "time": "3h",
     "stop_after_seconds": 5.0,
     "track": True,
     "track_uri": "sqlite:///own.db",
