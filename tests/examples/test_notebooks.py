@@ -53,7 +53,7 @@ def test_a_free_notebook_goes_on_in_the_folder_that_survives(
     monkeypatch.setenv("SURVIVES", str(tmp_path / "drive"))
     outputs = executed("free_notebook.ipynb", tmp_path)
     stopped, resumed, model, predictions = outputs[3:]
-    assert "stopped after 15.0s as asked" in stopped
+    assert "stopped after 15s as asked" in stopped
     assert "finished" in resumed and "resumed at update" in resumed
     assert "TrainedModel: Sequential for python of" in model
     assert predictions.count("'prediction'") == 3
