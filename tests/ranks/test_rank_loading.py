@@ -23,7 +23,7 @@ from transformers import (
 from snugfit.core.selection import prepare
 from snugfit.core.technique import Technique
 from snugfit.kit.sharded_tensors import own_part, whole
-from snugfit.models.huggingface import load_causal_lm, load_text_classifier
+from snugfit.models.huggingface import load_causal_lm, load_classifier
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
@@ -64,7 +64,7 @@ def saved(kind: str, folder: Path) -> Path:
 
 def load(folder: Path, techniques: Sequence[Technique] = (), keep: Any = None) -> PreTrainedModel:
     if "Bert" in (folder / "config.json").read_text():
-        return load_text_classifier(folder, LABELS, techniques=techniques, seed=3, keep=keep).model
+        return load_classifier(folder, LABELS, techniques=techniques, seed=3, keep=keep).model
     return load_causal_lm(folder, techniques=techniques, seed=3, keep=keep).model
 
 

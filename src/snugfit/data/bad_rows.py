@@ -16,12 +16,19 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why one row cannot be used; `reason` is the kind that is counted, `detail` what was found here."""
+    """Why one row cannot be used; `reason` is the kind that is counted, `detail` what was found here.
+
+    `line` is 0 where the source is the whole of the row, such as a picture.
+    """
 
     source: str
     line: int
     reason: str
     detail: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
 
 
 class BadRow(DataError):
@@ -56,7 +63,7 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     counts = dict(Counter(fault.reason for fault in faults).most_common())
     if not faults or policy == "skip":
         return counts
-    shown = [f"  {fault.source}:{fault.line}: {fault.detail}" for fault in faults[:SHOWN]]
+    shown = [f"  {fault.place}: {fault.detail}" for fault in faults[:SHOWN]]
     if len(faults) > SHOWN:
         shown.append(f"  … and {len(faults) - SHOWN} more")
     reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.items())

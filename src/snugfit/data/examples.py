@@ -15,6 +15,9 @@ ORIGIN = "snugfit.origin"
 """A column of rows that were written out of another source: its name, the row's index there and its line."""
 
 
+FILE = "file"
+
+
 class Examples(list[Any]):
     """Examples in memory, with their source.
 
@@ -22,7 +25,7 @@ class Examples(list[Any]):
         source: a file, or the Python function that made the rows.
         rows: the index in the source of each example's row, counted from 0.
         lines: the line in the file on which each example's row begins, None where rows have no lines.
-        unit: what `rows` counts.
+        unit: what `rows` counts; FILE where each example is a file, whose path it has under that name.
     """
 
     def __init__(
@@ -59,9 +62,26 @@ class Examples(list[Any]):
         >>> Examples(["a", "b"], "films.csv", [4, 7], [6, 12]).origin(1)
         'films.csv:12'
         """
+        if self.unit == FILE:
+            return str(self[place][FILE])
         if self.lines is None or is_python_path(self.source):
             return f"{self.unit} {self.rows[place]} of {self.source}"
         return f"{self.source}:{self.lines[place]}"
+
+
+class FromRows:
+    """A data set that makes each example of what it holds of its row, when it is asked for it.
+
+    Args:
+        rows: what it holds; its places are those of the examples.
+        alike: whether all examples have one shape.
+    """
+
+    def __init__(self, rows: Examples, *, alike: bool = False) -> None:
+        self.rows, self.alike = rows, alike
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def source_index(dataset: Any, index: int) -> int:
@@ -86,6 +106,9 @@ def origin_of(dataset: Any, index: int, split: str) -> str:
 
 
 def _whole(dataset: Any, index: int) -> tuple[Any, int]:
-    while isinstance(dataset, Subset):
-        dataset, index = dataset.dataset, dataset.indices[index]
+    while isinstance(dataset, (Subset, FromRows)):
+        if isinstance(dataset, FromRows):
+            dataset = dataset.rows
+        else:
+            dataset, index = dataset.dataset, dataset.indices[index]
     return dataset, index

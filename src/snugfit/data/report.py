@@ -65,7 +65,7 @@ class DataReport:
             shown = [f"{name} {count:,}" for name, count in list(self.labels.items())[:20]]
             more = f" and {len(self.labels) - 20} more" if len(self.labels) > 20 else ""
             lines.append(f"labels: {', '.join(shown)}{more}")
-        if self.unit != "rows":
+        if self.unit == "blocks":
             lines.append(f"tokens: {self.tokens_total:,}, {self.max_length} in each of the {self.unit}")
         elif self.tokens_max:
             lines.append(

@@ -9,6 +9,8 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
+from snugfit.data.examples import FromRows
+
 
 def largest(dataset: Any, count: int) -> list[int] | None:
     """Return indices of the `count` largest examples, the largest first.
@@ -19,8 +21,8 @@ def largest(dataset: Any, count: int) -> list[int] | None:
     >>> largest([{"text": "a"}, {"text": "a long one"}, {"text": "short"}], count=2)
     [1, 2]
     """
-    if isinstance(dataset, TensorDataset):
-        return list(range(count))  # all of one shape
+    if isinstance(dataset, TensorDataset) or (isinstance(dataset, FromRows) and dataset.alike):
+        return list(range(count))
     sizes = _sizes(dataset)
     if sizes is None:
         return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from snugfit.data.bad_rows import check_policy, settle
+from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import Examples
+from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource
@@ -24,16 +24,13 @@ from snugfit.data.tokens import (
     special_frame,
     token_warnings,
 )
-from snugfit.data.usable_rows import Part, encode_part, read_part, sort_labels
+from snugfit.data.usable_rows import Part, encode_part, read_part
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EXAMPLE_ROWS = 32
-
-Collate = Callable[[Sequence[Mapping[str, Any]]], dict[str, Tensor]]
-
 
 @dataclass(frozen=True)
 class TextSettings(RowSettings):
@@ -58,19 +55,6 @@ class TextData:
     fingerprints: Mapping[str, str]
     tokenizer: PreTrainedTokenizerBase
     example_rows: list[dict[str, str]]
-
-
-@dataclass(frozen=True)
-class FileRows:
-    """Examples of one source in its order, each beside its input row; `labels` only if asked for."""
-
-    examples: Examples
-    rows: list[dict[str, Any]]
-    lines: list[int]
-    columns: tuple[str, ...]
-    collate: Collate
-    report: DataReport
-    fingerprints: Mapping[str, str]
 
 
 def load_text(
@@ -100,14 +84,7 @@ def load_text(
         )
         parts.append(validation)
     skipped = Counter(settle([fault for part in parts for fault in part.faults], settings.bad_rows))
-    classes = set(train.labels)
-    if len(classes) < 2:
-        raise DataError(
-            "data.label",
-            f"{train.table.source} has {('no usable row' if not classes else 'one class only')} in column "
-            f"'{settings.label}'{''.join(f' ({name})' for name in classes)}",
-            "Give rows of two classes or more, which a classifier needs.",
-        )
+    check_classes(set(train.labels), train.table.source, settings.label)
     encoded: list[Encoded] = []
     usable: list[Part] = []
     for part in parts:
@@ -120,7 +97,7 @@ def load_text(
         for tokens, part in zip(encoded, usable, strict=True)
     )
     warnings = token_warnings([example for part in encoded for example in part.examples], tokenizer, frame)
-    warnings += _label_warnings(names, len(train.labels), settings.label)
+    warnings += label_warnings(names, len(train.labels), settings.label)
     held_out = examples.at(())
     shown: Sequence[int] = range(len(examples))
     if validation is not None:
@@ -233,21 +210,6 @@ def _report(
         tokens_median=median(lengths),
         warnings=tuple(warnings),
     )
-
-
-def _label_warnings(names: Sequence[str], rows: int, column: str) -> list[str]:
-    many = []
-    if rows >= 20 and len(names) > rows / 2:
-        many = [f"{len(names):,} classes for {rows:,} rows: does column '{column}' hold the labels?"]
-    by_form: dict[str, list[str]] = {}
-    for name in names:
-        by_form.setdefault(" ".join(name.split()).casefold(), []).append(name)
-    return many + [
-        f"the labels {', '.join(map(repr, same))} differ only in spaces or capitals and are taken as "
-        f"{len(same)} classes."
-        for same in by_form.values()
-        if len(same) > 1
-    ]
 
 
 def _overlap(train: Sequence[Example], validation: Sequence[Example]) -> list[str]:

@@ -38,9 +38,20 @@ def read_part(
     folder: Path | None,
 ) -> Part:
     """Return the rows of a source that can be used, and the faults of the others."""
-    table = read_table(source, setting=setting, folder=folder)
+    return part_of_table(read_table(source, setting=setting, folder=folder), text, label, known)
+
+
+def part_of_table(
+    table: Table, text: Sequence[str], label: str | None, known: Sequence[str] | None, setting: str = "data.text"
+) -> Part:
+    """Return the rows of a table that can be used, and the faults of the others.
+
+    Args:
+        known: labels that there may be; None for any.
+        setting: that names the columns of text.
+    """
     if table.rows:
-        check_columns(table, {"data.text": text, "data.label": [label] if label is not None else []})
+        check_columns(table, {setting: text, "data.label": [label] if label is not None else []})
     part = Part(table, [], [], [], list(table.faults))
     kinds: list[str] = []
     lookup = set(known) if known is not None else None
@@ -117,15 +128,3 @@ def encode_part(
         [encoded.examples[place] for place in places], [encoded.lengths[place] for place in places]
     )
     return encoded, _choose(part, places, part.faults), faults
-
-
-def sort_labels(names: set[str]) -> tuple[str, ...]:
-    """Label names in order: by value when all are whole numbers, otherwise by code point.
-
-    >>> sort_labels({"10", "9", "-1"}), sort_labels({"b", "a", "10"})
-    (('-1', '9', '10'), ('10', 'a', 'b'))
-    """
-    try:
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    except ValueError:
-        return tuple(sorted(names))

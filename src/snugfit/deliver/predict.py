@@ -31,7 +31,7 @@ from snugfit.techniques.plugins import check_technique
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.text import FileRows
+    from snugfit.data.file_rows import FileRows
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
@@ -160,7 +160,7 @@ def predictor_of(
         source: where it comes from, for messages.
     """
     card, torch_device = discover_tasks().get(meta.get("task", "")), torch.device(find_device(device))
-    ready = card is not None and (card.own_code or tokenizer is not None)
+    ready = card is not None and (not card.reads_texts or tokenizer is not None)
     use = (
         card.inference(meta, tokenizer) if card is not None and ready and card.inference is not None else None
     )

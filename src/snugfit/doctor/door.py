@@ -155,7 +155,8 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     findings: list[Finding] = []
     checked: list[str] = []
     card = find(recipe.task)
-    if card.classes:
+    labelled_texts = card.classes and card.reads_texts
+    if labelled_texts:
         tell(ROWS)
         checked.append(ROWS)
         validation = recipe.data.validation if isinstance(recipe.data.validation, str) else None
@@ -167,7 +168,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
             why = "examples and model: a run would refuse these rows"
             return Examination.of(recipe.name, findings, checked, (why,))
     tell("loading the model")
-    if card.classes:
+    if labelled_texts:
         from snugfit.models.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
@@ -178,15 +179,15 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     of_setup = _examine_setup(
         setup,
         pretrained=not card.own_code and not recipe.from_scratch,
-        labels=not card.classes,
-        overlap=not (card.classes and isinstance(recipe.data.validation, str)),
+        labels=not labelled_texts,
+        overlap=not (labelled_texts and isinstance(recipe.data.validation, str)),
         tell=tell,
     )
     findings += of_setup.findings
     tokens: tuple[TokenView, ...] = ()
     if task.tokenizer is not None:
         tell("tokens")
-        findings += examine_tokens(setup.material.train, task.tokenizer, framed=card.classes)
+        findings += examine_tokens(setup.material.train, task.tokenizer, framed=labelled_texts)
         findings += _of_report(task)
         tokens = views(setup.material.train, task.tokenizer, recipe.data.max_length)
         checked.append("tokens")

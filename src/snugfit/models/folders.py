@@ -16,6 +16,8 @@ from snugfit.system.digest import digest_of_file
 from snugfit.system.json_text import parse_json
 
 CONFIG = "config.json"
+PROCESSOR = "preprocessor_config.json"
+"""What says how pictures are made for a model."""
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -36,6 +38,7 @@ _BESIDE_THE_VOCABULARY = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template*",
+    PROCESSOR,
 )
 _WEIGHTS = "model*.safetensors"
 
@@ -183,6 +186,24 @@ def check_weights(folder: Path) -> None:
 def has_tokenizer(folder: Path) -> bool:
     """Return whether a folder holds a vocabulary."""
     return any((folder / name).is_file() for name in _TOKENIZER_FILES) or any(folder.glob("*.tiktoken"))
+
+
+def read_processor(folder: Path) -> dict[str, Any] | None:
+    """Return what a model's folder says of how pictures are made for it; None where it says nothing.
+
+    Raises:
+        ModelError: that cannot be read.
+    """
+    path = folder / PROCESSOR
+    if not path.is_file():
+        return None
+    try:
+        values = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError("model", f"{path} cannot be read: {error}", "Correct it, or copy it again.") from error
+    if not isinstance(values, dict):
+        raise ModelError("model", f"{path} holds no settings", "Correct it, or copy it again.")
+    return values
 
 
 def model_files(name: str, local: Path | None, weights: bool = True) -> dict[str, str]:

@@ -17,9 +17,11 @@ from snugfit.errors import ModelError
 from snugfit.kit.checkpoint_precision import forget_origin, remember_origin
 from snugfit.kit.sharded_loading import KeepPart
 from snugfit.models.folders import (
+    PROCESSOR,
     check_config,
     check_kernels,
     check_weights,
+    read_processor,
 )
 from snugfit.models.hub import call, quiet_transformers, resolve
 from snugfit.models.in_parts import read_in_formats, read_in_parts
@@ -37,10 +39,15 @@ class LoadedModel:
     messages: tuple[str, ...] = ()
 
 
-def load_text_classifier(
+TEXTS, PICTURES = "AutoModelForSequenceClassification", "AutoModelForImageClassification"
+"""Classes of transformers that load a classifier."""
+
+
+def load_classifier(
     source: str | Path,
     labels: Sequence[str],
     *,
+    of: str = TEXTS,
     tokenizer: PreTrainedTokenizerBase | None = None,
     seed: int = 0,
     from_scratch: bool = False,
@@ -56,6 +63,7 @@ def load_text_classifier(
 
     Args:
         source: a folder, a name on the hub, or `config:FOLDER` for the architecture without its weights.
+        of: what it classifies, as the class of transformers that loads it.
         tokenizer: whose padding token the model is told, and whose vocabulary it must have room for.
         folder: where a relative path is looked for.
         techniques: those of the run; one that quantises has the weights come so, and the model is never whole in memory.
@@ -75,10 +83,8 @@ def load_text_classifier(
     # a head for regression or several labels at once would keep its own loss
     config.update({**names, "problem_type": None})
     if empty:
-        return _empty("AutoModelForSequenceClassification", name, local, config, tokenizer)
-    loaded = _load(
-        "AutoModelForSequenceClassification", name, local, config, seed, from_scratch, techniques, keep
-    )
+        return _empty(of, name, local, config, tokenizer)
+    loaded = _load(of, name, local, config, seed, from_scratch, techniques, keep)
     messages = list(loaded.messages)
     if not from_scratch and not loaded.new_head:
         ours = list(labels) == brought or brought == [f"LABEL_{place}" for place in range(len(labels))]
@@ -103,7 +109,7 @@ def load_causal_lm(
     empty: bool = False,
     keep: KeepPart | None = None,
 ) -> LoadedModel:
-    """Load a causal language model, in float32; the arguments are those of `load_text_classifier`.
+    """Load a causal language model, in float32; the arguments are those of `load_classifier`.
 
     Raises:
         ModelError: it cannot be loaded, or its attention sees what it is to predict.
@@ -124,6 +130,37 @@ def load_causal_lm(
     if tokenizer is not None:
         fit_tokenizer(loaded.model, tokenizer, source)
     return LoadedModel(loaded.model, loaded.messages)
+
+
+def picture_settings(
+    source: str | Path, *, from_scratch: bool = False, folder: Path | None = None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return what a model's configuration says, and what it says of how pictures are made for it; None where that is nothing.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    _, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    if local is None:
+        local = _fetched_processor(name)
+    return config.to_dict(), None if local is None else read_processor(local)
+
+
+def _fetched_processor(name: str) -> Path | None:
+    """Return the folder in the hub's cache that a model's processor lies in; None where it has none."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    def load(local_files_only: bool = False) -> Path | None:
+        try:
+            return Path(hf_hub_download(name, PROCESSOR, local_files_only=local_files_only)).parent
+        except EntryNotFoundError:
+            if local_files_only:  # not in the cache, so perhaps on the hub
+                raise
+            return None
+
+    return call(name, None, load)
 
 
 @dataclass(frozen=True)
@@ -235,9 +272,8 @@ def _judge(name: str, model: Any, loading_info: dict[str, Any]) -> _Loaded:
     """Tell a new head, which is said, from weights of another architecture, which are an error."""
     mismatched = {entry[0] for entry in loading_info["mismatched_keys"]}
     new = sorted(set(loading_info["missing_keys"]) | mismatched)
-    body = f"{model.base_model_prefix}."
-    wrong = sorted(key for key in mismatched if key.startswith(body))
-    lacking = [key for key in new if key.startswith(body)]
+    wrong = sorted(key for key in mismatched if _in_body(model, key))
+    lacking = [key for key in new if _in_body(model, key)]
     total = sum(1 for _ in model.named_parameters())
     if wrong or len(new) > total / 2:
         what = f"the shape of {wrong[0]} differs" if wrong else f"{len(new)} of {total} tensors are missing"
@@ -249,7 +285,7 @@ def _judge(name: str, model: Any, loading_info: dict[str, Any]) -> _Loaded:
     messages = [f"{key} is not among the weights of {name}: drawn anew" for key in lacking[:3]]
     if len(lacking) > 3:
         messages.append(f"and {len(lacking) - 3} more tensors of the body are drawn anew")
-    head = [key for key in new if not key.startswith(body)]
+    head = [key for key in new if not _in_body(model, key)]
     if head:
         messages.append(
             f"the head is newly initialised ({', '.join(head[:4])}{' …' if len(head) > 4 else ''})"
@@ -265,10 +301,21 @@ def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> 
         fresh = type(model)(config)
     drawn = dict(fresh.named_parameters())
     for key, parameter in list(model.named_parameters()):
-        if not key.startswith(f"{model.base_model_prefix}."):
+        if not _in_body(model, key):
             parent, _, name = key.rpartition(".")
             new = torch.nn.Parameter(drawn[key].detach().to(parameter.dtype), parameter.requires_grad)
             setattr(model.get_submodule(parent), name, new)
+
+
+def _in_body(model: Any, key: str) -> bool:
+    """Return whether a weight is none of the head, which timm's models have inside their body."""
+    body = f"{model.base_model_prefix}."
+    if not key.startswith(body):
+        return False
+    own = getattr(model.base_model, "pretrained_cfg", None) or {}
+    heads = own.get("classifier") or ()
+    heads = (heads,) if isinstance(heads, str) else tuple(heads)
+    return not key.removeprefix(body).startswith(tuple(f"{head}." for head in heads))
 
 
 def _short(names: Sequence[str]) -> str:

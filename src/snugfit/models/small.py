@@ -1,13 +1,14 @@
-"""A small transformer without weights, with a tokenizer learned from given texts: what a recipe trains from scratch."""
+"""Small models without weights, which a recipe trains from scratch: a transformer with a tokenizer learned from given texts, a network for pictures."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from snugfit.errors import MissingExtra
-from snugfit.models.folders import CONFIG
+from snugfit.models.folders import CONFIG, PROCESSOR
 from snugfit.system.json_text import parse_json
 
 END = "<|end|>"
@@ -86,3 +87,34 @@ def write_small_model(
         ).save_pretrained(folder)
     else:
         BertConfig(**shape, intermediate_size=4 * width, architectures=["BertModel"]).save_pretrained(folder)
+
+
+def write_small_picture_model(folder: Path, side: int = 64) -> None:
+    """Write the configuration of a small residual network, and of pictures for it, into a folder.
+
+    Args:
+        side: of the squares that pictures are made; the network takes others too.
+    Raises:
+        MissingExtra: transformers is not installed.
+    """
+    try:
+        from transformers import ResNetConfig
+    except ImportError as error:
+        raise MissingExtra("transformers", "pictures") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    ResNetConfig(
+        embedding_size=32,
+        hidden_sizes=[32, 64, 128],
+        depths=[2, 2, 2],
+        layer_type="basic",
+        architectures=["ResNetForImageClassification"],
+    ).save_pretrained(folder)
+    processor = {
+        "size": {"shortest_edge": side * 8 // 7},
+        "do_center_crop": True,
+        "crop_size": {"height": side, "width": side},
+        "resample": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    (folder / PROCESSOR).write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")

@@ -17,6 +17,7 @@ from snugfit.core.job import (
     Train,
 )
 from snugfit.core.settings import Bound, Count, Section, setting
+from snugfit.data.augmentations import AUGMENTATIONS
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.tasks import discover, find, text_classification
@@ -54,7 +55,8 @@ class Data(Section):
     key: ClassVar[str] = "data"
 
     train: str = setting(
-        "training rows: a CSV, TSV, JSONL or text file, or package.module:function", example="rows.csv"
+        "training rows: a CSV, TSV, JSONL or text file, a folder of pictures with a folder for each class, or package.module:function",
+        example="rows.csv",
     )
     validation: Annotated[float, Bound(above=0, below=1)] | str | None = setting(
         "held-out rows: a fraction of the training rows, a file, or null for none",
@@ -65,6 +67,16 @@ class Data(Section):
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
     label: str = setting("column of labels", "label")
+    image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
+    size: Count | None = setting(
+        "side of the square that pictures are made, in pixels; null: as the model asks for", None, example=224
+    )
+    augment: tuple[str, ...] = setting(
+        "changes that are drawn for each picture that is trained on: crop (35 to 100% of its area), flip (left to right), rotate (up to 15 degrees), "
+        "color (brightness, contrast and saturation by up to 30%), erase (a rectangle, of one picture in four)",
+        ("crop", "flip"),
+        takes=f"a list of {', '.join(AUGMENTATIONS)}",
+    )
     completion: str = setting(
         "column of answers, which alone are scored; data.text is the prompt", "completion"
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from snugfit.data.instruct import InstructSettings
-    from snugfit.data.text import FileRows
+    from snugfit.data.file_rows import FileRows
     from snugfit.kit.generation import Generation
 
 ANSWER = "answer"

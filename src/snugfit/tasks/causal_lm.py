@@ -78,7 +78,7 @@ CARD = Card(
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_texts,
-    decoder=True,
+    model="decoder",
     recognize=_recognize,
     sample=(PLAIN_TEXT, _SAMPLE),
 )

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.core.losses import Loss
-    from snugfit.data.text import FileRows
+    from snugfit.data.file_rows import FileRows
     from snugfit.kit.generation import Generation
 
 Row = Mapping[str, Any]

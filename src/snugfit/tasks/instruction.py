@@ -102,6 +102,6 @@ CARD = Card(
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_conversations,
-    decoder=True,
+    model="decoder",
     recognize=_recognize,
 )

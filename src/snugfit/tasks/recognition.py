@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from snugfit.data.picture_files import SUFFIXES
+
 PLAIN_TEXT = ".txt"
 """A file of one text, without columns."""
 
@@ -37,7 +39,14 @@ class Rows:
         """Return whether a column holds texts alone, which are no numbers and no dates."""
         values = self.values(column)
         texts = [value for value in values if isinstance(value, str)]
-        return bool(texts) and len(texts) == len(values) and not all(map(_NUMBER_OR_DATE.match, texts))
+        prose = not all(map(_NUMBER_OR_DATE.match, texts)) and not self.names_pictures(column)
+        return bool(texts) and len(texts) == len(values) and prose
+
+    def names_pictures(self, column: str) -> bool:
+        """Return whether a column holds paths of pictures alone."""
+        return bool(values := self.values(column)) and all(
+            Path(str(value)).suffix.lower() in SUFFIXES for value in values
+        )
 
     def is_prose(self, column: str) -> bool:
         """Return whether a column holds texts of some words."""

@@ -20,7 +20,7 @@ class Task:
     """Material of a run, and what its folder has to remember of it.
 
     `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
-    files that the model, its tokenizer and other models it learns from are read from; `example` is one to train on as the model reads it: parts
+    files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `example` is one to train on as the model reads it: parts
     of text, each with whether it is scored.
     """
 
@@ -31,6 +31,7 @@ class Task:
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
     tokenizer: Any = None
+    processor: Mapping[str, Any] | None = None
     example_rows: list[dict[str, Any]] = field(default_factory=list)
     example: list[list[Any]] = field(default_factory=list)
 
@@ -39,8 +40,11 @@ class Task:
     ) -> None:
         """Write the model as it is now, with what is needed to use it."""
         from snugfit.models.bundle import save_bundle
+        from snugfit.models.folders import PROCESSOR
 
-        save_bundle(folder, model, {**self.meta, **description}, self.tokenizer, adapters_of=trained)
+        settings = {} if self.processor is None else {PROCESSOR: self.processor}
+        meta = {**self.meta, **description}
+        save_bundle(folder, model, meta, self.tokenizer, adapters_of=trained, settings=settings)
 
 
 def loss_of(recipe: Recipe) -> str | Loss:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
     from snugfit.tasks.task import Task
+
+
+ModelKind = Literal["encoder", "decoder", "pictures"]
+"""An encoder of texts, a decoder that predicts next tokens, which can be used as an encoder too, or a model that sees pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class Card:
         classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
         inference: how its models are used, given what the best one was saved with and its tokenizer.
         own_code: model and rows are made by functions of the user's own.
-        decoder: its model predicts next tokens, so that it cannot be an encoder.
+        model: kind of the model: an encoder or decoder of texts, with a tokenizer, or one that sees pictures.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
     """
@@ -50,6 +54,11 @@ class Card:
     classes: bool = False
     inference: Callable[[Mapping[str, Any], Any], Inference] | None = None
     own_code: bool = False
-    decoder: bool = False
+    model: ModelKind = "encoder"
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
     sample: tuple[str, str] | None = None
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether its rows are texts, so that its model comes with a tokenizer."""
+        return not self.own_code and self.model != "pictures"

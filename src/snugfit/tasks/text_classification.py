@@ -55,13 +55,13 @@ Far too loud and far too heavy,bad
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.marked_example import marked_parts
     from snugfit.data.text import TextSettings, load_text
-    from snugfit.models.huggingface import load_text_classifier
+    from snugfit.models.huggingface import load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
     settings = TextSettings(label=recipe.data.label, **row_settings(recipe))
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_text(settings, tokenizer, folder=recipe.folder)
-    loaded = load_text_classifier(
+    loaded = load_classifier(
         recipe.model,
         data.labels,
         tokenizer=tokenizer,
@@ -75,7 +75,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     check_length(loaded.model, recipe.data.max_length)
 
     def load_other(name: str) -> LoadedModel:
-        return load_text_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
+        return load_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
 
     return Task(
         material_of(recipe, loaded, data, load_other),
@@ -98,16 +98,17 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 
 
 def _load_empty(recipe: Recipe, name: str) -> nn.Module:
-    from snugfit.models.huggingface import load_text_classifier
+    from snugfit.models.huggingface import load_classifier
 
-    model: nn.Module = load_text_classifier(name, ("0", "1"), folder=recipe.folder, empty=True).model
+    model: nn.Module = load_classifier(name, ("0", "1"), folder=recipe.folder, empty=True).model
     return model
 
 
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
     from snugfit.data.bad_rows import text_of
-    from snugfit.data.text import FileRows, load_text_rows
+    from snugfit.data.file_rows import FileRows
+    from snugfit.data.text import load_text_rows
     from snugfit.data.tokens import encode, padding_for
     from snugfit.tasks.classes import most_likely
 

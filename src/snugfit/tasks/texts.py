@@ -94,11 +94,11 @@ def material_of(
         data.validation or None,
         loss_of(recipe),
         data.collate,
-        load=lambda name: _trained_already(load(name), name),
+        load=lambda name: trained_already(load(name), name),
     )
 
 
-def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
+def trained_already(loaded: LoadedModel, name: str) -> nn.Module:
     """Return a model that another one learns from; one of which something had to be drawn anew has nothing to teach.
 
     Raises:

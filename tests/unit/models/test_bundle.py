@@ -14,7 +14,7 @@ from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.optimizers.masters import narrow_
 from snugfit.models import bundle
 from snugfit.models.bundle import find_bundle, load_bundle, read_meta, save_bundle
-from snugfit.models.huggingface import load_causal_lm, load_text_classifier
+from snugfit.models.huggingface import load_causal_lm, load_classifier
 
 META = {
     "task": "python",
@@ -83,7 +83,7 @@ def test_a_plain_model_that_cannot_be_made_asks_for_it(tmp_path):
 
 
 def test_a_classifier_comes_back_with_its_labels_and_tokenizer(tmp_path, encoder, tokenizer):
-    model = load_text_classifier(encoder, ("a", "b"), seed=1, tokenizer=tokenizer).model
+    model = load_classifier(encoder, ("a", "b"), seed=1, tokenizer=tokenizer).model
     save_bundle(tmp_path / "best", model, META, tokenizer)
     loaded, _, words = load_bundle(tmp_path / "best")
     assert type(loaded) is type(model)
@@ -104,7 +104,7 @@ def test_a_language_model_comes_back_tied(tmp_path, decoder):
 
 
 def test_weights_of_several_types_come_back_in_their_types_and_other_readers_lose_nothing(tmp_path, encoder):
-    model = narrow_(load_text_classifier(encoder, ("no", "yes"), seed=0).model, torch.bfloat16)
+    model = narrow_(load_classifier(encoder, ("no", "yes"), seed=0).model, torch.bfloat16)
     expected = {name: each.detach().clone() for name, each in model.named_parameters()}
     assert {each.dtype for each in expected.values()} == {torch.bfloat16, torch.float32}
     save_bundle(tmp_path / "best", model, {"task": "text-classification", "labels": ["no", "yes"]})
@@ -230,7 +230,7 @@ def test_the_carried_encoder_round_trips(tmp_path, minilm):
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(minilm)
-    model = load_text_classifier(minilm, ("a", "b"), tokenizer=tokenizer).model
+    model = load_classifier(minilm, ("a", "b"), tokenizer=tokenizer).model
     save_bundle(tmp_path / "best", model, META, tokenizer)
     loaded, _, words = load_bundle(Path(os.path.relpath(tmp_path / "best")))
     assert equal(loaded, model)

@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.models.folders import packaged_model
-from snugfit.models.huggingface import load_causal_lm, load_text_classifier
+from snugfit.models.huggingface import load_causal_lm, load_classifier
 from snugfit.models.tokenizer import check_length, load_tokenizer, position_limit
 
 LABELS = ("neg", "pos")
@@ -33,8 +33,8 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_new_head_is_seeded_and_told_and_the_body_is_the_folders(encoder):
-    first, again = (load_text_classifier(encoder, LABELS, seed=3) for _ in range(2))
-    other = load_text_classifier(encoder, LABELS, seed=4)
+    first, again = (load_classifier(encoder, LABELS, seed=3) for _ in range(2))
+    other = load_classifier(encoder, LABELS, seed=4)
     assert first.messages == ("the head is newly initialised (classifier.bias, classifier.weight)",)
     assert same(weights(first), weights(again))
     changed = {
@@ -51,19 +51,19 @@ def test_loading_leaves_the_callers_random_state_alone(encoder):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    load_text_classifier(encoder, LABELS, seed=3)
+    load_classifier(encoder, LABELS, seed=3)
     assert torch.equal(torch.rand(1), expected)
 
 
 def test_a_head_for_the_same_labels_is_kept(classifier):
-    loaded = load_text_classifier(classifier, LABELS)
+    loaded = load_classifier(classifier, LABELS)
     assert loaded.messages == ()
     assert same(weights(loaded), load_file(classifier / "model.safetensors"))
 
 
 @pytest.mark.parametrize("labels", [("pos", "neg"), ("no", "yes"), ("a", "b", "c")])
 def test_a_head_for_other_labels_is_replaced_and_told(classifier, labels):
-    loaded = load_text_classifier(classifier, labels, seed=1)
+    loaded = load_classifier(classifier, labels, seed=1)
     assert len(loaded.messages) == 1
     assert "head" in loaded.messages[0]
     stored = load_file(classifier / "model.safetensors")
@@ -73,7 +73,7 @@ def test_a_head_for_other_labels_is_replaced_and_told(classifier, labels):
     assert head.shape[0] == len(labels)
     assert not torch.equal(head[:2], stored["classifier.weight"])
     assert loaded.model.config.num_labels == len(labels)
-    again = load_text_classifier(classifier, labels, seed=1)
+    again = load_classifier(classifier, labels, seed=1)
     assert same(weights(loaded), weights(again))
 
 
@@ -82,18 +82,18 @@ def test_weights_are_loaded_in_float32(encoder):
     save_file({name: tensor.bfloat16() for name, tensor in load_file(path).items()}, path, {"format": "pt"})
     config = json.loads((encoder / "config.json").read_text())
     (encoder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    loaded = load_text_classifier(encoder, LABELS)
+    loaded = load_classifier(encoder, LABELS)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
 
 
 def test_without_transformers_the_extra_is_named(encoder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
     with pytest.raises(MissingExtra, match=r"transformers .* pip install 'snugfit\[text\]'"):
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
 
 
 def test_loading_prints_nothing(encoder, capfd):
-    load_text_classifier(encoder, LABELS)
+    load_classifier(encoder, LABELS)
     assert capfd.readouterr() == ("", "")
 
 
@@ -106,7 +106,7 @@ def test_logs_and_bars_are_as_before_after_loading(encoder, bars):
     try:
         switches[bars]()
         level = hf_logging.get_verbosity()
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
         assert (hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()) == (level, bars)
     finally:
         switches[before]()
@@ -115,13 +115,13 @@ def test_logs_and_bars_are_as_before_after_loading(encoder, bars):
 def test_a_configuration_alone_trains_from_scratch_when_asked(tmp_path, bert_config):
     bert_config.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=f"holds no weights .*write model: config:{tmp_path}"):
-        load_text_classifier(tmp_path, LABELS)
-    asked = load_text_classifier(f"config:{tmp_path}", LABELS, seed=1)
-    flagged = load_text_classifier(tmp_path, LABELS, seed=1, from_scratch=True)
+        load_classifier(tmp_path, LABELS)
+    asked = load_classifier(f"config:{tmp_path}", LABELS, seed=1)
+    flagged = load_classifier(tmp_path, LABELS, seed=1, from_scratch=True)
     assert same(weights(asked), weights(flagged))
     assert "all weights" in asked.messages[0]
     assert not asked.model.training  # as from a folder; the loop sets the mode
-    assert not same(weights(asked), weights(load_text_classifier(f"config:{tmp_path}", LABELS, seed=2)))
+    assert not same(weights(asked), weights(load_classifier(f"config:{tmp_path}", LABELS, seed=2)))
 
 
 class RunsCode:
@@ -134,7 +134,7 @@ def test_a_pickle_is_never_opened(encoder, tmp_path, monkeypatch):
     (encoder / "model.safetensors").unlink()
     (encoder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode()))
     with pytest.raises(ModelError, match=r"pickle only \(pytorch_model\.bin\).*python -c") as caught:
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
     assert not Path("ran.txt").exists()
     assert "use_safetensors=False" in str(caught.value)
 
@@ -144,10 +144,10 @@ def test_the_conversion_that_the_message_proposes_works(classifier):
     (classifier / "model.safetensors").unlink()
     torch.save(stored, classifier / "pytorch_model.bin")
     with pytest.raises(ModelError) as caught:
-        load_text_classifier(classifier, LABELS)
+        load_classifier(classifier, LABELS)
     command = str(caught.value).split('python -c "')[1].removesuffix('"')
     exec(command.replace("AutoModelForPreTraining", "AutoModelForSequenceClassification"))
-    assert same(weights(load_text_classifier(classifier, LABELS)), stored)
+    assert same(weights(load_classifier(classifier, LABELS)), stored)
 
 
 @pytest.mark.parametrize(
@@ -177,18 +177,18 @@ def test_the_conversion_that_the_message_proposes_works(classifier):
 def test_a_damaged_folder_is_refused_with_what_is_wrong(encoder, damage, message):
     damage(encoder)
     with pytest.raises(ModelError, match=message):
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
 
 
 def test_weights_of_another_shape_or_model_are_refused(encoder):
     config = json.loads((encoder / "config.json").read_text())
     (encoder / "config.json").write_text(json.dumps({**config, "hidden_size": 8}))
     with pytest.raises(ModelError, match=r"do not fit its configuration .*the shape of bert"):
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
     (encoder / "config.json").write_text(json.dumps(config))
     save_file({"x": torch.zeros(1)}, encoder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match="tensors are missing"):
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
 
 
 def test_a_model_that_brings_its_own_code_is_refused(encoder):
@@ -200,7 +200,7 @@ def test_a_model_that_brings_its_own_code_is_refused(encoder):
     (encoder / "config.json").write_text(json.dumps(config))
     (encoder / "own.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ModelError, match="brings its own Python code"):
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
 
 
 @pytest.mark.parametrize(
@@ -217,23 +217,23 @@ def test_a_model_that_brings_its_own_code_is_refused(encoder):
 def test_a_configuration_that_names_kernels_on_the_hub_is_refused(encoder, named):
     config = json.loads((encoder / "config.json").read_text())
     (encoder / "config.json").write_text(json.dumps(config | {"attn_implementation": "sdpa"}))
-    load_text_classifier(encoder, LABELS)
+    load_classifier(encoder, LABELS)
     (encoder / "config.json").write_text(json.dumps(config | named))
     with pytest.raises(ModelError, match=r"_implementation is 'owner/kernel.*download and run"):
-        load_text_classifier(encoder, LABELS)
+        load_classifier(encoder, LABELS)
 
 
 def test_a_missing_folder_names_the_nearest(encoder, tmp_path):
     with pytest.raises(ModelError, match=r"no folder \./encodr .*Did you mean 'encoder'\?"):
-        load_text_classifier("./encodr", LABELS, folder=tmp_path)
+        load_classifier("./encodr", LABELS, folder=tmp_path)
     with pytest.raises(ModelError, match="no folder"):
-        load_text_classifier(tmp_path / "nothing", LABELS)
+        load_classifier(tmp_path / "nothing", LABELS)
     with pytest.raises(ModelError, match="is a file"):
-        load_text_classifier(encoder / "config.json", LABELS)
+        load_classifier(encoder / "config.json", LABELS)
 
 
 def test_a_relative_folder_is_looked_for_in_the_given_one(encoder, tmp_path):
-    assert load_text_classifier("encoder", LABELS, folder=tmp_path).model.num_labels == 2
+    assert load_classifier("encoder", LABELS, folder=tmp_path).model.num_labels == 2
 
 
 @pytest.mark.slow
@@ -249,10 +249,10 @@ def test_a_cached_name_loads_offline_and_a_cached_pickle_does_not(encoder, tmp_p
             (revision / "model.safetensors").unlink()
     code = """
 from snugfit.errors import ModelError
-from snugfit.models.huggingface import load_text_classifier
-print(load_text_classifier("nobody/good", ("a", "b")).messages)
+from snugfit.models.huggingface import load_classifier
+print(load_classifier("nobody/good", ("a", "b")).messages)
 try:
-    print(load_text_classifier("nobody/pickled", ("a", "b")))
+    print(load_classifier("nobody/pickled", ("a", "b")))
 except ModelError as error:
     print("refused:", error)
 """
@@ -279,7 +279,7 @@ def test_a_name_that_is_nowhere_is_refused_when_offline(monkeypatch):
     with pytest.raises(
         ModelError, match=r"neither a folder here .* nor in the local cache, and HF_HUB_OFFLINE"
     ):
-        load_text_classifier("nobody/no-such-model", LABELS)
+        load_classifier("nobody/no-such-model", LABELS)
 
 
 def test_a_hub_that_does_not_answer_is_told_at_once(monkeypatch):
@@ -305,7 +305,7 @@ def test_a_causal_model_is_loaded_with_its_ties(decoder):
 
 
 def test_a_decoder_classifies_the_last_token_before_the_padding(decoder, tokenizer):
-    model = load_text_classifier(decoder, LABELS, tokenizer=tokenizer).model
+    model = load_classifier(decoder, LABELS, tokenizer=tokenizer).model
     short = torch.tensor([[2, 4, 3]])
     padded = torch.tensor([[2, 4, 3, 0, 0]])
     mask = (padded != 0).long()
@@ -336,7 +336,7 @@ def test_a_tokenizer_without_padding_pads_on_the_right_with_its_end(tmp_path, to
 
 
 def test_texts_longer_than_the_positions_are_refused(encoder, decoder):
-    bert = load_text_classifier(encoder, LABELS).model
+    bert = load_classifier(encoder, LABELS).model
     gpt = load_causal_lm(decoder).model
     assert (position_limit(bert), position_limit(gpt)) == (24, 24)
     check_length(bert, 24)
@@ -369,7 +369,7 @@ def test_a_package_that_carries_no_model_is_told():
 
 def test_the_carried_encoder_loads_as_transformers_loads_it(minilm):
     tokenizer = load_tokenizer(minilm)
-    loaded = load_text_classifier(minilm, ("a", "b", "c"), tokenizer=tokenizer, seed=0)
+    loaded = load_classifier(minilm, ("a", "b", "c"), tokenizer=tokenizer, seed=0)
     assert loaded.messages == ("the head is newly initialised (classifier.bias, classifier.weight)",)
     assert sum(parameter.numel() for parameter in loaded.model.parameters()) == 22_714_371
     theirs = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=3)
@@ -384,7 +384,7 @@ def test_the_carried_encoder_loads_as_transformers_loads_it(minilm):
 
 def test_a_model_is_loaded_without_touching_its_folder(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / "copy")
-    load_text_classifier(encoder, LABELS)
+    load_classifier(encoder, LABELS)
     left, right = (
         {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (encoder, tmp_path / "copy")
     )

@@ -29,7 +29,7 @@ from snugfit.errors import (
     UserError,
 )
 from snugfit.models.bundle import load_bundle
-from snugfit.models.huggingface import load_text_classifier
+from snugfit.models.huggingface import load_classifier
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest, remove_all
@@ -515,7 +515,7 @@ def test_adapters_are_merged_into_the_model_that_is_saved(
     assert result.best["metrics"]["accuracy"] > 0.8
     best = Path(result.run_dir) / "best"
     model, meta, tokenizer = load_bundle(best)
-    fresh = load_text_classifier(project / "encoder", meta["labels"], tokenizer=tokenizer, seed=3).model
+    fresh = load_classifier(project / "encoder", meta["labels"], tokenizer=tokenizer, seed=3).model
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in fresh.named_parameters()]
     found = evaluate_file(result.run_dir, str(tmp_path / "held_out.csv"))
     assert found["metrics"]["loss"] == pytest.approx(result.best["metrics"]["loss"], rel=MERGED)

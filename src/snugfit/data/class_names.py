@@ -1,0 +1,51 @@
+"""Names of classes: in order, enough of them, and what looks like a mistake in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from snugfit.errors import DataError
+
+
+def check_classes(names: Collection[str], source: str, column: str) -> None:
+    """See that rows are of two classes or more.
+
+    Raises:
+        DataError: they are not.
+    """
+    if len(names) < 2:
+        raise DataError(
+            "data.label",
+            f"{source} has {('no usable row' if not names else 'one class only')} in column "
+            f"'{column}'{''.join(f' ({name})' for name in names)}",
+            "Give rows of two classes or more, which a classifier needs.",
+        )
+
+
+
+def sort_labels(names: set[str]) -> tuple[str, ...]:
+    """Label names in order: by value when all are whole numbers, otherwise by code point.
+
+    >>> sort_labels({"10", "9", "-1"}), sort_labels({"b", "a", "10"})
+    (('-1', '9', '10'), ('10', 'a', 'b'))
+    """
+    try:
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def label_warnings(names: Sequence[str], rows: int, column: str) -> list[str]:
+    """Return what looks like a mistake: about as many classes as rows, or names that differ in spaces or capitals alone."""
+    many = []
+    if rows >= 20 and len(names) > rows / 2:
+        many = [f"{len(names):,} classes for {rows:,} rows: does column '{column}' hold the labels?"]
+    by_form: dict[str, list[str]] = {}
+    for name in names:
+        by_form.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    return many + [
+        f"the labels {', '.join(map(repr, same))} differ only in spaces or capitals and are taken as "
+        f"{len(same)} classes."
+        for same in by_form.values()
+        if len(same) > 1
+    ]

@@ -1,0 +1,137 @@
+"""A picture as numbers for a model: decoded, cut, resized and normalised by Pillow, and changed by chance where it is trained on.
+
+Resizing and cutting are torchvision's for pictures of Pillow, whose compiled part is not there beside every build of torch.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from snugfit.data.picture_format import PictureFormat
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_LEAST_AREA = 0.35
+_RATIOS = (3 / 4, 4 / 3)
+_DEGREES = 15.0
+_JITTER = 0.3
+_ERASED = 0.25
+"""The part of pictures of which a rectangle is erased."""
+_ERASED_AREA = (0.02, 0.2)
+_TRIES = 10
+
+
+def pixels(picture: Image.Image, picture_format: PictureFormat, augment: Sequence[str] = ()) -> Tensor:
+    """Return a picture as a model sees it: float32, shape (channels, height, width).
+
+    Args:
+        augment: names of `AUGMENTATIONS`; what they draw comes from torch's global generator.
+    """
+    from PIL import Image
+
+    width, height = picture_format.width, picture_format.height
+    how = Image.Resampling[picture_format.interpolation.upper()]
+    if "rotate" in augment:
+        picture = picture.rotate(_between(-_DEGREES, _DEGREES), Image.Resampling.BILINEAR)
+    if "crop" in augment:
+        picture = picture.resize((width, height), how, box=_random_part(*picture.size))
+    elif picture_format.resize is None:
+        picture = picture.resize((width, height), how)
+    else:
+        picture = _middle(_shorter_side(picture, picture_format.resize, how), width, height)
+    if "flip" in augment and _between(0, 1) < 0.5:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if "color" in augment:
+        picture = _jittered(picture)
+    values = np.asarray(picture, dtype=np.uint8).reshape(height, width, picture_format.channels)
+    tensor = torch.from_numpy(values.transpose(2, 0, 1).copy()).to(torch.float32) / 255
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (picture_format.mean, picture_format.std))
+    tensor = (tensor - mean) / std
+    if "erase" in augment and _between(0, 1) < _ERASED:
+        left, top, right, bottom = _part(width, height, _ERASED_AREA)
+        tensor[:, top:bottom, left:right] = 0  # the mean of all pictures
+    return tensor
+
+
+def opened(source: Any, channels: int = 3) -> Image.Image:
+    """Return a picture decoded, upright as its camera held it, in gray or in colour; what is transparent is white.
+
+    Args:
+        source: a path, an open file, a picture of Pillow, or an array of uint8, shape (height, width) or (height, width, 3).
+        channels: 1 for gray, 3 for colour.
+    Raises:
+        OSError: it cannot be decoded.
+    """
+    from PIL import Image, ImageOps
+
+    if isinstance(source, np.ndarray):
+        return _in_mode(Image.fromarray(source), channels)
+    if isinstance(source, Image.Image):
+        return _in_mode(ImageOps.exif_transpose(source), channels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # those too large for any use are refused
+        with Image.open(source) as picture:
+            return _in_mode(ImageOps.exif_transpose(picture), channels)
+
+
+def _in_mode(picture: Image.Image, channels: int) -> Image.Image:
+    from PIL import Image
+
+    if picture.mode.startswith("I"):  # of 16 bits, of which Pillow would cut off what is above 255
+        values = np.asarray(picture).astype(np.uint32)
+        picture = Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8))
+    if picture.has_transparency_data:
+        seen = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    return picture.convert("L" if channels == 1 else "RGB")
+
+
+def _shorter_side(picture: Image.Image, length: int, how: Image.Resampling) -> Image.Image:
+    width, height = picture.size
+    longer = int(length * max(width, height) / min(width, height))
+    return picture.resize((length, longer) if width <= height else (longer, length), how)
+
+
+def _middle(picture: Image.Image, width: int, height: int) -> Image.Image:
+    """Return the middle of a picture; where it is too small, with black around it."""
+    left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
+    return picture.crop((left, top, left + width, top + height))
+
+
+def _random_part(width: int, height: int) -> tuple[int, int, int, int]:
+    return _part(width, height, (_LEAST_AREA, 1.0))
+
+
+def _part(width: int, height: int, areas: tuple[float, float]) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of a random part: of an area between two, by the whole, and of a ratio between 3:4 and 4:3.
+
+    Where none of ten fits, it is the whole.
+    """
+    for _ in range(_TRIES):
+        area = _between(*areas) * width * height
+        ratio = math.exp(_between(*map(math.log, _RATIOS)))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = int(_between(0, width - wide + 1)), int(_between(0, height - high + 1))
+            return left, top, left + wide, top + high
+    return 0, 0, width, height
+
+
+def _jittered(picture: Image.Image) -> Image.Image:
+    from PIL import ImageEnhance
+
+    for change in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+        picture = change(picture).enhance(_between(1 - _JITTER, 1 + _JITTER))
+    return picture
+
+
+def _between(low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand(()))

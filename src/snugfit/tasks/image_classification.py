@@ -1,0 +1,158 @@
+"""Classes of pictures, learned from a folder for each class, or from rows with a path and a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.task import Task, loss_of
+from snugfit.tasks.task_card import Card
+from snugfit.tasks.texts import source_files, trained_already
+
+if TYPE_CHECKING:
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.models.huggingface import LoadedModel
+    from snugfit.recipe import Recipe
+
+_LABELS = ("label", "labels", "class", "category", "target", "y")
+
+
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.picture_format import format_of
+    from snugfit.data.pictures import PictureSettings, collate, load_pictures
+    from snugfit.models.huggingface import PICTURES, load_classifier, picture_settings
+    from snugfit.step.build import Material
+
+    data, folder = recipe.data, recipe.folder
+    config, processor = picture_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
+    picture_format = format_of(config, processor, recipe.model).with_side(data.size)
+    settings = PictureSettings(
+        train=data.train,
+        validation=data.validation,
+        image=data.image,
+        label=data.label,
+        augment=tuple(data.augment),
+        bad_rows=data.bad_rows,
+        seed=recipe.train.seed,
+    )
+    pictures = load_pictures(settings, picture_format, folder=folder)
+    load = partial(load_classifier, labels=pictures.labels, of=PICTURES, folder=folder, empty=empty)
+    loaded: LoadedModel = load(
+        recipe.model,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        techniques=recipe.all_techniques(),
+        keep=keep,
+    )
+    return Task(
+        Material(
+            loaded.model,
+            pictures.train,
+            pictures.validation,
+            loss_of(recipe),
+            collate,
+            load=lambda name: trained_already(load(name), name),
+        ),
+        meta={
+            "task": recipe.task,
+            "labels": list(pictures.labels),
+            "image_column": data.image,
+            "label_column": data.label,
+            "pictures": picture_format.as_dict(),
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=pictures.report.as_dict(),
+        fingerprints=pictures.fingerprints,
+        sources=source_files(recipe),
+        messages=(*pictures.report.warnings, *loaded.messages),
+        processor=picture_format.processor(),
+        example_rows=pictures.example_rows,
+    )
+
+
+def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
+    from snugfit.core.losses import cross_entropy
+    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.file_rows import FileRows
+    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures import Pictures, collate, load_picture_rows
+    from snugfit.tasks.classes import most_likely
+
+    labels, image = tuple(meta["labels"]), meta["image_column"]
+    picture_format = PictureFormat.of(meta["pictures"])
+
+    def encoded(rows: Sequence[Row]) -> Sequence[Any]:
+        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
+        return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_picture_rows(
+            source,
+            picture_format,
+            image=image,
+            label=meta["label_column"] if labelled else None,
+            labels=labels if labelled else (),
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    return Inference(
+        encode=encoded,
+        collate=collate,
+        decode=partial(most_likely, labels),
+        columns=("prediction", "probability"),
+        read=read,
+        classes=labels,
+        loss=cross_entropy,
+        metrics=CARD.metrics,
+    )
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    image = data.get("image") or next(filter(source.names_pictures, source.columns), None)
+    label = data.get("label") or source.named(_LABELS) or _classes(source, image)
+    if image is None or label is None or not source.names_pictures(image):
+        return None
+    classes = source.classes(label)
+    common, rare = max(classes.values(), default=0), min(classes.values(), default=0)
+    counts = f"{rare:,}" if rare == common else f"{rare:,} to {common:,}"
+    columns = {} if source.path.is_dir() else {"image": image, "label": label}
+    where = "one folder each" if source.path.is_dir() else f"in column '{label}'"
+    flipped = "as pictures of things have it; letters and digits have no mirror images: [crop]"
+    return Recognition(
+        data={**columns, "augment": ["crop", "flip"]},
+        reason=f"{len(source.rows):,} pictures, {len(classes):,} classes, {where}",
+        score=0.9,
+        examples=len(source.rows),
+        comments={
+            "data.train": f"{len(classes):,} classes of {counts} pictures each",
+            "data.augment": f"what is drawn for each picture that is trained on, {flipped}",
+        },
+    )
+
+
+def _classes(rows: Rows, image: str | None) -> str | None:
+    """Return the one other column that has the same few values again and again."""
+    others = [column for column in rows.columns if column != image]
+    several = [column for column in others if 2 <= len(rows.classes(column)) <= max(2, len(rows.rows) // 3)]
+    return several[0] if len(several) == 1 else None
+
+
+CARD = Card(
+    name="image-classification",
+    summary="Tell which class a picture is of.",
+    loss="cross_entropy",
+    metrics=("accuracy", "macro_f1"),
+    settings=("image", "label", "size", "augment", "bad_rows"),
+    load=_load,
+    classes=True,
+    inference=_inference,
+    model="pictures",
+    recognize=_recognize,
+)
