@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BertConfig,
@@ -16,6 +17,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    ResNetConfig,
+    ResNetForImageClassification,
 )
 
 from snugfit.cli import main
@@ -62,6 +65,19 @@ def test_text_classification(recipe: str, tmp_path: Path, capsys: pytest.Capture
     best = Path(str(found["run_dir"]), "best")
     assert (best / "model.safetensors").exists()
     assert (best / "adapter").exists() == ("lora" in recipe)
+
+
+def test_image_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
+    for name, colour in (("red", (200, 0, 0)), ("green", (0, 200, 0)), ("blue", (0, 0, 200))):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (40 + number, 40), colour).save(tmp_path / f"photos/{name}/{number}.jpg")
+    data = f"data.train={tmp_path / 'photos'}"
+    found = run(capsys, "image_classification.yaml", f"model={tmp_path / 'resnet'}", data, "data.size=32")
+    assert (found["status"], found["updates"]) == ("finished", 2)
+    assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
 
 
 def test_causal_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

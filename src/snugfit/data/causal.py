@@ -13,11 +13,11 @@ from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.file_formats import TEXT_COLUMN
+from snugfit.data.file_rows import Collate
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
-from snugfit.data.text import Collate
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 

@@ -22,7 +22,6 @@ def check_classes(names: Collection[str], source: str, column: str) -> None:
         )
 
 
-
 def sort_labels(names: set[str]) -> tuple[str, ...]:
     """Label names in order: by value when all are whole numbers, otherwise by code point.
 

@@ -19,11 +19,11 @@ from snugfit.data.conversations import (
     recognise,
 )
 from snugfit.data.examples import Examples
+from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
-from snugfit.data.text import Collate, FileRows
 from snugfit.data.tokens import IGNORED_LABEL, Example, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 

@@ -9,14 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.bad_rows import BadRow, Fault
+from snugfit.data.bad_rows import BadRow
+from snugfit.data.picture_kinds import SUFFIXES
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
 from snugfit.system.user_objects import is_python_path
-
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
-"""Kinds of pictures that Pillow reads everywhere."""
 
 _ENDS_BYTES = 4096
 _END_OF_JPEG = b"\xff\xd9"
@@ -70,7 +68,9 @@ def read_pictures(
     )
     if any(row.get(_OF_FOLDER) for row in table.rows):
         named = sorted(zip((os.path.relpath(path, base) for path in paths), digests, strict=True))
-        content = hashlib.sha256("\n".join(f"{name} {digest}" for name, digest in named).encode("utf-8", "surrogateescape"))
+        content = hashlib.sha256(
+            "\n".join(f"{name} {digest}" for name, digest in named).encode("utf-8", "surrogateescape")
+        )
         part = replace(part, table=replace(table, sha256=content.hexdigest()))
     return part, digests
 
@@ -91,7 +91,9 @@ def _table(
         return read_table(source, setting=setting, folder=folder), os.path.dirname(path)
     files = pictures_in(Path(path))
     if not files:
-        raise DataError(setting, f"{source} holds no picture ({', '.join(sorted(SUFFIXES))})", "Name another folder.")
+        raise DataError(
+            setting, f"{source} holds no picture ({', '.join(sorted(SUFFIXES))})", "Name another folder."
+        )
     rows: list[dict[str, Any]] = [{image: os.path.relpath(file, path), _OF_FOLDER: True} for file in files]
     if label is not None:
         classes = [file.relative_to(path).parts[0] if file.parent != Path(path) else None for file in files]
@@ -116,7 +118,9 @@ def pictures_in(folder: Path) -> list[Path]:
     files: list[Path] = []
 
     def refuse(error: OSError) -> None:
-        raise DataError(folder, f"cannot be read: {error.strerror}", "Name a folder that can be read.") from error
+        raise DataError(
+            folder, f"cannot be read: {error.strerror}", "Name a folder that can be read."
+        ) from error
 
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

@@ -59,7 +59,10 @@ class PictureFormat:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> PictureFormat:
         """Return the format of plain values."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        plain: dict[str, Any] = {
+            key: tuple(each) if isinstance(each, list) else each for key, each in values.items()
+        }
+        return cls(**plain)
 
     def processor(self) -> dict[str, Any]:
         """Return the same as a `preprocessor_config.json`, by which transformers makes pictures for the model."""
@@ -156,8 +159,8 @@ def _sides(value: Any, source: str) -> tuple[int, int]:
 def _of_channels(values: Any, channels: int) -> tuple[float, ...]:
     if values is None:
         return (0.5,) * channels
-    several = [float(values)] if isinstance(values, (int, float)) else [float(each) for each in values]
-    return tuple(several * channels if len(several) == 1 else several)
+    by_channel = [float(values)] if isinstance(values, (int, float)) else [float(each) for each in values]
+    return tuple(by_channel * channels if len(by_channel) == 1 else by_channel)
 
 
 def _unknown(source: str, key: str, value: Any) -> ModelError:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.augmentations import check_augmentations
 from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.file_rows import FileRows
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.picture_format import PictureFormat
+from snugfit.data.picture_kinds import check_augmentations
 from snugfit.data.pixels import opened, pixels
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource
@@ -88,7 +88,7 @@ def load_pictures(
     Raises:
         DataError: a source cannot be used, pictures are faulty and the policy is 'fail', or too little is left.
     """
-    columns = {"image": settings.image, "label": settings.label, "folder": folder}
+    columns: dict[str, Any] = {"image": settings.image, "label": settings.label, "folder": folder}
     train, digests = read_pictures(settings.train, "data.train", **columns)
     names = sort_labels(set(train.labels))
     faults = list(train.faults)
@@ -109,7 +109,9 @@ def load_pictures(
         shown = range(len(validation))
         if not validation:
             raise DataError(
-                "data", f"no usable picture is left in {part.table.source}", "Correct them, or name another source."
+                "data",
+                f"no usable picture is left in {part.table.source}",
+                "Correct them, or name another source.",
             )
     elif isinstance(settings.validation, (int, float)):
         places, shown = split_rows([row["labels"] for row in rows], settings.validation, settings.seed)
@@ -120,7 +122,11 @@ def load_pictures(
         validation=Pictures(validation, picture_format) if validation else None,
         labels=names,
         report=_report(
-            rows, validation, names, skipped, (*label_warnings(names, len(rows), settings.label), *_overlap(digests, others))
+            rows,
+            validation,
+            names,
+            skipped,
+            (*label_warnings(names, len(rows), settings.label), *_overlap(digests, others)),
         ),
         fingerprints=fingerprints,
         example_rows=[{settings.image: part.texts[place]} for place in shown[:_EXAMPLE_ROWS]],
@@ -148,7 +154,9 @@ def load_picture_rows(
     skipped = settle(part.faults, bad_rows)
     if not part.row_indices:
         raise DataError(
-            "data", f"no usable picture is left in {part.table.source}", "Correct them, or name another source."
+            "data",
+            f"no usable picture is left in {part.table.source}",
+            "Correct them, or name another source.",
         )
     rows = _examples(part, labels if label is not None else ())
     return FileRows(
@@ -182,7 +190,11 @@ def _examples(part: Part, names: Sequence[str]) -> Examples:
 
 
 def _report(
-    train: Examples, validation: Examples, names: Sequence[str], skipped: Mapping[str, int], warned: Sequence[str]
+    train: Examples,
+    validation: Examples,
+    names: Sequence[str],
+    skipped: Mapping[str, int],
+    warned: Sequence[str],
 ) -> DataReport:
     counts = Counter(row.get("labels") for row in train or validation)
     return DataReport(
@@ -200,4 +212,6 @@ def _overlap(train: Sequence[str], validation: Sequence[str]) -> list[str]:
     shared = sum(digest in known for digest in validation)
     if not shared:
         return []
-    return [f"{shared:,} of {len(validation):,} validation pictures are among those trained on: their scores say nothing new."]
+    return [
+        f"{shared:,} of {len(validation):,} validation pictures are among those trained on: their scores say nothing new."
+    ]

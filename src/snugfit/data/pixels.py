@@ -1,6 +1,7 @@
 """A picture as numbers for a model: decoded, cut, resized and normalised by Pillow, and changed by chance where it is trained on.
 
-Resizing and cutting are torchvision's for pictures of Pillow, whose compiled part is not there beside every build of torch.
+Pillow does what torchvision does with Pillow's pictures; torchvision has no build beside torch's own for processors, and transformers
+imports whichever it finds, for texts too.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def opened(source: Any, channels: int = 3) -> Image.Image:
     if isinstance(source, Image.Image):
         return _in_mode(ImageOps.exif_transpose(source), channels)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # those too large for any use are refused
+        warnings.simplefilter(
+            "ignore", Image.DecompressionBombWarning
+        )  # those too large for any use are refused
         with Image.open(source) as picture:
             return _in_mode(ImageOps.exif_transpose(picture), channels)
 
@@ -102,7 +105,7 @@ def _shorter_side(picture: Image.Image, length: int, how: Image.Resampling) -> I
 
 def _middle(picture: Image.Image, width: int, height: int) -> Image.Image:
     """Return the middle of a picture; where it is too small, with black around it."""
-    left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2  # as transformers rounds
     return picture.crop((left, top, left + width, top + height))
 
 

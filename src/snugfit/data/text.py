@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EXAMPLE_ROWS = 32
+
 
 @dataclass(frozen=True)
 class TextSettings(RowSettings):

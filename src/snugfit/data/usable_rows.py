@@ -42,7 +42,11 @@ def read_part(
 
 
 def part_of_table(
-    table: Table, text: Sequence[str], label: str | None, known: Sequence[str] | None, setting: str = "data.text"
+    table: Table,
+    text: Sequence[str],
+    label: str | None,
+    known: Sequence[str] | None,
+    setting: str = "data.text",
 ) -> Part:
     """Return the rows of a table that can be used, and the faults of the others.
 

@@ -31,7 +31,7 @@ from snugfit.techniques.plugins import check_technique
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
@@ -80,7 +80,7 @@ class Predictor:
         return self.predict_examples(self.inference.encode(rows))
 
     def predict_examples(
-        self, examples: Sequence[Any], places: Sequence[int] | None = None
+        self, examples: MapStyle, places: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
         """As `predict`, for rows that are examples of the model already.
 

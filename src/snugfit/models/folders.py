@@ -200,7 +200,9 @@ def read_processor(folder: Path) -> dict[str, Any] | None:
     try:
         values = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError("model", f"{path} cannot be read: {error}", "Correct it, or copy it again.") from error
+        raise ModelError(
+            "model", f"{path} cannot be read: {error}", "Correct it, or copy it again."
+        ) from error
     if not isinstance(values, dict):
         raise ModelError("model", f"{path} holds no settings", "Correct it, or copy it again.")
     return values

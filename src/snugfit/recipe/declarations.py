@@ -17,7 +17,7 @@ from snugfit.core.job import (
     Train,
 )
 from snugfit.core.settings import Bound, Count, Section, setting
-from snugfit.data.augmentations import AUGMENTATIONS
+from snugfit.data.picture_kinds import AUGMENTATIONS
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.tasks import discover, find, text_classification

@@ -13,6 +13,7 @@ from snugfit.errors import RunFolderError
 if TYPE_CHECKING:
     from torch import nn
 
+    from snugfit.data.file_rows import MapStyle
     from snugfit.data.loader import Collate
     from snugfit.deliver.predict import Predictor
     from snugfit.run.events import Display
@@ -103,7 +104,7 @@ class Processing:
         """Names of the classes, in the order of the logits; none where a prediction is something else."""
         return self._predictor.inference.classes
 
-    def encode(self, rows: Sequence[Any]) -> Sequence[Any]:
+    def encode(self, rows: Sequence[Any]) -> MapStyle:
         """Return examples of the model, one of each row."""
         return self._predictor.inference.encode(rows)
 

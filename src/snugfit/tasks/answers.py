@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.instruct import InstructSettings
     from snugfit.data.file_rows import FileRows
+    from snugfit.data.instruct import InstructSettings
     from snugfit.kit.generation import Generation
 
 ANSWER = "answer"

@@ -77,7 +77,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
     from snugfit.data.examples import FILE, Examples
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.picture_format import PictureFormat
     from snugfit.data.pictures import Pictures, collate, load_picture_rows
     from snugfit.tasks.classes import most_likely
@@ -85,7 +85,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     labels, image = tuple(meta["labels"]), meta["image_column"]
     picture_format = PictureFormat.of(meta["pictures"])
 
-    def encoded(rows: Sequence[Row]) -> Sequence[Any]:
+    def encoded(rows: Sequence[Row]) -> MapStyle:
         given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
         return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
 
@@ -124,7 +124,6 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     counts = f"{rare:,}" if rare == common else f"{rare:,} to {common:,}"
     columns = {} if source.path.is_dir() else {"image": image, "label": label}
     where = "one folder each" if source.path.is_dir() else f"in column '{label}'"
-    flipped = "as pictures of things have it; letters and digits have no mirror images: [crop]"
     return Recognition(
         data={**columns, "augment": ["crop", "flip"]},
         reason=f"{len(source.rows):,} pictures, {len(classes):,} classes, {where}",
@@ -132,7 +131,8 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         examples=len(source.rows),
         comments={
             "data.train": f"{len(classes):,} classes of {counts} pictures each",
-            "data.augment": f"what is drawn for each picture that is trained on, {flipped}",
+            "data.augment": "changes that are drawn for each picture that is trained on; where a mirror image is something else, as of "
+            "letters and digits: [crop]",
         },
     )
 
@@ -140,8 +140,8 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 def _classes(rows: Rows, image: str | None) -> str | None:
     """Return the one other column that has the same few values again and again."""
     others = [column for column in rows.columns if column != image]
-    several = [column for column in others if 2 <= len(rows.classes(column)) <= max(2, len(rows.rows) // 3)]
-    return several[0] if len(several) == 1 else None
+    repeated = [column for column in others if 2 <= len(rows.classes(column)) <= max(2, len(rows.rows) // 3)]
+    return repeated[0] if len(repeated) == 1 else None
 
 
 CARD = Card(

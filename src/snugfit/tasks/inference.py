@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.core.losses import Loss
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.kit.generation import Generation
 
 Row = Mapping[str, Any]
@@ -43,7 +43,7 @@ class Inference:
         metrics: by which it is, where none are named.
     """
 
-    encode: Callable[[Sequence[Row]], Sequence[Example]]
+    encode: Callable[[Sequence[Row]], MapStyle]
     collate: Callable[[list[Any]], Any]
     decode: Callable[[Any, Sequence[Example]], list[Prediction]]
     columns: tuple[str, ...]

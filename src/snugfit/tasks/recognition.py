@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.picture_files import SUFFIXES
+from snugfit.data.picture_kinds import SUFFIXES
 
 PLAIN_TEXT = ".txt"
 """A file of one text, without columns."""

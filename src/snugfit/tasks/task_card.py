@@ -60,5 +60,5 @@ class Card:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether its rows are texts, so that its model comes with a tokenizer."""
+        """True where its rows are texts, so that its model comes with a tokenizer."""
         return not self.own_code and self.model != "pictures"

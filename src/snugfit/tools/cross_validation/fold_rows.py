@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from snugfit.data.bad_rows import BadRow, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
 from snugfit.data.examples import ORIGIN
+from snugfit.data.picture_files import read_pictures
 from snugfit.data.sources import read_table
 from snugfit.data.usable_rows import Part, read_part
 from snugfit.errors import DataError, SettingError
@@ -76,9 +78,10 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
     Raises:
         DataError, SettingError: the rows cannot be used, or have no such column.
     """
-    if find(recipe.task).own_code:
+    card = find(recipe.task)
+    if card.own_code:
         return _objects(recipe, group_by, labelled)
-    return _texts(recipe, group_by)
+    return _texts(recipe, group_by) if card.reads_texts else _pictures(recipe, group_by)
 
 
 def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
@@ -99,29 +102,57 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         others = {}
     else:
         part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
-    skipped = settle(part.faults, data.bad_rows)
+    notes = _settled(part, recipe)
+    check_columns(part.table, others)
+    records = [{column: part.table.rows[row].get(column) for column in columns} for row in part.row_indices]
+    return _dealt(part, records, part.texts, notes, group_by, labelled=card.classes)
+
+
+def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
+    data = recipe.data
+    part, digests = read_pictures(
+        data.train, "data.train", image=data.image, label=data.label, folder=recipe.folder
+    )
+    notes = _settled(part, recipe)
+    records = [
+        {data.image: os.path.abspath(path), data.label: label}
+        for path, label in zip(part.texts, part.labels, strict=True)
+    ]
+    return _dealt(part, records, digests, notes, group_by, labelled=True)
+
+
+def _settled(part: Part, recipe: Recipe) -> list[str]:
+    """Treat the faults of rows by the recipe's policy; return what is to be told of rows that are in no fold.
+
+    Raises:
+        DataError: there are faults and the policy is 'fail', or no row is left.
+    """
+    skipped = settle(part.faults, recipe.data.bad_rows)
     if not part.row_indices:
         raise DataError(
             "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
         )
-    check_columns(part.table, others)
-    notes = [_left_out(recipe)]
-    if skipped:
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
-        notes.append(f"rows that cannot be used are in no fold: {reasons}.")
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
+    return [_left_out(recipe), *([f"rows that cannot be used are in no fold: {reasons}."] if skipped else [])]
+
+
+def _dealt(
+    part: Part,
+    records: Sequence[Mapping[str, Any]],
+    contents: Sequence[Hashable],
+    notes: Sequence[str],
+    group_by: Sequence[str],
+    *,
+    labelled: bool,
+) -> FoldRows:
+    origins = [[part.table.source, row, part.table.lines[row]] for row in part.row_indices]
     return FoldRows(
         count=len(part.row_indices),
         sha256=part.table.sha256,
-        labels=part.labels if card.classes else None,
+        labels=part.labels if labelled else None,
         groups=_groups(part, group_by),
-        records=[
-            {
-                **{column: part.table.rows[row].get(column) for column in columns},
-                ORIGIN: [part.table.source, row, part.table.lines[row]],
-            }
-            for row in part.row_indices
-        ],
-        contents=part.texts,
+        records=[{**record, ORIGIN: origin} for record, origin in zip(records, origins, strict=True)],
+        contents=contents,
         notes=tuple(filter(None, notes)),
     )
 

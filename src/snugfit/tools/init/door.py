@@ -11,22 +11,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.chat_template import CHATML
-from snugfit.data.conversations import texts_in
-from snugfit.errors import DataError, MissingExtra, ModelError, RunFolderError, SettingError, nearest
+from snugfit.errors import DataError, RunFolderError, SettingError, nearest
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
-from snugfit.recipe.presets import DEFAULT, find_preset
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks import discover
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task_card import Card
-from snugfit.tools.init.local_models import LocalModel, choose_model
+from snugfit.tools.init.model_settings import SCRATCH_PRESET, learn, put_model, shown_path
 from snugfit.tools.init.recipe_text import SCHEMA, commented
 from snugfit.tools.init.source import Source, Tell, find_model, find_source
 from snugfit.tools.init.surroundings import no_task
 
-SCRATCH_PRESET = "from_scratch"
 _EPOCHS = 3
 _LARGEST_BATCH = 32
 _BATCHES = 8
@@ -108,7 +104,7 @@ def begin(
     if card.own_code:
         tree["model"], origin = str(recognition.model), f"in {place.path.name}"
     else:
-        origin = _put_model(tree, comments, card, place, model, given, writes, folder, tell)
+        origin = put_model(tree, comments, card, place, model, given, writes, folder, tell)
     tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
     path = os.path.relpath(place.path)
     other_tasks = {other: f"snugfit init {path} task={other} -o {other}.yaml" for other in others}
@@ -184,7 +180,7 @@ def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:
     Raises:
         DataError: one is not.
     """
-    for setting in ("text", "label", "completion"):
+    for setting in ("text", "label", "completion", "image"):
         for column in columns_of(data.get(setting) or ()):
             if column not in rows.columns:
                 raise DataError(
@@ -197,8 +193,8 @@ def _tree(
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Return the recipe's settings but for the model and what is learned by, comments, and notes."""
     comments, notes = dict(recognition.comments), []
-    data: dict[str, Any] = {"train": _path(place.path, folder)}
-    data["validation"] = _path(place.validation, folder) if place.validation else 0.1
+    data: dict[str, Any] = {"train": shown_path(place.path, folder)}
+    data["validation"] = shown_path(place.validation, folder) if place.validation else 0.1
     data |= recognition.data
     if place.faults:
         data["bad_rows"] = "skip"
@@ -216,7 +212,9 @@ def _tree(
     if place.sample is not None:
         notes.append(f"{place.path.name} only shows the form of rows: put your own in its place")
     if place.test is not None:
-        notes.append(f"{place.test.name} is left for: snugfit evaluate RUN {_path(place.test, Path.cwd())}")
+        notes.append(
+            f"{place.test.name} is left for: snugfit evaluate RUN {shown_path(place.test, Path.cwd())}"
+        )
     metrics = list(card.metrics)
     evaluate: dict[str, Any] = {"every": "epoch", "metrics": metrics}
     comments.setdefault("evaluate.best", "metric that decides which weights are kept")
@@ -231,111 +229,11 @@ def _tree(
         "evaluate": evaluate,
     }
     if card.own_code:
-        _learn(tree, comments, SCRATCH_PRESET)
+        learn(tree, comments, SCRATCH_PRESET)
     if find_spec("mlflow") is None:
         tree["track"] = {"mlflow": False}
         comments["track.mlflow"] = "needs: pip install 'snugfit[mlflow]'"
     return tree, comments, notes
-
-
-def _put_model(
-    tree: dict[str, Any],
-    comments: dict[str, str],
-    card: Card,
-    place: Source,
-    model: LocalModel | None,
-    given: Mapping[str, Any],
-    writes: list[Callable[[], list[Path]]],
-    folder: Path,
-    tell: Tell,
-) -> str:
-    """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
-    if find_spec("transformers") is None:
-        raise MissingExtra("transformers", "text")
-    if "model" in given:
-        model = find_model(str(given["model"]).removeprefix("config:"))
-        if model is None:
-            raise ModelError("model", f"{given['model']} is no model", "Name a folder or a name of the hub.")
-    elif model is None:
-        model = choose_model(folder, decoder=card.decoder)
-    if model is not None and card.decoder and not model.decoder:
-        raise ModelError(
-            "model",
-            f"{model.name} is an encoder, which predicts no next tokens as {card.name} needs",
-            "Name a decoder, or leave it out: a small one is made from scratch.",
-        )
-    if model is not None and model.weights and not model.tokenizer:
-        raise ModelError(
-            "model",
-            f"{model.folder} has weights and no tokenizer",
-            "Save the tokenizer there, with save_pretrained.",
-        )
-    if model is not None:
-        tree["data"]["max_length"] = min(tree["data"]["max_length"], model.positions)
-    if model is not None and model.tokenizer:
-        name = _path(model.folder, folder) if Path(model.name).is_dir() else model.name
-        if Path(model.name).is_dir() and not name.startswith((".", os.sep)):
-            name = f"./{name}"
-        tree["model"] = name
-        if not model.weights:
-            tree["from_scratch"] = True
-        origin = model.origin if model.weights else f"architecture {model.origin}, with new weights"
-        comments["model"] = _capital(origin)
-        _learn(tree, comments, DEFAULT if model.weights else SCRATCH_PRESET)
-        return origin
-    new = folder / f"{tree['name']}-model"
-    if new.exists():
-        raise SettingError(
-            new, "exists, and nothing is overwritten", f"Name it: snugfit init … model={new.name}"
-        )
-    tree["model"], tree["from_scratch"] = f"./{new.name}", True
-    origin = (
-        "a small model from scratch, with a tokenizer learned from these rows; no pretrained one is here"
-        if model is None
-        else f"the architecture {model.origin} from scratch, with a tokenizer learned from these rows"
-    )
-    comments["model"] = _capital(origin)
-    assert isinstance(place.content, Rows)
-    columns = columns_of(tree["data"].get("text", place.content.columns))
-    answer = tree["data"].get("completion")
-    form = tree["data"].get("format")
-    if form is None:
-        texts = _texts(place.content, (*columns, answer) if answer else columns)
-    else:
-        tree["data"]["template"] = CHATML
-        comments["data.template"] = (
-            "the way in which turns are written; a model with a chat template of its own needs none"
-        )
-        texts = [text for row in place.content.rows for text in texts_in(row, form)]
-    architecture = None if model is None else model.folder
-
-    def write() -> list[Path]:
-        from snugfit.models.small import write_small_model
-
-        tell("learning a tokenizer from the rows …")
-        write_small_model(new, texts, decoder=card.decoder, architecture=architecture)
-        return [new]
-
-    writes.append(write)
-    _learn(tree, comments, SCRATCH_PRESET)
-    return origin
-
-
-def _texts(rows: Rows, columns: Sequence[str]) -> list[str]:
-    return [str(row[column]) for row in rows.rows for column in columns if row.get(column)]
-
-
-def _learn(tree: dict[str, Any], comments: dict[str, str], preset: str) -> None:
-    """Put the optimizer, the schedule and the techniques of a preset into the settings."""
-    values = find_preset(preset)
-    tree |= {
-        "optimizer": dict(values.optimizer),
-        "schedule": dict(values.schedule),
-        "techniques": list(values.techniques),
-    }
-    comments["optimizer"] = f"as preset {preset} has it; others: snugfit techniques"
-    comments["schedule"] = "learning rate over the run"
-    comments["techniques"] = "further techniques: snugfit techniques"
 
 
 _ORDER = (
@@ -363,7 +261,7 @@ def _relative(overrides: Sequence[str], folder: Path) -> list[str]:
     for text in overrides:
         key, _, value = text.partition("=")
         is_path = key in ("model", "data.train", "data.validation") and value and Path(value).exists()
-        relative.append(f"{key}={json.dumps(_path(Path(value), folder))}" if is_path else text)
+        relative.append(f"{key}={json.dumps(shown_path(Path(value), folder))}" if is_path else text)
     return relative
 
 
@@ -371,16 +269,6 @@ def _name(path: Path) -> str:
     """Return the name of a run on a file: the file's own, or its folder's where every folder has one of that name."""
     stem = path.stem if path.stem.casefold() not in _PLAIN_NAMES else path.resolve().parent.name
     return re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"
-
-
-def _path(path: Path, folder: Path) -> str:
-    """Return a path as a recipe in a folder writes it: relative where it lies in or below that."""
-    relative = os.path.relpath(path, folder)
-    return os.path.abspath(path) if relative.startswith("..") else relative
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _written(path: Path, text: str) -> list[Path]:

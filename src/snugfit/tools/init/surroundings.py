@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
+from snugfit.data.picture_files import pictures_in
+from snugfit.data.picture_kinds import SUFFIXES as PICTURE_SUFFIXES
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 
-_PICTURES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
 _SOUNDS = {".wav", ".mp3", ".flac", ".ogg", ".m4a"}
 _EXPORTED = {".parquet", ".xlsx", ".xls", ".json", ".arrow", ".feather", ".zip", ".gz"}
 _NO_ROWS = re.compile(
@@ -58,10 +60,62 @@ def survey(folder: Path) -> Surroundings:
         next((path for path in aside if _VALIDATION.match(path.stem) and path not in rows), None),
         next((path for path in aside if _TEST.match(path.stem) and path not in rows), None),
         tuple(path for path in files if path.suffix == ".py"),
-        sum(path.suffix.lower() in _PICTURES for path in below),
+        sum(path.suffix.lower() in PICTURE_SUFFIXES for path in below),
         sum(path.suffix.lower() in _SOUNDS for path in below),
         tuple(path for path in files if path.suffix.lower() in _EXPORTED and path.name != "config.json"),
     )
+
+
+@dataclass(frozen=True)
+class PictureFolders:
+    """Folders with a folder of pictures for each class.
+
+    Args:
+        train: the pictures to train on.
+        validation, test: others for that, by their names.
+    """
+
+    train: Path
+    validation: Path | None = None
+    test: Path | None = None
+
+
+def picture_folders(folder: Path) -> PictureFolders | None:
+    """Return the pictures in a folder, or in the first one below it that has any in folders of classes; None where there are none."""
+    for place in (folder, *_folders(folder)):
+        parts = _folders(place)
+        train = next((each for each in parts if _TRAINING.match(each.name) and _has_classes(each)), None)
+        if train is not None:
+            aside = [each for each in parts if each != train and _has_classes(each)]
+            return PictureFolders(
+                train,
+                next((each for each in aside if _VALIDATION.match(each.name)), None),
+                next((each for each in aside if _TEST.match(each.name)), None),
+            )
+        if _has_classes(place):
+            return PictureFolders(place)
+    return None
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _has_classes(folder: Path) -> bool:
+    """Return whether two folders in a folder have pictures right in them."""
+    holding = (
+        each
+        for each in _folders(folder)
+        if any(path.suffix.lower() in PICTURE_SUFFIXES for path in each.iterdir())
+    )
+    return len(list(itertools.islice(holding, 2))) == 2
+
+
+def read_picture_folder(folder: Path) -> Rows:
+    """Return the pictures of a folder as rows, with the folder of each as its class."""
+    files = [path.relative_to(folder) for path in pictures_in(folder)]
+    rows = [{"image": str(path), "label": path.parts[0]} for path in files if len(path.parts) > 1]
+    return Rows(folder, ("image", "label"), rows)
 
 
 def read_rows(path: Path) -> tuple[Rows, tuple[Fault, ...]]:
@@ -99,12 +153,12 @@ def read_script(path: Path) -> Script:
 
 def no_task(rows: Rows) -> DataError:
     """Return the error about rows that no task has a use for."""
-    pictures = next((column for column in rows.columns if _names_pictures(rows, column)), None)
+    pictures = next(filter(rows.names_pictures, rows.columns), None)
     if pictures is not None:
         return DataError(
             rows.path,
-            f"column '{pictures}' names pictures, and recipes for pictures do not exist yet",
-            "Train a module of your own: sf.train(model, dataset) in Python.",
+            f"column '{pictures}' names pictures, and no other column was recognised as their classes",
+            "Name it: snugfit init FILE data.label=COLUMN",
         )
     return DataError(
         rows.path,
@@ -116,13 +170,18 @@ def no_task(rows: Rows) -> DataError:
 
 def nothing_here(here: Surroundings) -> DataError:
     """Return the error about a folder in which there is nothing that a task has a use for."""
-    for count, name in ((here.pictures, "pictures"), (here.sounds, "sound files")):
-        if count:
-            return DataError(
-                here.folder,
-                f"holds {count:,} {name} and no table of texts, and recipes for {name} do not exist yet",
-                "Train a module of your own: sf.train(model, dataset) in Python; any torch model and data set will do.",
-            )
+    if here.pictures:
+        return DataError(
+            here.folder,
+            f"holds {here.pictures:,} pictures, and no two folders of them that could be classes",
+            "Put the pictures of each class into a folder named by it, or give a table with columns of paths and labels.",
+        )
+    if here.sounds:
+        return DataError(
+            here.folder,
+            f"holds {here.sounds:,} sound files and no table of texts, and recipes for sound files do not exist yet",
+            "Train a module of your own: sf.train(model, dataset) in Python; any torch model and data set will do.",
+        )
     if here.others:
         names = ", ".join(path.name for path in here.others[:4])
         return DataError(
@@ -136,8 +195,3 @@ def nothing_here(here: Surroundings) -> DataError:
         "holds nothing to train on",
         f"Put a table of texts there ({suffixes}) or a text file ({PLAIN_TEXT}), or name one: snugfit init FILE",
     )
-
-
-def _names_pictures(rows: Rows, column: str) -> bool:
-    values = rows.values(column)
-    return bool(values) and all(Path(str(value)).suffix.lower() in _PICTURES for value in values)

@@ -7,17 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from snugfit.cli import main
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.small import write_small_model
 from snugfit.recipe import load_recipe
 from snugfit.recipe.strict_yaml import Places, read_yaml
-from snugfit.tools.init import door, local_models
+from snugfit.tasks.prepare import prepare
+from snugfit.tools.init import local_models
 from snugfit.tools.init.door import Beginning, begin
+from snugfit.tools.init.model_settings import SCRATCH_PRESET
 from snugfit.tools.init.recipe_text import commented
 
 TEXTS = [
@@ -253,14 +257,63 @@ def test_chats_become_a_recipe_with_a_template_for_a_model_from_scratch(tmp_path
     assert (recipe.task, recipe.data.format, recipe.data.template) == ("instruction", "messages", "chatml")
 
 
-def test_pictures_get_an_honest_answer(tmp_path: Path) -> None:
+def write_pictures(folder: Path, classes: Sequence[str], count: int = 6) -> None:
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (9, 9), (number * 20, 0, 0)).save(folder / name / f"{number}.png")
+
+
+def test_a_folder_of_pictures_is_a_recipe_that_runs(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pets/train", ["cat", "dog"])
+    write_pictures(tmp_path / "pets/val", ["cat", "dog"], 1)
+    write_pictures(tmp_path / "pets/test", ["cat", "dog"], 1)
+    made = begin("pets")
+    recipe = load_recipe(made.recipe)
+    assert (recipe.task, made.recipe) == ("image-classification", Path("pets.yaml"))
+    assert recipe.data.train == str(tmp_path / "pets/train")
+    assert recipe.data.validation == str(tmp_path / "pets/val")
+    assert any("snugfit evaluate RUN pets/test" in note for note in made.notes)
+    task = prepare(recipe)
+    assert task.meta["labels"] == ["cat", "dog"] and len(task.material.train) == 12
+
+
+def test_a_folder_among_others_holds_the_pictures(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pets", ["cat", "dog"])
+    made = begin()
+    assert load_recipe(made.recipe).data.train == str(tmp_path / "pets")
+
+
+def test_a_table_of_pictures_has_its_columns_named(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pets", ["cat", "dog"])
+    rows = "".join(f"pets/{name}/{number}.png,{name}\n" for name in ("cat", "dog") for number in range(6))
+    Path("files.csv").write_text(f"file,kind\n{rows}")
+    data = load_recipe(begin("files.csv").recipe).data
+    assert (data.image, data.label) == ("file", "kind")
+
+
+def test_a_pretrained_model_of_pictures_is_taken(tmp_path: Path) -> None:
+    from snugfit.models.small import write_small_picture_model
+
+    write_pictures(tmp_path / "pets", ["cat", "dog"])
+    write_small_picture_model(tmp_path / "resnet")
+    made = begin("pets", ["model=resnet"])
+    assert made.model == "resnet" and "new weights" in made.origin
+    Path("rows.csv").write_text("text,label\n" + "a good film it is,x\nno good film it is,y\n" * 5)
+    with pytest.raises(
+        ModelError, match="resnet sees pictures, and text-classification needs a model of texts"
+    ):
+        begin("rows.csv", ["model=resnet"])
+
+
+def test_pictures_without_classes_get_an_honest_answer(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     for number in range(3):
         (tmp_path / f"cats/{number}.jpg").touch()
-    with pytest.raises(DataError, match="holds 3 pictures.*recipes for pictures do not exist yet"):
+    with pytest.raises(DataError, match="holds 3 pictures, and no two folders"):
         begin()
-    Path("files.csv").write_text("file,label\na.jpg,x\nb.jpg,y\nc.jpg,x\nd.jpg,y\n")
-    with pytest.raises(DataError, match="'file' names pictures"):
+    Path("files.csv").write_text("file\na.jpg\nb.jpg\nc.jpg\nd.jpg\n")
+    with pytest.raises(DataError, match="'file' names pictures, and no other column"):
         begin("files.csv")
     assert not list(tmp_path.glob("*.yaml"))
 
@@ -309,6 +362,6 @@ def test_lines_that_are_too_long_for_their_comment_have_it_above() -> None:
 def test_the_answer_in_plain_values_is_json(tmp_path: Path) -> None:
     table(tmp_path)
     made = begin()
-    assert isinstance(made, Beginning) and door.SCRATCH_PRESET == "from_scratch"
+    assert isinstance(made, Beginning) and SCRATCH_PRESET == "from_scratch"
     values = json.loads(json.dumps(made.as_dict()))
     assert values["files"][0] == os.fspath(made.recipe) == "reviews.yaml"

@@ -1,4 +1,4 @@
-"""Names of what may be drawn for each picture that is trained on. To import it loads no torch."""
+"""Kinds of files of pictures, and of changes that are drawn for pictures that are trained on. To import it loads no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from snugfit.errors import SettingError
 
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
+"""Kinds of pictures that Pillow reads everywhere."""
 AUGMENTATIONS = ("crop", "flip", "rotate", "color", "erase")
 
 
@@ -22,4 +24,6 @@ def check_augmentations(names: Sequence[str]) -> None:
     for name in names:
         if name not in AUGMENTATIONS or names.count(name) > 1:
             problem = "stands there twice" if name in AUGMENTATIONS else "is no augmentation"
-            raise SettingError("data.augment", f"'{name}' {problem}", f"Choose from {', '.join(AUGMENTATIONS)}.")
+            raise SettingError(
+                "data.augment", f"'{name}' {problem}", f"Choose from {', '.join(AUGMENTATIONS)}."
+            )

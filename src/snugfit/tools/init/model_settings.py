@@ -1,0 +1,188 @@
+"""The model of a new recipe: one that is here, or a small one that is written, with the optimizer for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from snugfit.data.chat_template import CHATML
+from snugfit.data.conversations import texts_in
+from snugfit.errors import MissingExtra, ModelError, SettingError
+from snugfit.recipe.presets import DEFAULT, find_preset
+from snugfit.tasks.recognition import Rows, columns_of
+from snugfit.tasks.task_card import Card
+from snugfit.tools.init.local_models import LocalModel, choose_model
+from snugfit.tools.init.source import Source, Tell, find_model
+
+SCRATCH_PRESET = "from_scratch"
+_EPOCHS_FROM_SCRATCH = 20
+"""A network for pictures that begins from nothing has to see each of them often."""
+_SMALL_SIDE = 64
+
+
+def put_model(
+    tree: dict[str, Any],
+    comments: dict[str, str],
+    card: Card,
+    place: Source,
+    model: LocalModel | None,
+    given: Mapping[str, Any],
+    writes: list[Callable[[], list[Path]]],
+    folder: Path,
+    tell: Tell,
+) -> str:
+    """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
+    if find_spec("transformers") is None:
+        raise MissingExtra("transformers", "text" if card.reads_texts else "pictures")
+    if "model" in given:
+        model = find_model(str(given["model"]).removeprefix("config:"))
+        if model is None:
+            raise ModelError("model", f"{given['model']} is no model", "Name a folder or a name of the hub.")
+    elif model is None:
+        model = choose_model(folder, card.model)
+    if model is not None and not model.serves(card.model):
+        raise ModelError(
+            "model",
+            f"{model.name} {_SERVES_AS[model.kind]}, and {card.name} needs {_NEEDED[card.model]}",
+            "Name another, or leave it out: a small one is made from scratch.",
+        )
+    if not card.reads_texts:
+        return _put_picture_model(tree, comments, model, writes, folder)
+    if model is not None and model.weights and not model.tokenizer:
+        raise ModelError(
+            "model",
+            f"{model.folder} has weights and no tokenizer",
+            "Save the tokenizer there, with save_pretrained.",
+        )
+    if model is not None:
+        tree["data"]["max_length"] = min(tree["data"]["max_length"], model.positions)
+    if model is not None and model.tokenizer:
+        return _put_local(tree, comments, model, folder)
+    new = _new_folder(tree, folder)
+    origin = (
+        "a small model from scratch, with a tokenizer learned from these rows; no pretrained one is here"
+        if model is None
+        else f"the architecture {model.origin} from scratch, with a tokenizer learned from these rows"
+    )
+    comments["model"] = _capital(origin)
+    assert isinstance(place.content, Rows)
+    columns = columns_of(tree["data"].get("text", place.content.columns))
+    answer = tree["data"].get("completion")
+    form = tree["data"].get("format")
+    if form is None:
+        texts = _texts(place.content, (*columns, answer) if answer else columns)
+    else:
+        tree["data"]["template"] = CHATML
+        comments["data.template"] = (
+            "the way in which turns are written; a model with a chat template of its own needs none"
+        )
+        texts = [text for row in place.content.rows for text in texts_in(row, form)]
+    architecture = None if model is None else model.folder
+
+    def write() -> list[Path]:
+        from snugfit.models.small import write_small_model
+
+        tell("learning a tokenizer from the rows …")
+        write_small_model(new, texts, decoder=card.model == "decoder", architecture=architecture)
+        return [new]
+
+    writes.append(write)
+    learn(tree, comments, SCRATCH_PRESET)
+    return origin
+
+
+_NEEDED = {"encoder": "a model of texts", "decoder": "a decoder", "pictures": "a model that sees pictures"}
+_SERVES_AS = {
+    "encoder": "is an encoder, which predicts no next tokens",
+    "decoder": "is a decoder of texts",
+    "pictures": "sees pictures",
+}
+
+
+def _put_local(tree: dict[str, Any], comments: dict[str, str], model: LocalModel, folder: Path) -> str:
+    """Put a model that is here into the settings; return where it comes from."""
+    name = shown_path(model.folder, folder) if Path(model.name).is_dir() else model.name
+    if Path(model.name).is_dir() and not name.startswith((".", os.sep)):
+        name = f"./{name}"
+    tree["model"] = name
+    if not model.weights:
+        tree["from_scratch"] = True
+    origin = model.origin if model.weights else f"architecture {model.origin}, with new weights"
+    comments["model"] = _capital(origin)
+    learn(tree, comments, DEFAULT if model.weights else SCRATCH_PRESET)
+    return origin
+
+
+def _new_folder(tree: dict[str, Any], folder: Path) -> Path:
+    """Put the folder of a model that is to be written into the settings, and return it.
+
+    Raises:
+        SettingError: it is there already.
+    """
+    new = folder / f"{tree['name']}-model"
+    if new.exists():
+        raise SettingError(
+            new, "exists, and nothing is overwritten", f"Name it: snugfit init … model={new.name}"
+        )
+    tree["model"], tree["from_scratch"] = f"./{new.name}", True
+    return new
+
+
+def _put_picture_model(
+    tree: dict[str, Any],
+    comments: dict[str, str],
+    model: LocalModel | None,
+    writes: list[Callable[[], list[Path]]],
+    folder: Path,
+) -> str:
+    """Put a model that sees pictures into the settings, or have a small one written; return where it comes from."""
+    if model is not None:
+        return _put_local(tree, comments, model, folder)
+    new = _new_folder(tree, folder)
+
+    def write() -> list[Path]:
+        from snugfit.models.small import write_small_picture_model
+
+        write_small_picture_model(new)
+        return [new]
+
+    writes.append(write)
+    learn(tree, comments, SCRATCH_PRESET)
+    tree["train"]["epochs"] = _EPOCHS_FROM_SCRATCH
+    comments["data.size"] = "larger shows more of each picture, and takes longer"
+    tree["data"]["size"] = _SMALL_SIDE
+    origin = "a small residual network from scratch; no pretrained model of pictures is here"
+    comments["model"] = (
+        f"{_capital(origin)}. One of the hub, such as microsoft/resnet-18, needs far fewer pictures"
+    )
+    return origin
+
+
+def _texts(rows: Rows, columns: Sequence[str]) -> list[str]:
+    return [str(row[column]) for row in rows.rows for column in columns if row.get(column)]
+
+
+def learn(tree: dict[str, Any], comments: dict[str, str], preset: str) -> None:
+    """Put the optimizer, the schedule and the techniques of a preset into the settings."""
+    values = find_preset(preset)
+    tree |= {
+        "optimizer": dict(values.optimizer),
+        "schedule": dict(values.schedule),
+        "techniques": list(values.techniques),
+    }
+    comments["optimizer"] = f"as preset {preset} has it; others: snugfit techniques"
+    comments["schedule"] = "learning rate over the run"
+    comments["techniques"] = "further techniques: snugfit techniques"
+
+
+def shown_path(path: Path, folder: Path) -> str:
+    """Return a path as a recipe in a folder writes it: relative where it lies in or below that."""
+    relative = os.path.relpath(path, folder)
+    return os.path.abspath(path) if relative.startswith("..") else relative
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

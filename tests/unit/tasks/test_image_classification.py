@@ -1,0 +1,151 @@
+"""The laws of every task, for classes of pictures: split, resume in the middle of an epoch, predictions after reload, commands."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    AutoModelForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessorPil,
+)
+
+from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.errors import ModelError
+from snugfit.models.huggingface import PICTURES, load_classifier
+from snugfit.recipe import load_recipe
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.trained_model import load
+
+RECIPE = """\
+name: colours
+task: image-classification
+model: vit
+from_scratch: true
+data: {train: pictures, validation: 0.25, augment: [crop, flip, color]}
+train: {epochs: 3, global_batch: 8, seed: 3}
+optimizer: {adamw: {learning_rate: 1.0e-2}}
+evaluate: {every: 2}
+plan: {micro_batch: null, device: cpu, numerics: fp32}
+track: {mlflow: false}
+"""
+CONFIG = ViTConfig(
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    image_size=16,
+    patch_size=4,
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    for name, colour in (("red", 0), ("green", 1)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(16):
+            values = torch.randint(0, 120, (18, 20, 3), generator=generator, dtype=torch.uint8)
+            values[..., colour] += 130
+            Image.fromarray(values.numpy()).save(tmp_path / f"pictures/{name}/{number:02}.png")
+    CONFIG.save_pretrained(tmp_path / "vit")
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    (tmp_path / "colours.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+class AfterWindows:
+    def __init__(self, windows: int) -> None:
+        self.windows = windows
+
+    def __call__(self) -> str | None:
+        self.windows -= 1
+        return None if self.windows else "enough"
+
+
+def train(project: Path, *overrides: str, options: RunOptions | None = None) -> Any:
+    return train_recipe(load_recipe(project / "colours.yaml", overrides), options or RunOptions())
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load(run).model.state_dict()
+
+
+def test_pictures_are_learned_and_predicted_alike_after_a_reload(project: Path) -> None:
+    result = train(project, "train.epochs=6")
+    assert result.best["metrics"]["accuracy"] == 1.0
+    rows = [{"image": str(path)} for path in sorted(project.glob("pictures/*/0*.png"))]
+    here, again = result.predict(rows), load(result.run_dir).predict(rows)
+    assert here == again and {each["prediction"] for each in here} == {"red", "green"}
+    assert load(result.run_dir).predict([{"image": Image.open(rows[0]["image"])}]) == here[:1]
+
+
+def test_transformers_reads_the_bundle_and_its_processor(project: Path) -> None:
+    run = Path(train(project).run_dir)
+    model = AutoModelForImageClassification.from_pretrained(run / "best")
+    processor = ViTImageProcessorPil.from_pretrained(run / "best")
+    path = project / "pictures/red/03.png"
+    logits = model(**processor(Image.open(path), return_tensors="pt")).logits.detach().softmax(-1)
+    (ours,) = load(run).predict([{"image": str(path)}])
+    assert model.config.id2label[int(logits.argmax())] == ours["prediction"]
+    assert float(logits.max()) == pytest.approx(ours["probability"], abs=1e-6)
+
+
+def test_a_window_in_parts_is_the_window(project: Path) -> None:
+    # by gradients as they are: Adam divides those that are zero but for rounding by their own size
+    plain = "optimizer={sgd: {learning_rate: 0.1}}"
+    whole, parts = (weights(train(project, plain, f"plan.micro_batch={size}").run_dir) for size in (8, 3))
+    assert not torch.equal(whole["classifier.weight"], ViTForImageClassification(CONFIG).classifier.weight)
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
+    whole = weights(train(project).run_dir)
+    stopped = train(project, f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4)))
+    assert stopped.updates == 4
+    after = weights(resume_run(stopped.run_dir).run_dir)
+    assert all(torch.equal(after[name], whole[name]) for name in whole)
+
+
+def test_files_are_predicted_and_evaluated(project: Path) -> None:
+    run = train(project).run_dir
+    counts = predict_file(run, "pictures", Path("out.csv"))
+    assert counts["rows"] == 32 and sum(counts["predictions"].values()) == 32
+    with Path("out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["image"] == "green/00.png" and set(rows[0]) == {
+        "image",
+        "prediction",
+        "probability",
+        "source_line",
+    }
+    scored = evaluate_file(run, "pictures")
+    right = sum(row["image"].startswith(row["prediction"]) for row in rows)
+    assert scored["metrics"]["accuracy"] == pytest.approx(right / 32)
+
+
+def test_a_head_for_other_classes_is_drawn_anew(project: Path) -> None:
+    ViTForImageClassification(CONFIG).save_pretrained(project / "trained")
+    loaded = load_classifier(project / "trained", ["a", "b", "c"], of=PICTURES)
+    assert loaded.model.config.num_labels == 3
+    assert any("head" in message for message in loaded.messages)
+
+
+def test_a_model_of_texts_is_refused(project: Path) -> None:
+    from transformers import BertConfig
+
+    BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    ).save_pretrained("bert")
+    with pytest.raises(ModelError, match="bert"):
+        train(project, "model=./bert")
