@@ -16,7 +16,7 @@ from snugfit.recipe.load import build
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
-from snugfit.tasks import causal_lm, text_classification
+from snugfit.tasks import causal_lm, image_classification, text_classification
 
 _ROWS = 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -29,7 +29,7 @@ def infer_recipe(
     model: str | None = None,
     overrides: Iterable[str] = (),
 ) -> Recipe:
-    """Return a recipe from a data file and the names of its columns; a .txt file is for a language model.
+    """Return a recipe from a data file and the names of its columns; a .txt file is for a language model, a folder for classes of pictures.
 
     Args:
         text: the columns of text, also joined by commas; a column called `text` by default.
@@ -42,7 +42,11 @@ def infer_recipe(
     path = Path(data)
     name = re.sub(r"[^\w.-]+", "-", path.stem).strip("-.") or "run"
     if model is None:
-        raise SettingError("--model", "got none", "Give a Hugging Face name or a folder to start from.")
+        raise SettingError(
+            "--model",
+            "got none",
+            f"Give a Hugging Face name or a folder to start from, or have a recipe written with a model that is here: snugfit init {data}",
+        )
     places = Places()
     for keys, option in (
         (("data", "train"), "--data"),
@@ -51,6 +55,15 @@ def infer_recipe(
     ):
         places.put(keys, option)
     places.put(("model",), "--model")
+    if path.is_dir():
+        if label is not None or text is not None:
+            raise DataError(
+                "--data",
+                f"{data} is a folder of pictures, so it has no columns for --text and --label",
+                "Leave them out, or name a table.",
+            )
+        tree: dict[str, Any] = {"task": image_classification.CARD.name, "model": model, "data": {"train": data}}
+        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     if path.suffix.lower() == ".txt":
         if label is not None or text is not None:
             raise DataError(
@@ -59,7 +72,7 @@ def infer_recipe(
                 "Leave them out, or name a table.",
             )
         read_table(data, setting="--data")
-        tree: dict[str, Any] = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
+        tree = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     columns = None if is_python_path(data) else _columns(data)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
