@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.picture_kinds import SUFFIXES
@@ -16,9 +16,12 @@ from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
 from snugfit.system.user_objects import is_python_path
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _ENDS_BYTES = 4096
-_END_OF_JPEG = b"\xff\xd9"
-_END_OF_PNG = b"IEND\xaeB`\x82"
+_END = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
+"""Bytes that a whole picture ends with: what was not copied to its end has a header as good as any."""
 
 
 def read_pictures(
@@ -122,7 +125,12 @@ def pictures_in(folder: Path) -> list[Path]:
             folder, f"cannot be read: {error.strerror}", "Name a folder that can be read."
         ) from error
 
+    seen: set[str] = set()
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:  # a link to a folder above, or a second one to the same
+            folders.clear()
+            continue
+        seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         shown = (name for name in names if not name.startswith("."))
         files += [Path(place, name) for name in shown if os.path.splitext(name)[1].lower() in SUFFIXES]
@@ -147,7 +155,10 @@ def _looked_at(path: str) -> str:
                 raise BadRow("empty picture", f"{path} is empty")
             file.seek(0)
             with Image.open(file) as picture:
-                kind = picture.format
+                if (
+                    _END.get(picture.format or "", b"") not in end
+                ):  # cut short, or with something of its camera's behind it
+                    _decode(picture, path, size)
     except Image.DecompressionBombError as error:
         raise BadRow("huge picture", f"{path}: {error}".partition(", could")[0]) from error
     except FileNotFoundError as error:
@@ -155,7 +166,18 @@ def _looked_at(path: str) -> str:
     except OSError as error:  # Pillow's own are among them
         reason = error.strerror or "is no picture that can be read"
         raise BadRow("unreadable picture", f"{path}: {reason}") from error
-    # what was not copied to its end has a header as good as any
-    if (kind == "JPEG" and _END_OF_JPEG not in end) or (kind == "PNG" and _END_OF_PNG not in end):
-        raise BadRow("truncated picture", f"{path} ends in the middle of the picture ({size:,} bytes)")
     return hashlib.sha256(b"%d\0%b\0%b" % (size, start, end)).hexdigest()
+
+
+def _decode(picture: Image.Image, path: str, size: int) -> None:
+    """Decode a picture.
+
+    Raises:
+        BadRow: it is not whole.
+    """
+    try:
+        picture.load()
+    except (OSError, SyntaxError) as error:  # Pillow's word for a damaged PNG
+        raise BadRow(
+            "truncated picture", f"{path} ends in the middle of the picture ({size:,} bytes)"
+        ) from error

@@ -62,7 +62,11 @@ def infer_recipe(
                 f"{data} is a folder of pictures, so it has no columns for --text and --label",
                 "Leave them out, or name a table.",
             )
-        tree: dict[str, Any] = {"task": image_classification.CARD.name, "model": model, "data": {"train": data}}
+        tree: dict[str, Any] = {
+            "task": image_classification.CARD.name,
+            "model": model,
+            "data": {"train": data},
+        }
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     if path.suffix.lower() == ".txt":
         if label is not None or text is not None:

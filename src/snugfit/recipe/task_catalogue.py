@@ -35,7 +35,7 @@ def _facts(card: Card) -> Facts:
         "loss": card.loss,
         "metrics": list(card.metrics),
         "model": "package.module:function" if card.own_code else "a Hugging Face name or folder",
-        "rows": "package.module:function" if card.own_code else "a file of rows",
+        "rows": card.rows,
         "begin": f"snugfit init {'SCRIPT' if card.own_code else 'ROWS'} task={card.name}",
         "predicts": card.name in of_files(),
         "planned_without_weights": card.load_empty is not None,

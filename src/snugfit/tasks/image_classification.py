@@ -155,4 +155,6 @@ CARD = Card(
     inference=_inference,
     model="pictures",
     recognize=_recognize,
+    rows="a folder of pictures with a folder for each class, or a file of rows with their paths",
+    new_rows="PICTURES",
 )

@@ -193,5 +193,6 @@ CARD = Card(
     load=_load,
     inference=_inference,
     own_code=True,
+    rows="package.module:function",
     recognize=_recognize,
 )

@@ -41,6 +41,8 @@ class Card:
         own_code: model and rows are made by functions of the user's own.
         model: kind of the model: an encoder or decoder of texts, with a tokenizer, or one that sees pictures.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
+        rows: its data, in words.
+        new_rows: name of others, in an example of a command that predicts for them.
         sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
     """
 
@@ -56,6 +58,8 @@ class Card:
     own_code: bool = False
     model: ModelKind = "encoder"
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
+    rows: str = "a file of rows"
+    new_rows: str = "NEW.csv"
     sample: tuple[str, str] | None = None
 
     @property

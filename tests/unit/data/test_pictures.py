@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from snugfit.data.loader import Loader, Order
-from snugfit.data.picture_files import read_pictures
+from snugfit.data.picture_files import pictures_in, read_pictures
 from snugfit.data.picture_format import PictureFormat, format_of
 from snugfit.data.pictures import Pictures, PictureSettings, collate, load_pictures
 from snugfit.data.pixels import opened, pixels
@@ -283,6 +283,25 @@ def test_a_table_with_a_missing_file_names_its_line(tmp_path: Path) -> None:
     part, _ = read_pictures("rows.csv", "data.train", image="image", label="label", folder=tmp_path)
     (fault,) = part.faults
     assert fault.place.endswith("rows.csv:3") and "there is no file" in fault.detail
+
+
+def test_bytes_behind_a_whole_picture_are_no_fault(tmp_path: Path) -> None:
+    folder = write(tmp_path / "p", {"a": 2, "b": 2}, ".jpg")
+    with (folder / "a/0.jpg").open("ab") as file:
+        file.write(b"a film of the moment before" * 1000)
+    assert len(load_pictures(PictureSettings(folder, None), FORMAT).train) == 4
+
+
+def test_folders_that_link_to_each_other_end(tmp_path: Path) -> None:
+    folder = write(tmp_path / "p", {"a": 2, "b": 2})
+    (folder / "b/up").symlink_to(folder)
+    assert len(pictures_in(folder)) == 4
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "CMYK", "YCbCr", "RGBA", "I;16", "F"])
+def test_every_mode_of_pillow_is_taken(mode: str, tmp_path: Path) -> None:
+    made = opened(noise().convert("L").convert(mode) if mode in ("I;16", "F") else noise().convert(mode))
+    assert made.mode == "RGB" and made.size == (20, 14)
 
 
 def test_unknown_augmentations_are_refused() -> None:
