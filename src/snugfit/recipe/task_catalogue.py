@@ -36,7 +36,7 @@ def _facts(card: Card) -> Facts:
         "metrics": list(card.metrics),
         "model": "package.module:function" if card.own_code else "a Hugging Face name or folder",
         "rows": card.rows,
-        "begin": f"snugfit init {'SCRIPT' if card.own_code else 'ROWS'} task={card.name}",
+        "begin": f"snugfit init {'SCRIPT' if card.own_code else 'FOLDER' if not card.reads_texts else 'ROWS'} task={card.name}",
         "predicts": card.name in of_files(),
         "planned_without_weights": card.load_empty is not None,
         "settings": {f"data.{each}": meanings[f"data.{each}"] for each in (*_ROWS, *card.settings)},
