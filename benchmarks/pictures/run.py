@@ -91,10 +91,18 @@ def main(folder: Path) -> None:
     images, held_out, labels, held_labels = train_test_split(
         digits.images, digits.target, test_size=1 / 3, random_state=0, stratify=digits.target
     )
-    train, test = write_pictures(folder / "train", images, labels), write_pictures(folder / "test", held_out, held_labels)
+    train, test = (
+        write_pictures(folder / "train", images, labels),
+        write_pictures(folder / "test", held_out, held_labels),
+    )
     write_small_picture_model(folder / "resnet", SIDE)
     ViTConfig(
-        hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=192, image_size=SIDE, patch_size=4
+        hidden_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=192,
+        image_size=SIDE,
+        patch_size=4,
     ).save_pretrained(folder / "vit")
     ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}).save_pretrained(folder / "vit")
     scratch, runs = ("from_scratch=true", "techniques=[clip_norm]"), folder / "runs"
