@@ -466,7 +466,8 @@ def test_every_task_is_listed_and_described_with_the_settings_that_a_recipe_of_i
         assert f"{name}  " in listing and card.summary in listing
         assert main(["tasks", name]) == 0
         page = capsys.readouterr().out
-        assert f"snugfit init {'SCRIPT' if card.own_code else 'ROWS'} task={name}" in page
+        begin = page.splitlines()[-1].split()
+        assert begin[:2] == ["snugfit", "init"] and begin[-1] == f"task={name}" and card.rows in page
         assert main(["tasks", name, "--json"]) == 0
         (facts,) = last_line(capsys)["tasks"]
         refused = {f"data.{key}" for section, key in unused(name) if section == "data"}
