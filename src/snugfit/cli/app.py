@@ -37,6 +37,7 @@ from snugfit.cli.options import (
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
+from snugfit.cli.runs import runs
 from snugfit.cli.streams import lasting_streams
 from snugfit.cli.training import (
     placement_settings,
@@ -283,6 +284,10 @@ def report(run: _Run, as_json: JsonOption = False) -> None:
     show({"report": str(write_report(run))}, as_json)
 
 
+app.command(
+    short_help="List and compare runs.",
+    epilog="Example: snugfit runs --sort accuracy",
+)(runs)
 app.command(
     short_help="Write a recipe that runs, for what is here.",
     epilog="Example: snugfit init tickets.csv",

@@ -140,6 +140,15 @@ class RunFolder:
                 ) from error
             yield
 
+    @property
+    def busy(self) -> bool:
+        """True while another process trains it."""
+        try:
+            with self.claimed():
+                return False
+        except RunFolderError:
+            return True
+
     def discard(self) -> None:
         """Remove a folder in which no run has begun, and the one above it if that is empty then.
 

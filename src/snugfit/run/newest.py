@@ -34,7 +34,7 @@ def newest_resumable(
             suits(folder)
             and checkpoint_files.any_in(folder.checkpoints)
             and not _is_over(folder)
-            and not _is_busy(folder)
+            and not folder.busy
         ):
             return folder
     runs = output if name is None else output / name
@@ -76,12 +76,3 @@ def _last_event(events: Path) -> dict[str, Any]:
         if isinstance(event, dict) and event.get("event") not in ("note", "warning", "register"):
             return event
     return {}
-
-
-def _is_busy(folder: RunFolder) -> bool:
-    """Return whether another process is training it."""
-    try:
-        with folder.claimed():
-            return False
-    except RunFolderError:
-        return True
