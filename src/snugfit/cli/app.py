@@ -251,9 +251,16 @@ def evaluate(
 def predict(
     source: _Source,
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Rows with the columns of text of the training.")
+        str,
+        typer.Argument(
+            metavar="DATA", help="Rows with the columns of the training, or a folder of pictures."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write.")],
+    top: Annotated[
+        int, typer.Option("--top", metavar="K", help="So many classes of each row, the likeliest first.")
+    ] = 1,
+    proba: Annotated[bool, typer.Option("--proba", help="The probability of each class too.")] = False,
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
     allow_code: AllowCodeOption = False,
@@ -266,7 +273,9 @@ def predict(
     with Activity("predict", f"loading the model, then reading {data} …"):
         from snugfit.deliver.predict import predict_file
 
-        summary = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+        summary = predict_file(
+            source, data, output, top=top, proba=proba, bad_rows=bad_rows, uri=uri, allow_code=allow_code
+        )
     show(summary, as_json)
 
 

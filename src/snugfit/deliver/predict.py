@@ -6,7 +6,7 @@ import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,13 @@ from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.deliver.model_registry import resolve_model
-from snugfit.errors import DataError, ModelError
+from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
+from snugfit.tasks.classes import in_detail
 from snugfit.tasks.inference import Inference
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
@@ -74,6 +75,28 @@ class Predictor:
                 "Take its module in Python: snugfit.load(folder).model",
             )
         return self.use
+
+    def in_detail(self, top: int = 1, proba: bool = False) -> Predictor:
+        """Return the same with more in its predictions.
+
+        Args:
+            top: so many classes of each row, the likeliest first.
+            proba: the probability of each class too.
+        Raises:
+            ModelError: it predicts no classes.
+            SettingError: `top` is not positive.
+        """
+        if top == 1 and not proba:
+            return self
+        if top < 1:
+            raise SettingError("top", f"got {top}", "Give a positive number of classes.")
+        if not self.inference.classes:
+            raise ModelError(
+                self.source,
+                f"is of the task '{self.meta.get('task')}', whose predictions are no named classes with probabilities",
+                "Leave out top and proba.",
+            )
+        return replace(self, use=in_detail(self.inference, top=top, every=proba))
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return a prediction for each row, in order, such as the label's name and its probability."""
@@ -192,6 +215,8 @@ def predict_file(
     data: str,
     output: Path,
     *,
+    top: int = 1,
+    proba: bool = False,
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -200,12 +225,13 @@ def predict_file(
 
     Args:
         source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`.
+        top, proba: as of `Predictor.in_detail`.
     Returns:
         Counts: rows, rows left out by reason, and predictions by label.
     Raises:
         DataError: the data cannot be used, or has a column of one of those names.
     """
-    predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
+    predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code).in_detail(top, proba)
     rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
     added = (*predictor.inference.columns, _LINE)
     taken = set(added) & set(rows.columns)

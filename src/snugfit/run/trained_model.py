@@ -50,7 +50,7 @@ class TrainedModel:
         """The data saved with it: task, metrics, update, weights, numerics and labels."""
         return self.predictor.meta
 
-    def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    def predict(self, rows: Sequence[Any], *, top: int = 1, proba: bool = False) -> list[dict[str, Any]]:
         """Return a prediction for each row, in order, under the numerics of the training.
 
         Args:
@@ -59,7 +59,7 @@ class TrainedModel:
         Returns:
             Of a classifier `prediction` and `probability`; of a model of one's own `output` too, what it put out for the row.
         """
-        return self.predictor.predict(rows)
+        return self.predictor.in_detail(top, proba).predict(rows)
 
     def resume(self, display: Display | Literal["auto"] | None = "auto") -> RunResult:
         """Go on with the run of a recipe from its newest checkpoint.

@@ -1,22 +1,66 @@
-"""The class that a row is most likely of, by a model's logits."""
+"""The classes that a row is most likely of, by a model's logits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from snugfit.tasks.inference import Prediction
+from snugfit.tasks.inference import Inference, Prediction
 
 
-def most_likely(classes: Sequence[Any], outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
-    """Return a prediction (the class) and its probability for each row of logits, shape (rows, classes)."""
+def most_likely(
+    classes: Sequence[Any], outputs: Any, examples: Sequence[Any], *, top: int = 1, every: bool = False
+) -> list[Prediction]:
+    """Return a prediction (the class) and its probability for each row of logits, shape (rows, classes).
+
+    Args:
+        top: so many classes, the likeliest first; of equal ones the first.
+        every: the probability of each class too.
+    """
     from snugfit.core.losses import logits_of
     from snugfit.core.scalar_reads import read
 
-    best = logits_of(outputs).float().softmax(dim=-1).max(dim=-1)
-    nothing = [0] * len(examples)
-    places, probabilities = read(best.indices, assume=nothing), read(best.values, assume=nothing)
+    probabilities = logits_of(outputs).float().softmax(dim=-1)
+    order = probabilities.sort(dim=-1, descending=True, stable=True)
+    top = min(top, len(classes))
+    nothing = [[0] * top] * len(examples)
+    places = read(order.indices[:, :top], assume=nothing)
+    highest = read(order.values[:, :top], assume=nothing)
+    predictions: list[Prediction] = []
+    for row, values in zip(places, highest, strict=True):
+        prediction: Prediction = {}
+        for (name, probability), place, value in zip(_columns(top), row, values, strict=True):
+            prediction |= {name: classes[place], probability: value}
+        predictions.append(prediction)
+    if every:
+        for prediction, values in zip(predictions, read(probabilities, assume=nothing), strict=True):
+            prediction |= dict(zip(_each(classes), values, strict=True))
+    return predictions
+
+
+def in_detail(use: Inference, *, top: int = 1, every: bool = False) -> Inference:
+    """Return the use of a classifier with more in its predictions; the arguments are those of `most_likely`."""
+    columns = [name for pair in _columns(min(top, len(use.classes))) for name in pair]
+    return replace(
+        use,
+        decode=partial(most_likely, use.classes, top=top, every=every),
+        columns=(*columns, *(_each(use.classes) if every else ())),
+    )
+
+
+def _columns(top: int) -> list[tuple[str, str]]:
+    """Return names for the classes of a row and for their probabilities.
+
+    >>> _columns(2)
+    [('prediction', 'probability'), ('prediction_2', 'probability_2')]
+    """
     return [
-        {"prediction": classes[place], "probability": probability}
-        for place, probability in zip(places, probabilities, strict=True)
+        (f"prediction{suffix}", f"probability{suffix}")
+        for suffix in ("", *(f"_{place}" for place in range(2, top + 1)))
     ]
+
+
+def _each(classes: Sequence[Any]) -> list[str]:
+    return [f"probability of {name}" for name in classes]

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from snugfit.deliver.predict import evaluate_file, predict_file
-from snugfit.errors import ModelError
+from snugfit.errors import ModelError, SettingError
 from snugfit.models.huggingface import PICTURES, load_classifier
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
@@ -132,6 +132,25 @@ def test_files_are_predicted_and_evaluated(project: Path) -> None:
     scored = evaluate_file(run, "pictures")
     right = sum(row["image"].startswith(row["prediction"]) for row in rows)
     assert scored["metrics"]["accuracy"] == pytest.approx(right / 32)
+
+
+def test_predictions_have_every_class_where_that_is_asked_for(project: Path) -> None:
+    run = train(project).run_dir
+    predict_file(run, "pictures", Path("out.csv"), top=5, proba=True)
+    with Path("out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    likely = {"prediction", "probability", "prediction_2", "probability_2"}
+    assert set(rows[0]) == {"image", *likely, "probability of green", "probability of red", "source_line"}
+    for row in rows:
+        assert {row["prediction"], row["prediction_2"]} == {"red", "green"}
+        assert row["probability"] == row[f"probability of {row['prediction']}"] >= row["probability_2"]
+        assert float(row["probability of green"]) + float(row["probability of red"]) == pytest.approx(
+            1, abs=1e-5
+        )
+    (first,) = load(run).predict([{"image": "pictures/green/00.png"}], top=2)
+    assert first["prediction_2"] == rows[0]["prediction_2"] and "probability of red" not in first
+    with pytest.raises(SettingError, match="top: got 0"):
+        load(run).predict([{"image": "pictures/green/00.png"}], top=0)
 
 
 def test_a_head_for_other_classes_is_drawn_anew(project: Path) -> None:
