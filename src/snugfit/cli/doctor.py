@@ -171,14 +171,7 @@ def _page(examination: Examination, folder: Path | None) -> str | None:
     from snugfit.doctor.page import write_examination
 
     folder.mkdir(parents=True, exist_ok=True)
-    page = write_examination(
-        examination.name,
-        examination.findings,
-        folder,
-        checked=examination.checked,
-        left_out=examination.left_out,
-        tokens=examination.tokens,
-    )
+    page = write_examination(examination, folder)
     print(f"page  {page}", file=sys.stderr)
     return str(page)
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.findings import Finding, Severity, is_ill
+from snugfit.results.shown import Shown
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
 
-@dataclass(frozen=True)
-class Examination:
+@dataclass(frozen=True, repr=False)
+class Examination(Shown):
     """Findings, the worst first.
 
     Args:
@@ -57,6 +58,20 @@ class Examination:
         return ", ".join(
             f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in self.counted().items()
         )
+
+    def summary_lines(self) -> list[str]:
+        """Return the counts, and a line for each finding."""
+        lines = [f"Doctor: {self.name}: {self.summary}"]
+        for finding in self.findings:
+            where = f" ({finding.where})" if finding.where else ""
+            lines.append(f"  {finding.severity:<8} {finding.pitfall}: {finding.what}{where}")
+        return lines + [f"  not looked at: {sentence}" for sentence in self.left_out]
+
+    def page(self) -> str:
+        """Return the page that the command writes."""
+        from snugfit.doctor.page import examination_page
+
+        return examination_page(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snugfit.doctor.check_tokens import TokenView
+from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import PITFALLS, Finding, Severity
 from snugfit.report.html import counted
 from snugfit.report.page import document, replace_page
@@ -23,41 +24,36 @@ DOCTOR_STYLE = """
 """
 
 
-def write_examination(
-    name: str,
-    findings: Sequence[Finding],
-    folder: Path,
-    *,
-    checked: Sequence[str] = (),
-    left_out: Sequence[str] = (),
-    tokens: Sequence[TokenView] = (),
-) -> Path:
+def write_examination(examination: Examination, folder: Path) -> Path:
     """Write the page into `folder`, replacing an older one at once, and return its path.
 
-    Args:
-        findings: the worst first.
-        checked: what was looked at, in words.
-        left_out: what was not, and why.
-        tokens: examples as the model gets them.
     Raises:
         RunFolderError: it cannot be written.
     """
+    return replace_page(folder / PAGE, examination_page(examination))
+
+
+def examination_page(examination: Examination) -> str:
+    """Return the page as text."""
+    name, findings = examination.name, examination.findings
     verdict, status = _verdict(findings)
     header = (
         f"<header><p class=about>Doctor</p><h1>{escape(name)}</h1>"
         f'<p class=identity><span class="status {status}">{escape(verdict)}</span>'
-        f"<span>{escape(', '.join(checked))}</span></p></header>"
+        f"<span>{escape(', '.join(examination.checked))}</span></p></header>"
     )
     body = (
         header,
         _section(
             "What was found", "".join(map(_finding, findings)) or "<p>Nothing that is known to go wrong.</p>"
         ),
-        _section("What the model reads", "".join(map(_decoded, tokens))),
-        _section("What was not looked at", "".join(f"<p>{escape(each)}</p>" for each in left_out)),
+        _section("What the model reads", "".join(map(_decoded, examination.tokens))),
+        _section(
+            "What was not looked at", "".join(f"<p>{escape(each)}</p>" for each in examination.left_out)
+        ),
         f"<footer>Made by Snugfit, which knows {len(PITFALLS)} pitfalls.</footer>",
     )
-    return replace_page(folder / PAGE, document(f"{name} · {verdict} · Snugfit", body, DOCTOR_STYLE))
+    return document(f"{name} · {verdict} · Snugfit", body, DOCTOR_STYLE)
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 
 from snugfit.cli import main
 from snugfit.doctor.check_tokens import TokenView
+from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import Observation
 from snugfit.doctor.page import write_examination
@@ -251,9 +252,8 @@ def test_the_page_has_each_finding_with_its_fix_and_what_the_model_reads(tmp_pat
         "leakage", Severity.WARNING, "3 of 9 rows leak", "data.validation", ("'a <b>'",), "split: by author"
     )
     view = TokenView("[CLS] a [SEP]", 3, {"[CLS]": 1}, 2, True)
-    page = write_examination(
-        "mine", [finding], tmp_path, checked=["rows"], left_out=["the model"], tokens=[view]
-    ).read_text()
+    examination = Examination.of("mine", [finding], ["rows"], ["the model"], [view])
+    page = write_examination(examination, tmp_path).read_text()
     assert (
         "1 warning" in page
         and "3 of 9 rows leak." in page
@@ -262,4 +262,4 @@ def test_the_page_has_each_finding_with_its_fix_and_what_the_model_reads(tmp_pat
     )
     assert "3 tokens · [CLS] 1 · 2 scored · fills the length" in page and "the model" in page
     assert "<script" not in page
-    assert "Healthy" in write_examination("mine", [], tmp_path).read_text()
+    assert "Healthy" in write_examination(Examination.of("mine", [], []), tmp_path).read_text()
