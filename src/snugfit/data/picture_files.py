@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_pictures(
     table, base = _table(source, setting, image, label, folder)
     part = part_of_table(table, (image,), label, known, "data.image")
     good: list[int] = []
-    faults, paths, digests = list(part.faults), [], []
+    faults, written, paths, digests = list(part.faults), [], [], []
     for place, (row, text) in enumerate(zip(part.row_indices, part.texts, strict=True)):
         path = os.path.join(base, os.path.expanduser(text))
         try:
@@ -60,6 +61,7 @@ def read_pictures(
             faults.append(bad.at(path, 0) if whole else bad.at(table.source, table.lines[row]))
             continue
         good.append(place)
+        written.append(text)
         paths.append(path)
         digests.append(digest)
     part = replace(
@@ -69,12 +71,11 @@ def read_pictures(
         labels=[part.labels[place] for place in good],
         faults=sorted(faults, key=lambda fault: fault.line),
     )
-    if any(row.get(_OF_FOLDER) for row in table.rows):
-        named = sorted(zip((os.path.relpath(path, base) for path in paths), digests, strict=True))
-        content = hashlib.sha256(
-            "\n".join(f"{name} {digest}" for name, digest in named).encode("utf-8", "surrogateescape")
-        )
-        part = replace(part, table=replace(table, sha256=content.hexdigest()))
+    seen = "\n".join(
+        [table.sha256, *(f"{text} {digest}" for text, digest in zip(written, digests, strict=True))]
+    )
+    sha256 = hashlib.sha256(seen.encode("utf-8")).hexdigest()
+    part = replace(part, table=replace(table, sha256=sha256))
     return part, digests
 
 
@@ -154,17 +155,18 @@ def _looked_at(path: str) -> str:
             if not size:
                 raise BadRow("empty picture", f"{path} is empty")
             file.seek(0)
-            with Image.open(file) as picture:
-                if (
-                    _END.get(picture.format or "", b"") not in end
-                ):  # cut short, or with something of its camera's behind it
-                    _decode(picture, path, size)
+            with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+                picture = Image.open(file)
+            if (
+                _END.get(picture.format or "", b"") not in end
+            ):  # cut short, or with more of its camera's behind it
+                _decode(picture, path, size)
     except Image.DecompressionBombError as error:
         raise BadRow("huge picture", f"{path}: {error}".partition(", could")[0]) from error
     except FileNotFoundError as error:
         raise BadRow("missing picture", f"there is no file {path}") from error
-    except OSError as error:  # Pillow's own are among them
-        reason = error.strerror or "is no picture that can be read"
+    except (OSError, ValueError) as error:  # Pillow's own are among them
+        reason = getattr(error, "strerror", None) or "is no picture that can be read"
         raise BadRow("unreadable picture", f"{path}: {reason}") from error
     return hashlib.sha256(b"%d\0%b\0%b" % (size, start, end)).hexdigest()
 

@@ -120,8 +120,6 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if image is None or label is None or not source.names_pictures(image):
         return None
     classes = source.classes(label)
-    common, rare = max(classes.values(), default=0), min(classes.values(), default=0)
-    counts = f"{rare:,}" if rare == common else f"{rare:,} to {common:,}"
     columns = {} if source.path.is_dir() else {"image": image, "label": label}
     where = "one folder each" if source.path.is_dir() else f"in column '{label}'"
     return Recognition(
@@ -130,7 +128,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         score=0.9,
         examples=len(source.rows),
         comments={
-            "data.train": f"{len(classes):,} classes of {counts} pictures each",
+            "data.train": f"{len(classes):,} classes of {source.class_sizes(label)} pictures each",
             "data.augment": "changes that are drawn for each picture that is trained on; where a mirror image is something else, as of "
             "letters and digits: [crop]",
         },

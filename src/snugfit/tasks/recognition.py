@@ -60,6 +60,12 @@ class Rows:
         """Return how often each value of a column stands there."""
         return Counter(str(value) for value in self.values(column))
 
+    def class_sizes(self, column: str) -> str:
+        """Return how many rows the smallest and the largest class of a column have, in words."""
+        counts = self.classes(column).values()
+        least, most = min(counts, default=0), max(counts, default=0)
+        return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
     def named(self, names: Sequence[str]) -> str | None:
         """Return the column whose name is one of these, whatever its case; an earlier name wins."""
         columns = {column.strip().casefold(): column for column in self.columns}

@@ -153,14 +153,12 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if not columns:
         return None
     classes = source.classes(label)
-    common, rare = max(classes.values(), default=0), min(classes.values(), default=0)
-    counts = f"{rare:,}" if rare == common else f"{rare:,} to {common:,}"
     return Recognition(
         data={"text": columns, "label": label, "max_length": length_of_rows(source.characters(columns))},
         reason=f"{len(source.rows):,} rows, {len(classes):,} classes in column '{label}'",
         score=0.8,
         examples=len(source.rows),
-        comments={"data.label": f"{len(classes):,} classes of {counts} rows each"},
+        comments={"data.label": f"{len(classes):,} classes of {source.class_sizes(label)} rows each"},
     )
 
 

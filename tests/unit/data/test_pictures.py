@@ -199,6 +199,16 @@ def test_the_digest_of_a_folder_is_of_its_pictures(tmp_path: Path) -> None:
     assert digest("q") != before
 
 
+def test_the_digest_of_a_table_is_of_its_pictures_too(tmp_path: Path) -> None:
+    write(tmp_path / "p", {"a": 1, "b": 1})
+    (tmp_path / "rows.csv").write_text("image,label\np/a/0.png,a\np/b/0.png,b\n")
+    settings = PictureSettings("rows.csv", None)
+    before = load_pictures(settings, FORMAT, folder=tmp_path).fingerprints
+    assert load_pictures(settings, FORMAT, folder=tmp_path).fingerprints == before
+    noise(seed=99).save(tmp_path / "p/a/0.png")
+    assert load_pictures(settings, FORMAT, folder=tmp_path).fingerprints != before
+
+
 def spoil(folder: Path, how: str) -> None:
     path = folder / "a/0.png"
     if how == "empty":
