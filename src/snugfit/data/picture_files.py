@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import BadRow
+from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.picture_kinds import SUFFIXES
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.usable_rows import Part, part_of_table
@@ -57,8 +57,10 @@ def read_pictures(
         try:
             digest = _looked_at(path)
         except BadRow as bad:
-            whole = table.rows[row].get(_OF_FOLDER)
-            faults.append(bad.at(path, 0) if whole else bad.at(table.source, table.lines[row]))
+            if table.rows[row].get(_OF_FOLDER):
+                faults.append(bad.at(path, 0))
+            else:
+                faults.append(Fault(table.source, table.lines[row], bad.reason, f"{path} {bad.detail}"))
             continue
         good.append(place)
         written.append(text)
@@ -153,25 +155,26 @@ def _looked_at(path: str) -> str:
             file.seek(max(0, size - _ENDS_BYTES))
             end = file.read()
             if not size:
-                raise BadRow("empty picture", f"{path} is empty")
+                raise BadRow("empty picture", "is empty")
             file.seek(0)
             with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
                 picture = Image.open(file)
             if (
                 _END.get(picture.format or "", b"") not in end
             ):  # cut short, or with more of its camera's behind it
-                _decode(picture, path, size)
+                _decode(picture, size)
     except Image.DecompressionBombError as error:
-        raise BadRow("huge picture", f"{path}: {error}".partition(", could")[0]) from error
+        raise BadRow("huge picture", f"is too large: {error}".partition(", could")[0]) from error
     except FileNotFoundError as error:
-        raise BadRow("missing picture", f"there is no file {path}") from error
+        raise BadRow("missing picture", "is not there") from error
     except (OSError, ValueError) as error:  # Pillow's own are among them
-        reason = getattr(error, "strerror", None) or "is no picture that can be read"
-        raise BadRow("unreadable picture", f"{path}: {reason}") from error
+        closed = getattr(error, "strerror", None)
+        reason = f"cannot be read: {closed}" if closed else "is no picture that can be read"
+        raise BadRow("unreadable picture", reason) from error
     return hashlib.sha256(b"%d\0%b\0%b" % (size, start, end)).hexdigest()
 
 
-def _decode(picture: Image.Image, path: str, size: int) -> None:
+def _decode(picture: Image.Image, size: int) -> None:
     """Decode a picture.
 
     Raises:
@@ -180,6 +183,4 @@ def _decode(picture: Image.Image, path: str, size: int) -> None:
     try:
         picture.load()
     except (OSError, SyntaxError) as error:  # Pillow's word for a damaged PNG
-        raise BadRow(
-            "truncated picture", f"{path} ends in the middle of the picture ({size:,} bytes)"
-        ) from error
+        raise BadRow("truncated picture", f"ends in the middle of the picture ({size:,} bytes)") from error

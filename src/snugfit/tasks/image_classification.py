@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
@@ -14,6 +15,7 @@ from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import source_files, trained_already
 
 if TYPE_CHECKING:
+    from snugfit.data.picture_format import PictureFormat
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
@@ -48,6 +50,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         techniques=recipe.all_techniques(),
         keep=keep,
     )
+    if data.size is not None and config.get("image_size") not in (None, data.size, [data.size] * 2):
+        _check_size(recipe, picture_format)
     return Task(
         Material(
             loaded.model,
@@ -72,6 +76,27 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         processor=picture_format.processor(),
         example_rows=pictures.example_rows,
     )
+
+
+def _check_size(recipe: Recipe, picture_format: PictureFormat) -> None:
+    """See that the model takes pictures of another size than its configuration names, as convolutions do.
+
+    Raises:
+        SettingError: it does not.
+    """
+    import torch
+
+    from snugfit.models.huggingface import PICTURES, load_classifier
+
+    model = load_classifier(recipe.model, ("0", "1"), of=PICTURES, folder=recipe.folder, empty=True).model
+    try:
+        model(torch.zeros(1, *picture_format.shape, device="meta"))
+    except (ValueError, RuntimeError) as error:
+        raise SettingError(
+            "data.size",
+            f"{recipe.data.size} is no size that {recipe.model} takes: {str(error).partition(chr(10))[0]}",
+            "Leave it out; from scratch, write image_size into the model's config.json.",
+        ) from error
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:

@@ -233,7 +233,7 @@ def _claiming(path: Path, side: int) -> bytes:
 
 
 BAD = {
-    "empty": "0.png is empty",
+    "empty": r"a/0.png: is empty",
     "no picture": "is no picture that can be read",
     "truncated": "ends in the middle of the picture",
     "huge": "exceeds limit of .* pixels",
@@ -246,7 +246,7 @@ def test_a_picture_that_cannot_be_used_is_named_or_left_out(how: str, tmp_path: 
     spoil(folder, how)
     with pytest.raises(DataError, match=BAD[how]) as error:
         load_pictures(PictureSettings(folder, None), FORMAT)
-    assert str(folder / "a/0.png:") in str(error.value).replace("0.png: ", "0.png:")
+    assert str(error.value).count(str(folder / "a/0.png")) == 1
     data = load_pictures(PictureSettings(folder, None, bad_rows="skip"), FORMAT)
     assert len(data.train) == 5 and sum(data.report.skipped.values()) == 1
 
@@ -292,7 +292,7 @@ def test_a_table_with_a_missing_file_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("image,label\np/a/0.png,a\np/b/7.png,b\n")
     part, _ = read_pictures("rows.csv", "data.train", image="image", label="label", folder=tmp_path)
     (fault,) = part.faults
-    assert fault.place.endswith("rows.csv:3") and "there is no file" in fault.detail
+    assert fault.place.endswith("rows.csv:3") and fault.detail.endswith("p/b/7.png is not there")
 
 
 def test_bytes_behind_a_whole_picture_are_no_fault(tmp_path: Path) -> None:

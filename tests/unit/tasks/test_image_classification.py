@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from transformers import (
     AutoModelForImageClassification,
+    ResNetConfig,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessorPil,
@@ -158,6 +159,17 @@ def test_a_head_for_other_classes_is_drawn_anew(project: Path) -> None:
     loaded = load_classifier(project / "trained", ["a", "b", "c"], of=PICTURES)
     assert loaded.model.config.num_labels == 3
     assert any("head" in message for message in loaded.messages)
+
+
+def test_a_size_that_the_model_does_not_take_is_refused_before_it_trains(project: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"data.size: 32 is no size that .*vit takes: Input image size \(32\*32\)"
+    ):
+        train(project, "data.size=32")
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    config.image_size = 224  # as ConvNeXt's says, whose layers take any
+    config.save_pretrained(project / "resnet")
+    assert train(project, "model=./resnet", "data.size=16", "train.epochs=1").status == "finished"
 
 
 def test_a_model_of_texts_is_refused(project: Path) -> None:
