@@ -67,6 +67,30 @@ def grades(printed: dict) -> dict[str, str]:
     return {finding["pitfall"]: finding["severity"] for finding in printed["findings"]}
 
 
+def write_picture_model(folder: Path) -> Path:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", image_size=32
+    )
+    ResNetForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
+def write_pictures(folder: Path) -> Path:
+    import numpy as np
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for name, channel in (("red", 0), ("green", 1)):
+        (folder / name).mkdir(parents=True)
+        for number in range(150):
+            values = draw.integers(0, 120, (32, 32, 3), dtype=np.uint8)
+            values[..., channel] += 130
+            Image.fromarray(values).save(folder / name / f"{number}.png")
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", sorted(file.relative_to(EXAMPLES).as_posix() for file in EXAMPLES.rglob("*.yaml"))
@@ -76,6 +100,11 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
     if recipe.startswith("text_classification"):
         rows = write_rows(tmp_path / "rows.csv", texts(400))
         given = [f"model={write_model(tmp_path / 'encoder', decoder=False)}", f"data.train={rows}"]
+    elif recipe.startswith("image_classification"):
+        given = [
+            f"model={write_picture_model(tmp_path / 'resnet')}",
+            f"data.train={write_pictures(tmp_path / 'photos')}",
+        ]
     elif recipe != "mlp/mlp.yaml":
         (tmp_path / "corpus.txt").write_text("\n".join(texts(2000)))
         pairs = [
