@@ -305,7 +305,7 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
             "models:/my@champion",
             "new.csv",
             "out.csv",
-            {"bad_rows": "fail", "uri": "http://host:5000", "allow_code": False},
+            {"top": 1, "proba": False, "bad_rows": "fail", "uri": "http://host:5000", "allow_code": False},
         ),
     ]
 
