@@ -118,6 +118,8 @@ def timed(update: Update, count: int) -> float:
 
 
 def measure(rank: int, meeting: str, updates: int, turns: int) -> None:
+    from snugfit.system.processes import leave_as_rank
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     rows = []
@@ -145,6 +147,7 @@ def measure(rank: int, meeting: str, updates: int, turns: int) -> None:
     if rank == 0:
         Path(meeting + ".json").write_text(json.dumps(rows))
     dist.destroy_process_group()
+    leave_as_rank(0)
 
 
 def main() -> None:

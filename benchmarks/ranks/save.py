@@ -37,7 +37,7 @@ from snugfit.run.training.loop import Training  # noqa: E402
 from snugfit.step.build import Material  # noqa: E402
 from snugfit.strategies.base import Strategy  # noqa: E402
 from snugfit.strategies.registry import strategy_of  # noqa: E402
-from snugfit.system.processes import World  # noqa: E402
+from snugfit.system.processes import World, leave_as_rank  # noqa: E402
 from snugfit.techniques.learning.adamw import AdamW  # noqa: E402
 
 ROWS, TOKENS, VOCABULARY = 2, 64, 4096
@@ -124,6 +124,7 @@ def measure(rank: int, meeting: str, folder: str, way: str, turns: int, updates:
         Path(meeting + ".json").write_text(json.dumps({"first": first, "turns": turns_of}))
     if WAYS[way] > 1:
         dist.destroy_process_group()
+    leave_as_rank(0)
 
 
 def measured(way: str, turns: int, updates: int) -> dict[str, Any]:

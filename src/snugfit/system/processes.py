@@ -153,13 +153,18 @@ def leave(code: int) -> NoReturn:
     Source: https://github.com/NVIDIA/nccl/issues/1777 and 863.
     """
     if is_one_of_several():
-        if code == 0:
-            atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # whoever reads it may be gone
-                stream.flush()
-        os._exit(code)
+        leave_as_rank(code)
     sys.exit(code)
+
+
+def leave_as_rank(code: int) -> NoReturn:
+    """End this process as `leave` ends one of several, whoever has started it."""
+    if code == 0:
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever reads it may be gone
+            stream.flush()
+    os._exit(code)
 
 
 def is_watched() -> bool:

@@ -22,6 +22,7 @@ from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.allocation_counter import AllocatedBytes
+from snugfit.system.processes import leave_as_rank
 from snugfit.techniques.learning.adamw import AdamW
 from tests.unit.strategies.ranks import group
 
@@ -121,6 +122,7 @@ def _real(rank: int, folder: Path) -> None:
         found = {name: updates(real(mesh), ROWS // 2) for name, (real, _) in WAYS.items()}
     if rank == 0:
         (folder / "bytes.json").write_text(json.dumps(found))
+    leave_as_rank(0)
 
 
 def bytes_of(parameters: Sequence[Tensor] | Iterator[Tensor]) -> int:

@@ -16,6 +16,7 @@ from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
+from snugfit.system.processes import leave_as_rank
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.sgd import SGD
 
@@ -81,6 +82,7 @@ def _rank(rank: int, folder: Path) -> None:
         weights = {name: trained(strategy, half) for name, strategy in STRATEGIES.items()}
     if rank == 0:
         (folder / "weights.json").write_text(json.dumps(weights))
+    leave_as_rank(0)
 
 
 def _whole(parameter: Tensor) -> Tensor:

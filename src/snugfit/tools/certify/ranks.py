@@ -22,6 +22,7 @@ from snugfit.errors import SnugfitError
 from snugfit.results.verdicts import Law, Verdict
 from snugfit.step.step import Step
 from snugfit.system.pickling import dumps
+from snugfit.system.processes import leave_as_rank
 from snugfit.tools.certify import compare
 from snugfit.tools.certify.trial import Trials
 
@@ -195,6 +196,7 @@ def main(folder: Path, rank: int) -> None:
         step(window.select(range(half) if rank == 0 else range(half, window.rows)))
         if rank == 0:
             save_file(_numbered_tensors(step), folder / _RESULT)
+        dist.barrier()  # one that leaves while the other still receives takes it down
     finally:
         dist.destroy_process_group()
 
@@ -203,4 +205,6 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), int(sys.argv[2]))
     except SnugfitError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        leave_as_rank(1)
+    leave_as_rank(0)

@@ -357,7 +357,7 @@ def test_two_ranks_make_the_update_of_one_and_mixed_rows_show():
     sound = certify(setup(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)))).law("ranks")
     assert sound.verdict is Verdict.HELD and sound.error < 1e-14
     mixed = certify(setup(net(Mixing()))).law("ranks")
-    assert (mixed.verdict, mixed.module) == (Verdict.BROKEN, "2")
+    assert (mixed.verdict, mixed.module) == (Verdict.BROKEN, "2"), mixed.reasons
 
 
 def test_ranks_that_cannot_be_had_are_not_certified():
