@@ -80,6 +80,14 @@ def test_image_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    lines = [f"{number},{'ab'[number % 2]},{number % 3}" for number in range(200)]
+    (tmp_path / "rows.csv").write_text("\n".join(["x,kind,label", *lines]))
+    found = run(capsys, f"tabular_{kind}.yaml", f"data.train={tmp_path / 'rows.csv'}")
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
 def test_causal_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tokenizer(tmp_path / "decoder")
     config = GPT2Config(vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=1, n_positions=256)

@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "tokens": ((), {**METRICS, "perplexity": "perplexity"}, None),
     "rows against rows": ((GradientCache(),), {}, rows_against_rows),
     "chunks": (problems.find_examples("chunked_loss"), {"perplexity": "perplexity"}, None),
-    "numbers": ((), {"mse": "mse", "mae": "mae"}, "mse"),
+    "numbers": ((), {name: name for name in ("mse", "mae", "rmse", "r2")}, "mse"),
 }
 
 
@@ -97,7 +97,7 @@ def assert_exact(
     first, *others = ranks.run(evaluated, folder / "ranks", kind, strategy, batch, micro_batch)
     assert all(other == first for other in others)
     for name, value in first.items():
-        near = EXACT_IN_FLOAT32 if name in ("accuracy", "macro_f1", "mse", "mae") else TOLERANCE
+        near = EXACT_IN_FLOAT32 if name in ("accuracy", "macro_f1", "mse", "mae", "rmse", "r2") else TOLERANCE
         assert value == pytest.approx(expected[name], rel=near), name
 
 

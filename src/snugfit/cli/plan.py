@@ -247,7 +247,10 @@ def _libraries(recipe: Recipe) -> list[str]:
     """Modules that a plan of the recipe needs, and that take long to load."""
     from snugfit.tasks import find
 
-    return ["snugfit.run.planning", *([] if find(recipe.task).own_code else ["transformers.modeling_utils"])]
+    return [
+        "snugfit.run.planning",
+        *(["transformers.modeling_utils"] if find(recipe.task).reads_models else []),
+    ]
 
 
 def _calibrate() -> None:

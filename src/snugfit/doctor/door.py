@@ -178,7 +178,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     setup, task = recipe_setup(recipe)
     of_setup = _examine_setup(
         setup,
-        pretrained=not card.own_code and not recipe.from_scratch,
+        pretrained=card.reads_models and not recipe.from_scratch,
         labels=not labelled_texts,
         overlap=not (labelled_texts and isinstance(recipe.data.validation, str)),
         tell=tell,

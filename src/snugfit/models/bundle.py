@@ -24,6 +24,7 @@ from snugfit.kit.serialize import pack, unpack
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
 from snugfit.models.python_functions import load_python_model
+from snugfit.models.table_network import TableNetwork
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.disk_errors import disk_problem
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 META = "snugfit.json"
 ADAPTER = "adapter"
 FORMAT = 1
+NETWORK = "network"
+"""Where the meta data describe a network for tables, which is made of that again."""
 EXTENDED_BY = "extended_by"
 """Where the meta data say which techniques added modules, as a recipe writes them."""
 MADE_BUFFERS = "made_buffers"
@@ -186,6 +189,8 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             made: nn.Module = _architecture(folder)(config)
         return made
+    if meta.get(NETWORK):
+        return TableNetwork.of(meta[NETWORK]).make()
     if not meta.get("model"):
         raise ModelError(
             "model",
@@ -197,7 +202,8 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
 
 def has_own_architecture(folder: Path) -> bool:
     """Return whether a bundle holds weights of a module that was made in Python, which neither a library nor a function makes again."""
-    return not (folder / CONFIG).is_file() and not read_meta(folder).get("model")
+    meta = read_meta(folder)
+    return not (folder / CONFIG).is_file() and not meta.get("model") and not meta.get(NETWORK)
 
 
 def find_bundle(folder: Path) -> Path:

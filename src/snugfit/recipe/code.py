@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from snugfit.recipe.declarations import Recipe
 
 _TEXT = ("name", "task", "preset", "folder", "output", "track")
-_COLUMNS = ("text", "label", "completion", "image")
+_COLUMNS = ("text", "label", "completion", "image", "columns", "categories")
 """Settings whose text is never imported, whatever it looks like."""
 
 

@@ -67,6 +67,18 @@ class Data(Section):
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
     label: str = setting("column of labels", "label")
+    columns: tuple[str, ...] | None = setting(
+        "columns of a table to learn from; null: all but the label",
+        None,
+        takes="a name, a list of names or null",
+        example=("age", "city"),
+    )
+    categories: tuple[str, ...] | None = setting(
+        "columns of a table that hold categories though they look like numbers, such as codes; those of texts do anyway",
+        None,
+        takes="a name, a list of names or null",
+        example=("code",),
+    )
     image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
     size: Count | None = setting(
         "side of the square that pictures are made, in pixels; null: as the model asks for", None, example=224
@@ -217,7 +229,7 @@ class Recipe(Section):
     name: str = setting("name of the run; the file's name by default", example="news")
     task: Task = setting("task that the model learns", example=text_classification.CARD.name)
     model: str = setting(
-        "Hugging Face name or folder; package.module:function for task python",
+        "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings",
         example="gpt2",
     )
     from_scratch: bool = setting("whether the architecture of the model starts with new weights", False)

@@ -7,10 +7,15 @@ from typing import Any
 
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.reference import entries
-from snugfit.tasks import discover, of_files
+from snugfit.tasks import discover, of_files, registered
 from snugfit.tasks.task_card import Card
 
 Facts = Mapping[str, Any]
+_MODELS = {
+    **dict.fromkeys(("encoder", "decoder", "pictures"), "a Hugging Face name or folder"),
+    "table": "tabm, mlp, or a JSON file with the settings of one",
+}
+_PLACES = {"pictures": "FOLDER"}
 _ROWS = ("train", "validation")
 """Settings of `data` that every task reads."""
 
@@ -34,10 +39,11 @@ def _facts(card: Card) -> Facts:
         "summary": card.summary,
         "loss": card.loss,
         "metrics": list(card.metrics),
-        "model": "package.module:function" if card.own_code else "a Hugging Face name or folder",
+        "model": _MODELS[card.model] if not card.own_code else "package.module:function",
         "rows": card.rows,
-        "begin": f"snugfit init {'SCRIPT' if card.own_code else 'FOLDER' if not card.reads_texts else 'ROWS'} task={card.name}",
+        "begin": f"snugfit init {'SCRIPT' if card.own_code else _PLACES.get(card.model, 'ROWS')} task={card.name}",
         "predicts": card.name in of_files(),
+        "registered": card.name in registered(),
         "planned_without_weights": card.load_empty is not None,
         "settings": {f"data.{each}": meanings[f"data.{each}"] for each in (*_ROWS, *card.settings)},
     }
@@ -59,7 +65,7 @@ def page(facts: Facts) -> str:
         ("metrics", ", ".join(facts["metrics"]) or "the loss alone, by default"),
         (
             "then",
-            "snugfit evaluate and predict, track.register"
+            f"snugfit evaluate and predict{', track.register' if facts['registered'] else ''}"
             if facts["predicts"]
             else "the best model's folder",
         ),

@@ -120,7 +120,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
 
             recipe = with_usual_precision(recipe, machine.device)[0]
         task, assumed = _task(recipe)
-        from_files = not find(recipe.task).own_code and not recipe.from_scratch
+        from_files = find(recipe.task).reads_models and not recipe.from_scratch
         material = task.material
         subject = replace(
             _subject(

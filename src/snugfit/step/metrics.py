@@ -118,17 +118,22 @@ def _macro_f1(right: Tensor, predicted: Tensor, true: Tensor) -> float:
 
 
 class _ErrorMean:
-    """The mean over all values of an error of predictions, shape of the labels."""
+    """The mean over all values of an error of predictions, shape of the labels.
 
-    def __init__(self, error: Callable[[Tensor], Tensor]) -> None:
-        self._error = error
+    Args:
+        of_mean: of the mean, where the metric is not the mean itself.
+    """
+
+    def __init__(
+        self, error: Callable[[Tensor], Tensor], of_mean: Callable[[float], float] = lambda mean: mean
+    ) -> None:
+        self._error, self._of_mean = error, of_mean
         self._sums: list[Tensor] = []
         self._count = 0
 
     def update(self, outputs: Any, part: Batch) -> None:
-        labels = labels_of(part.data)
-        difference = logits_of(outputs).reshape(labels.shape).float() - labels.float()
-        self._sums.append(self._error(difference).sum().detach())
+        difference, labels = _differences(outputs, part)
+        self._sums.append(self._error(difference).sum())
         self._count += labels.numel()
 
     def compute(self, strategy: Strategy) -> float:
@@ -136,15 +141,49 @@ class _ErrorMean:
         numbers = read(torch.stack(self._sums), assume=[0.0]) if self._sums else []
         totals = strategy.tell((sum(numbers), self._count))
         count = sum(each for _, each in totals)
-        return float(sum(total for total, _ in totals) / count) if count else math.nan
+        return self._of_mean(float(sum(total for total, _ in totals) / count)) if count else math.nan
 
 
-# Four sums of a few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
+class _R2:
+    """1 less the squared errors over those of the labels' own mean: 0 for who always says that, 1 for no error."""
+
+    def __init__(self) -> None:
+        self._errors: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def update(self, outputs: Any, part: Batch) -> None:
+        difference, labels = _differences(outputs, part)
+        self._errors.append(difference.square().flatten())
+        self._labels.append(labels.detach().flatten().clone())
+
+    def compute(self, strategy: Strategy) -> float:
+        own: list[list[float]] = [
+            read(torch.cat(each), assume=[0.0] * sum(map(torch.numel, each))) if each else []
+            for each in (self._errors, self._labels)
+        ]
+        # in float64 and around their mean: sums of squares of large labels would cancel
+        errors, labels = (
+            torch.tensor([value for each in strategy.tell(values) for value in each], dtype=torch.float64)
+            for values in own
+        )
+        spread = float((labels - labels.mean()).square().sum()) if labels.numel() else 0.0
+        return 1 - float(errors.sum()) / spread if spread else math.nan
+
+
+def _differences(outputs: Any, part: Batch) -> tuple[Tensor, Tensor]:
+    """Return predictions less labels, and the labels, in float32."""
+    labels = labels_of(part.data).float()
+    return (logits_of(outputs).reshape(labels.shape).float() - labels).detach(), labels
+
+
+# Six sums of a few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
     "accuracy": lambda: _ByClass(_accuracy),
     "macro_f1": lambda: _ByClass(_macro_f1),
     "mse": lambda: _ErrorMean(torch.square),
+    "rmse": lambda: _ErrorMean(torch.square, math.sqrt),
     "mae": lambda: _ErrorMean(torch.abs),
+    "r2": _R2,
 }
 
 

@@ -91,6 +91,12 @@ def write_pictures(folder: Path) -> Path:
     return folder
 
 
+def write_table(file):
+    rows = [f"{number},{number % 7},{'ab'[number % 2]},{number % 2}" for number in range(400)]
+    file.write_text("\n".join(["x,y,kind,label", *rows]))
+    return file
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", sorted(file.relative_to(EXAMPLES).as_posix() for file in EXAMPLES.rglob("*.yaml"))
@@ -105,6 +111,8 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
             f"model={write_picture_model(tmp_path / 'resnet')}",
             f"data.train={write_pictures(tmp_path / 'photos')}",
         ]
+    elif recipe.startswith("tabular"):
+        given = [f"data.train={write_table(tmp_path / 'rows.csv')}", "train.epochs=2"]
     elif recipe != "mlp/mlp.yaml":
         (tmp_path / "corpus.txt").write_text("\n".join(texts(2000)))
         pairs = [

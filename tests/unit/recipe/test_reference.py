@@ -21,6 +21,8 @@ BARE = {
     "causal-lm": {"model": "m", "data": {"train": "rows.txt"}},
     "instruction": {"model": "m", "data": {"train": "rows.jsonl"}},
     "image-classification": {"model": "m", "data": {"train": "photos"}},
+    "tabular-classification": {"model": "tabm", "data": {"train": "rows.csv"}},
+    "tabular-regression": {"model": "tabm", "data": {"train": "rows.csv"}},
     "python": {"model": "mine:build", "data": {"train": "mine:rows"}},
 }
 

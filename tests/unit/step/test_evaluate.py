@@ -85,15 +85,18 @@ def test_accuracy_and_macro_f1_are_those_of_scikit_learn(
 
 
 def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
-    from sklearn.metrics import mean_absolute_error, mean_squared_error
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score, root_mean_squared_error
 
     torch.manual_seed(2)
     inputs, labels, model = torch.randn(ROWS, 3), torch.randn(ROWS), nn.Linear(3, 1)
-    found = evaluate(scored(model, mse_loss, 4), cut((inputs, labels), UNEVEN), {"mse": "mse", "mae": "mae"})
+    names = {name: name for name in ("mse", "mae", "rmse", "r2")}
+    found = evaluate(scored(model, mse_loss, 4), cut((inputs, labels), UNEVEN), names)
     predicted = model(inputs).detach().flatten()
     assert found["mse"] == pytest.approx(mean_squared_error(labels, predicted), rel=1e-6)
     assert found["loss"] == pytest.approx(found["mse"], rel=1e-6)
     assert found["mae"] == pytest.approx(mean_absolute_error(labels, predicted), rel=1e-6)
+    assert found["rmse"] == pytest.approx(root_mean_squared_error(labels, predicted), rel=1e-6)
+    assert found["r2"] == pytest.approx(r2_score(labels, predicted), rel=1e-6)
 
 
 @pytest.mark.parametrize("micro_batch", [None, 2])

@@ -15,6 +15,7 @@ from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, convers
 from snugfit.data.examples import ORIGIN
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.sources import read_table
+from snugfit.data.tables import read_labelled
 from snugfit.data.usable_rows import Part, read_part
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
@@ -81,6 +82,8 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
     card = find(recipe.task)
     if card.own_code:
         return _objects(recipe, group_by, labelled)
+    if card.model == "table":
+        return _table(recipe, group_by)
     return _texts(recipe, group_by) if card.reads_texts else _pictures(recipe, group_by)
 
 
@@ -119,6 +122,21 @@ def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         for path, label in zip(part.texts, part.labels, strict=True)
     ]
     return _dealt(part, records, digests, notes, group_by, labelled=True)
+
+
+def _table(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
+    """Return the rows with a label as they stand in the file: each fold fits the columns' format on its own training rows."""
+    data, classes = recipe.data, find(recipe.task).classes
+    part = read_labelled(data.train, "data.train", data.label, classes, recipe.folder)
+    columns = data.columns or [name for name in part.table.columns if name != data.label]
+    check_columns(part.table, {"data.columns": columns})
+    records = [
+        {column: part.table.rows[row].get(column) for column in (*columns, data.label)}
+        for row in part.row_indices
+    ]
+    contents = [json.dumps(record, default=_plain) for record in records]
+    of_texts = Part(part.table, part.row_indices, contents, [*map(str, part.labels)], part.faults)
+    return _dealt(of_texts, records, contents, _settled(of_texts, recipe), group_by, labelled=classes)
 
 
 def _settled(part: Part, recipe: Recipe) -> list[str]:

@@ -21,6 +21,7 @@ SCRATCH_PRESET = "from_scratch"
 _EPOCHS_FROM_SCRATCH = 20
 """A network for pictures that begins from nothing has to see each of them often."""
 _SMALL_SIDE = 64
+_EPOCHS_OF_TABLES = 200
 
 
 def put_model(
@@ -35,6 +36,8 @@ def put_model(
     tell: Tell,
 ) -> str:
     """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
+    if card.model == "table":
+        return _put_network(tree, comments, card, given)
     if find_spec("transformers") is None:
         raise MissingExtra("transformers", "text" if card.reads_texts else "pictures")
     if "model" in given:
@@ -92,6 +95,24 @@ def put_model(
     writes.append(write)
     learn(tree, comments, SCRATCH_PRESET)
     return origin
+
+
+def _put_network(tree: dict[str, Any], comments: dict[str, str], card: Card, given: Mapping[str, Any]) -> str:
+    """Put a network for tables into the settings; return what it is."""
+    tree["model"] = str(given.get("model", "tabm"))
+    tree["train"]["epochs"] = _EPOCHS_OF_TABLES
+    tree["early_stopping"] = {"patience": 20}
+    if card.classes:
+        tree["evaluate"]["best"] = "loss"
+    learn(tree, comments, SCRATCH_PRESET)
+    tree["optimizer"] = {"adamw": {"learning_rate": 2e-3, "weight_decay": 3e-4}}
+    tree["schedule"] = None
+    tree["techniques"] = []
+    comments["optimizer"] = "as the authors of TabM train it; others: snugfit techniques"
+    comments["schedule"] = "the learning rate stays as it is, and the best weights are kept"
+    comments["early_stopping.patience"] = "evaluations without a better one, after which the run ends"
+    comments["model"] = "many small networks in one; mlp is one of them, a JSON file has its settings"
+    return "a network for tables, with new weights"
 
 
 _NEEDED = {"encoder": "a model of texts", "decoder": "a decoder", "pictures": "a model that sees pictures"}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -276,6 +277,42 @@ def test_a_folder_of_pictures_is_a_recipe_that_runs(tmp_path: Path) -> None:
     assert any("snugfit evaluate RUN pets/test" in note for note in made.notes)
     task = prepare(recipe)
     assert task.meta["labels"] == ["cat", "dog"] and len(task.material.train) == 12
+
+
+def write_table(file: Path, label: str, values: Sequence[Any]) -> None:
+    header = f"id,seen,size,city,note,{label}"
+    rows = [
+        f"{number},2026-01-{number % 28 + 1:02},{number * 7 % 11}.5,{'xyz'[number % 3]},note {number},{value}"
+        for number, value in enumerate(values)
+    ]
+    file.write_text("\n".join([header, *rows]))
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "task"),
+    [
+        ("class", ["yes", "no"] * 20, "tabular-classification"),
+        ("sold", [0, 1] * 20, "tabular-classification"),
+        ("price", [number * 1.5 for number in range(40)], "tabular-regression"),
+    ],
+)
+def test_a_table_of_numbers_and_categories_is_a_recipe_that_runs(
+    label: str, values: Sequence[Any], task: str
+) -> None:
+    write_table(Path("rows.csv"), label, values)
+    made = begin("rows.csv")
+    recipe = load_recipe(made.recipe)
+    assert (recipe.task, recipe.model, recipe.data.label) == (task, "tabm", label)
+    # an id only counts the rows, a date is no number, and each note is another
+    assert recipe.data.columns == ("size", "city")
+    assert "without id, seen, note" in made.recipe.read_text()
+    assert prepare(recipe).data["train"] == 36
+
+
+def test_a_table_all_of_whose_columns_are_useful_names_none() -> None:
+    rows = [f"{number * 7 % 11}.5,{'xyz'[number % 3]},{number % 2}" for number in range(40)]
+    Path("rows.csv").write_text("\n".join(["size,city,label", *rows]))
+    assert load_recipe(begin("rows.csv").recipe).data.columns is None
 
 
 def test_a_folder_among_others_holds_the_pictures(tmp_path: Path) -> None:

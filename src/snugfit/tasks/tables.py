@@ -1,0 +1,205 @@
+"""The base of tasks on tables: the rows and the network of a recipe, the use of a trained one, and how a file of rows is recognised."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.table_format import holds_dates, holds_numbers, names_each_row
+from snugfit.errors import SettingError
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recognition import Rows, columns_of
+from snugfit.tasks.task import Task, loss_of
+
+if TYPE_CHECKING:
+    from snugfit.core.losses import Loss
+    from snugfit.recipe import Recipe
+
+SETTINGS = ("columns", "categories", "label", "bad_rows")
+LABELS = ("label", "labels", "target", "class", "y")
+ROWS = "a file of rows with columns of numbers and of categories"
+
+
+def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
+    """Return a network for tables with its rows.
+
+    Args:
+        empty: the network without weights.
+        classes: whether the label is a class, or else a number.
+    """
+    from snugfit.data.tables import TableSettings, collate, load_table
+    from snugfit.models.bundle import NETWORK
+    from snugfit.models.table_network import TableNetwork, network_settings
+    from snugfit.step.build import Material
+
+    settings = network_settings(recipe.model, recipe.folder)
+    data = recipe.data
+    table = load_table(
+        TableSettings(
+            train=data.train,
+            validation=data.validation,
+            columns=None if data.columns is None else tuple(data.columns),
+            categories=tuple(data.categories or ()),
+            label=data.label,
+            classes=classes,
+            bins=settings.bins,
+            bad_rows=data.bad_rows,
+            seed=recipe.train.seed,
+        ),
+        folder=recipe.folder,
+    )
+    network = TableNetwork(
+        settings=settings,
+        edges=table.format.edges,
+        sizes=table.format.sizes,
+        classes=len(table.labels),
+        middle=table.middle,
+        spread=table.spread,
+    )
+    return Task(
+        Material(
+            network.make(recipe.train.seed, empty=empty),
+            table.train,
+            table.validation,
+            _loss(recipe, network),
+            collate,
+        ),
+        meta={
+            "task": recipe.task,
+            "labels": list(table.labels),
+            "label_column": data.label,
+            "table": table.format.as_dict(),
+            NETWORK: network.as_dict(),
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=table.report.as_dict(),
+        fingerprints=table.fingerprints,
+        messages=table.report.warnings,
+        example_rows=table.example_rows,
+    )
+
+
+def _loss(recipe: Recipe, network: Any) -> str | Loss:
+    """Return the recipe's loss, for each member of a network that has several, and in units of what is learned.
+
+    Raises:
+        SettingError: a network of several members is to learn by a loss of the user's own.
+    """
+    from snugfit.kit.member_loss import MemberCrossEntropy, MemberSquaredError
+
+    members = network.settings.network == "tabm"
+    if recipe.loss == "cross_entropy" and network.classes:
+        return MemberCrossEntropy() if members else recipe.loss
+    if recipe.loss == "mse" and not network.classes:
+        return MemberSquaredError(network.spread)
+    if members:
+        raise SettingError(
+            "loss",
+            f"{recipe.loss} is not of each member of {recipe.model}, which learn by themselves",
+            f"Leave it out ({'cross_entropy' if network.classes else 'mse'}), or take model: mlp.",
+        )
+    return loss_of(recipe)
+
+
+def table_inference(
+    meta: Mapping[str, Any],
+    decode: Callable[[Any, Sequence[Any]], list[Prediction]],
+    columns: tuple[str, ...],
+    metrics: tuple[str, ...],
+) -> Inference:
+    """Return the use of a network for tables, by what it was saved with."""
+    from snugfit.core.losses import cross_entropy
+    from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.table_format import TableFormat
+    from snugfit.data.tables import collate, examples_of, load_table_rows
+    from snugfit.kit.member_loss import MemberSquaredError
+
+    table_format, labels = TableFormat.of(meta["table"]), tuple(meta["labels"])
+
+    def encoded(rows: Sequence[Row]) -> MapStyle:
+        return examples_of(rows, table_format)
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_table_rows(
+            source,
+            table_format,
+            label=meta["label_column"] if labelled else None,
+            labels=labels if labelled else (),
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    return Inference(
+        encode=encoded,
+        collate=collate,
+        decode=decode,
+        columns=columns,
+        read=read,
+        classes=labels,
+        loss=cross_entropy if labels else MemberSquaredError(meta["network"]["spread"]),
+        metrics=metrics,
+    )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file that can be learned from, and those that cannot."""
+
+    useful: Sequence[str]
+    useless: Sequence[str] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of `data` that name them; none where they are all but the label."""
+        return {"columns": list(self.useful)} if self.useless else {}
+
+    @property
+    def comments(self) -> dict[str, str]:
+        """A comment of that setting."""
+        shown = ", ".join(self.useless)
+        return {"data.columns": f"without {shown}, of which nothing can be learned"} if self.useless else {}
+
+
+def usable_columns(rows: Rows, label: str, data: Mapping[str, Any]) -> Columns:
+    """Return the columns to learn from; of dates, of texts and of numbers that only count the rows nothing can be learned."""
+    if given := data.get("columns"):
+        return Columns(columns_of(given))
+    others = [column for column in rows.columns if column != label]
+    useful = [column for column in others if _is_useful(rows, column)]
+    return Columns(useful, [column for column in others if column not in useful])
+
+
+def _is_useful(rows: Rows, column: str) -> bool:
+    cells = [row.get(column) for row in rows.rows]
+    if not _varies(rows, column):
+        return False
+    if holds_numbers(cells):
+        return not _counts_rows(rows, column)
+    return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
+
+
+def _varies(rows: Rows, column: str) -> bool:
+    return len(rows.classes(column)) > 1
+
+
+def _is_prose(rows: Rows, column: str) -> bool:
+    return rows.names_pictures(column) or (
+        rows.is_prose(column) and statistics.median(map(len, rows.classes(column))) > 30
+    )
+
+
+def _counts_rows(rows: Rows, column: str) -> bool:
+    """Return whether a column only numbers the rows: whole, each one more than the one before."""
+    values = [str(value) for value in rows.values(column)]
+    if (
+        len(values) < 3
+        or len(values) < len(rows.rows)
+        or not all(value.lstrip("-").isdigit() for value in values)
+    ):
+        return False
+    whole = [int(value) for value in values]
+    return all(after - before == 1 for before, after in itertools.pairwise(whole))

@@ -1,0 +1,85 @@
+"""Classes of rows, learned from columns of numbers and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.tables import LABELS, ROWS, SETTINGS, load_table_task, table_inference, usable_columns
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
+
+if TYPE_CHECKING:
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+
+_MOST_CLASSES = 100
+
+
+def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
+    return load_table_task(recipe, empty, classes=True)
+
+
+def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
+    from snugfit.tasks.classes import most_likely
+
+    decode = partial(most_likely, tuple(meta["labels"]))
+    return table_inference(meta, decode, ("prediction", "probability"), CARD.metrics)
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    label = data.get("label") or source.named(LABELS) or _last(source)
+    if label is None or not _is_class(source, label):
+        return None
+    columns = usable_columns(source, label, data)
+    if not columns.useful:
+        return None
+    classes = source.classes(label)
+    return Recognition(
+        data={**columns.settings, "label": label},
+        reason=f"{len(source.rows):,} rows, {len(columns.useful):,} columns, {len(classes):,} classes in column '{label}'",
+        score=0.75 if source.named(LABELS) or data.get("label") else 0.5,
+        examples=len(source.rows),
+        comments={
+            "data.label": f"{len(classes):,} classes of {source.class_sizes(label)} rows each",
+            **columns.comments,
+        },
+    )
+
+
+def _last(rows: Rows) -> str | None:
+    return rows.columns[-1] if rows.columns else None
+
+
+def _is_class(rows: Rows, column: str) -> bool:
+    values = rows.values(column)
+    named = bool(values) and all(isinstance(value, (str, int)) and _is_name(str(value)) for value in values)
+    return named and 2 <= len(rows.classes(column)) <= min(_MOST_CLASSES, max(2, len(rows.rows) // 5))
+
+
+def _is_name(value: str) -> bool:
+    """Return whether a value can name a class: no fraction."""
+    try:
+        return float(value).is_integer() and "." not in value
+    except ValueError:
+        return True
+
+
+CARD = Card(
+    name="tabular-classification",
+    summary="Tell which class a row of numbers and categories is of.",
+    loss="cross_entropy",
+    metrics=("accuracy", "macro_f1"),
+    settings=SETTINGS,
+    load=_load,
+    classes=True,
+    inference=_inference,
+    model="table",
+    recognize=_recognize,
+    rows=ROWS,
+)

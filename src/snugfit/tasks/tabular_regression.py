@@ -1,0 +1,71 @@
+"""A number of each row, learned from columns of numbers and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.table_format import holds_numbers
+from snugfit.tasks.inference import Inference, Prediction
+from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.tables import LABELS, ROWS, SETTINGS, load_table_task, table_inference, usable_columns
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
+
+if TYPE_CHECKING:
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+
+_FEWEST_VALUES = 10
+"""A column of fewer numbers may as well name classes."""
+
+
+def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
+    return load_table_task(recipe, empty, classes=False)
+
+
+def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
+    return table_inference(meta, _numbers, ("prediction",), CARD.metrics)
+
+
+def _numbers(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
+    from snugfit.core.losses import logits_of
+    from snugfit.core.scalar_reads import read
+
+    numbers = read(logits_of(outputs).float().flatten(), assume=[0.0] * len(examples))
+    return [{"prediction": number} for number in numbers]
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows) or not source.columns:
+        return None
+    label = data.get("label") or source.named(LABELS) or source.columns[-1]
+    if (
+        not holds_numbers([row.get(label) for row in source.rows])
+        or len(source.classes(label)) < _FEWEST_VALUES
+    ):
+        return None
+    columns = usable_columns(source, label, data)
+    if not columns.useful:
+        return None
+    return Recognition(
+        data={**columns.settings, "label": label},
+        reason=f"{len(source.rows):,} rows, {len(columns.useful):,} columns, a number to predict in column '{label}'",
+        score=0.7 if source.named(LABELS) or data.get("label") else 0.45,
+        examples=len(source.rows),
+        comments={"data.label": f"a number of {len(source.classes(label)):,} values", **columns.comments},
+    )
+
+
+CARD = Card(
+    name="tabular-regression",
+    summary="Predict a number of a row of numbers and categories.",
+    loss="mse",
+    metrics=("rmse", "mae", "r2"),
+    settings=SETTINGS,
+    load=_load,
+    inference=_inference,
+    model="table",
+    recognize=_recognize,
+    rows=ROWS,
+)

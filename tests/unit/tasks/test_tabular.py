@@ -1,0 +1,158 @@
+"""The laws of every task, for tables: split, resume in the middle of an epoch, predictions after reload, folds, commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.errors import SettingError
+from snugfit.models.bundle import load_bundle
+from snugfit.models.table_network import network_settings
+from snugfit.recipe import load_recipe
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.trained_model import load
+from snugfit.tools.cross_validation.fold_rows import fold_rows
+from snugfit.tools.cross_validation.result import Fold
+
+RECIPE = """\
+name: rows
+task: tabular-{kind}
+model: ./net.json
+data: {{train: rows.csv, validation: 0.25, label: {label}, columns: [x, y, kind]}}
+train: {{epochs: 3, global_batch: 16, seed: 3}}
+optimizer: {{adamw: {{learning_rate: 1.0e-2}}}}
+schedule: null
+techniques: []
+evaluate: {{every: 2}}
+plan: {{micro_batch: null, device: cpu, numerics: fp32}}
+track: {{mlflow: false}}
+"""
+ROWS = 96
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Rows whose class and whose price hang on numbers, on a category, and on a gap in a column of numbers."""
+    monkeypatch.chdir(tmp_path)
+    drawn = random.Random(0)
+    lines = [["id", "x", "y", "kind", "sold", "price"]]
+    for number in range(ROWS):
+        x, y, kind = drawn.gauss(50, 10), drawn.gauss(0, 1e-3), drawn.choice(["flat", "house"])
+        gap = drawn.random() < 0.2
+        price = 1000 * x + (40_000 if kind == "house" else 0) + (30_000 if gap else 0)
+        lines.append([number, x, "" if gap else y, kind, "yes" if price > 75_000 else "no", price])
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    (tmp_path / "net.json").write_text(
+        '{"width": 16, "members": 4, "embedding": 4, "bins": 4, "dropout": 0.1}'
+    )
+    for kind, label in (("classification", "sold"), ("regression", "price")):
+        (tmp_path / f"{kind}.yaml").write_text(RECIPE.format(kind=kind, label=label))
+    return tmp_path
+
+
+class AfterWindows:
+    def __init__(self, windows: int) -> None:
+        self.windows = windows
+
+    def __call__(self) -> str | None:
+        self.windows -= 1
+        return None if self.windows else "enough"
+
+
+def train(kind: str, *overrides: str, options: RunOptions | None = None) -> Any:
+    return train_recipe(load_recipe(Path(f"{kind}.yaml"), overrides), options or RunOptions())
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load(run).model.state_dict()
+
+
+def rows() -> list[dict[str, str]]:
+    with Path("rows.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("model", ["./net.json", "mlp"])
+def test_classes_are_learned_and_predicted_alike_after_a_reload(project: Path, model: str) -> None:
+    result = train("classification", f"model={model}", "train.epochs=20")
+    assert result.best["metrics"]["accuracy"] > 0.9
+    here, again = result.predict(rows()), load(result.run_dir).predict(rows())
+    assert here == again and {each["prediction"] for each in here} == {"yes", "no"}
+    assert evaluate_file(result.run_dir, "rows.csv")["metrics"]["accuracy"] == pytest.approx(
+        sum(each["prediction"] == row["sold"] for each, row in zip(here, rows(), strict=True)) / ROWS
+    )
+
+
+@pytest.mark.parametrize("model", ["./net.json", "mlp"])
+def test_a_number_is_learned_in_its_own_unit(project: Path, model: str) -> None:
+    result = train("regression", f"model={model}", "train.epochs=60")
+    assert result.best["metrics"]["r2"] > 0.9
+    predicted = [each["prediction"] for each in load(result.run_dir).predict(rows())]
+    errors = [each - float(row["price"]) for each, row in zip(predicted, rows(), strict=True)]
+    scored = evaluate_file(result.run_dir, "rows.csv")["metrics"]
+    assert scored["rmse"] == pytest.approx((sum(each**2 for each in errors) / ROWS) ** 0.5, rel=1e-5)
+    assert scored["mae"] == pytest.approx(sum(map(abs, errors)) / ROWS, rel=1e-5)
+    predict_file(result.run_dir, "rows.csv", Path("out.csv"))
+    with Path("out.csv").open() as file:
+        written = [float(row["prediction"]) for row in csv.DictReader(file)]
+    assert written == pytest.approx(predicted, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_window_in_parts_is_the_window(project: Path, kind: str) -> None:
+    # no dropout, which draws for each part; plain gradients, as Adam divides those that are zero but for rounding by their own size
+    (project / "net.json").write_text('{"width": 16, "members": 4, "embedding": 4, "bins": 4, "dropout": 0}')
+    plain = "optimizer={sgd: {learning_rate: 0.1}}"
+    whole, parts = (weights(train(kind, plain, f"plan.micro_batch={size}").run_dir) for size in (16, 5))
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, kind: str) -> None:
+    whole = weights(train(kind).run_dir)
+    stopped = train(kind, options=RunOptions(stop=AfterWindows(4)))
+    assert stopped.updates == 4
+    after = weights(resume_run(stopped.run_dir).run_dir)
+    assert all(torch.equal(after[name], whole[name]) for name in whole)
+
+
+def test_the_bundle_makes_its_network_again(project: Path) -> None:
+    run = Path(train("regression").run_dir)
+    model, meta, _ = load_bundle(run / "best")
+    settings = network_settings("./net.json", project)
+    assert meta["network"]["settings"]["members"] == settings.members == model.members
+    assert [each["name"] for each in meta["table"]["numbers"]] == ["x", "y"]
+    assert json.loads((run / "best/snugfit.json").read_text())["label_column"] == "price"
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("classification", ["no", "yes"]), ("regression", None)])
+def test_folds_hold_the_rows_as_they_stand_in_the_file(
+    project: Path, kind: str, labels: list[str] | None
+) -> None:
+    dealt = fold_rows(load_recipe(Path(f"{kind}.yaml")))
+    assert dealt.count == ROWS and (dealt.labels is None) == (labels is None)
+    files = dealt.write(Fold(1, 1, tuple(range(48)), tuple(range(48, ROWS))), project)
+    overrides = [f"data.{side}={file}" for side, file in files.items()]
+    result = train(kind, *overrides, "train.epochs=1")
+    numbers = load_bundle(Path(result.run_dir) / "best")[1]["table"]["numbers"]
+    own = sorted(float(row["x"]) for row in rows()[:48])
+    assert numbers[0]["middle"] == pytest.approx((own[23] + own[24]) / 2)
+
+
+def test_a_loss_of_the_users_own_is_for_one_network_alone(project: Path) -> None:
+    (project / "mine.py").write_text(
+        "def loss(outputs, data):\n    return (outputs - data['labels']).abs() / 1e4\n"
+    )
+    with pytest.raises(SettingError, match="loss: mine:loss is not of each member.*take model: mlp"):
+        train("regression", "loss=mine:loss")
+    assert train("regression", "loss=mine:loss", "model=mlp").status == "finished"
