@@ -38,9 +38,5 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
 
 
 def _hint(column: str, columns: Sequence[str]) -> str:
-    if len(columns) == 1:
-        for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (",", "commas")):
-            if separator in columns[0]:
-                return f"Its header is separated by {name}: write commas, or tabs in a file named .tsv. "
     guess = nearest(column, columns)
     return f"{guess} " if guess.startswith("Did you mean") else ""

@@ -1,4 +1,4 @@
-"""The text of a CSV, TSV, JSONL or .txt file to rows, with every faulty row told apart."""
+"""The content of a CSV, TSV, JSON, Parquet or .txt file to rows, with every faulty row told apart."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault, shorten
-from snugfit.errors import DataError
+from snugfit.errors import DataError, MissingExtra
 from snugfit.system.json_text import parse_json
 
 TEXT_COLUMN = "text"
@@ -174,8 +175,65 @@ def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
         rows.append(row)
         numbers.append(number)
     if text.lstrip().startswith("[") and any(fault.reason == "broken JSON" for fault in faults):
-        raise DataError(setting, f"{source} is one JSON list", "Write one object a line (JSON Lines).")
+        raise DataError(
+            setting,
+            f"{source} is one JSON list",
+            "Name it .json, or write one object a line (JSON Lines).",
+        )
     return tuple(columns), rows, numbers, faults
+
+
+def _read_json(text: str, source: str, setting: str) -> _Rows:
+    """Read one JSON list of objects, which are counted in place of lines, or JSON Lines, as files of that name often are."""
+    if not text.lstrip().startswith("["):
+        return _read_json_lines(text, source, setting)
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        where = f" on line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(
+            setting,
+            f"{source} is a JSON list that cannot be read{where}: {shorten(error, 80)}",
+            "Correct it, or write one object a line (JSON Lines), of which only the faulty ones are lost.",
+        ) from error
+    columns: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    faults: list[Fault] = []
+    for number, value in enumerate(values, 1):
+        if isinstance(value, dict):
+            columns.update(dict.fromkeys(value))
+            rows.append(value)
+            numbers.append(number)
+        else:
+            detail = f"entry {number} is a {type(value).__name__} instead of an object with columns"
+            faults.append(Fault(source, number, "broken JSON", detail))
+    return tuple(columns), rows, numbers, faults
+
+
+def _read_parquet(content: bytes, source: str, setting: str) -> _Rows:
+    try:
+        from pyarrow import ArrowException, BufferReader
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    try:
+        table = ParquetFile(BufferReader(content)).read()
+    except (ArrowException, OSError) as error:
+        raise DataError(
+            setting,
+            f"{source} is no Parquet file that can be read: {shorten(error, 100)}",
+            "Write it again, or export it as CSV or JSON Lines.",
+        ) from error
+    repeated = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if repeated:
+        raise DataError(
+            setting,
+            f"{source} has the column '{shorten(repeated[0])}' more than once",
+            "Give every column its own name.",
+        )
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return tuple(table.column_names), rows, list(range(1, len(rows) + 1)), []
 
 
 def _json_object(line: str) -> dict[str, Any]:
@@ -205,11 +263,33 @@ def _read_lines(text: str, source: str) -> _Rows:
     return (TEXT_COLUMN,), rows, numbers, faults
 
 
-READERS: Mapping[str, Callable[[str, str, str], _Rows]] = {
-    ".csv": lambda text, source, setting: _read_delimited(text, source, setting, ","),
-    ".tsv": lambda text, source, setting: _read_delimited(text, source, setting, "\t"),
-    ".jsonl": _read_json_lines,
-    ".ndjson": _read_json_lines,
-    ".txt": lambda text, source, _setting: _read_lines(text, source),
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+"""The separator of columns that a file's name promises."""
+
+
+def delimiter_of(header: str, usual: str) -> str:
+    r"""Return the separator of a header's columns: the usual one, else the first that it has, else the usual one.
+
+    >>> delimiter_of("age;city", ","), delimiter_of("text", ","), delimiter_of("a,b;c", ",")
+    (';', ',', ',')
+    """
+    return next((each for each in (usual, ",", ";", "\t", "|") if each in header), usual)
+
+
+def _read_table(text: str, source: str, setting: str, usual: str) -> _Rows:
+    return _read_delimited(text, source, setting, delimiter_of(text.partition("\n")[0], usual))
+
+
+def _decoded(read: Callable[[str, str, str], _Rows]) -> Callable[[bytes, str, str], _Rows]:
+    return lambda content, source, setting: read(decode(content, source, setting), source, setting)
+
+
+READERS: Mapping[str, Callable[[bytes, str, str], _Rows]] = {
+    **{suffix: _decoded(partial(_read_table, usual=usual)) for suffix, usual in DELIMITERS.items()},
+    ".jsonl": _decoded(_read_json_lines),
+    ".ndjson": _decoded(_read_json_lines),
+    ".json": _decoded(_read_json),
+    ".parquet": _read_parquet,
+    ".txt": _decoded(lambda text, source, _setting: _read_lines(text, source)),
 }
-"""What reads the files of each kind: (text, source, setting) to rows."""
+"""Readers of the files of each kind: (content, source, setting) to rows."""

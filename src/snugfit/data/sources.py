@@ -1,4 +1,4 @@
-"""The sources of rows: CSV, TSV, JSONL and text files, and Python functions."""
+"""The sources of rows: CSV, TSV, JSON, Parquet and text files, and Python functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import Fault
-from snugfit.data.file_formats import READERS, decode
+from snugfit.data.file_formats import READERS
 from snugfit.errors import DataError, nearest
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
@@ -126,8 +126,7 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
         ) from error
     if not content.strip():
         raise DataError(setting, f"{source} is empty", "Name a file with rows.")
-    text = decode(content, source, setting)
-    columns, rows, lines, faults = READERS[kind](text, source, setting)
+    columns, rows, lines, faults = READERS[kind](content, source, setting)
     if not rows and not faults:
         raise DataError(setting, f"{source} has a header and no rows", "Name a file with rows.")
     return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))

@@ -20,6 +20,7 @@ GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}
 _NUMBERS = 0.9
 """A column of which so much are numbers is one of numbers, and the rest are faults."""
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _MOST_CATEGORIES = 1000
 _QUARTERS = 4
 
@@ -209,6 +210,12 @@ def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
             "Leave it out, or write columns of what counts in it: the year, the day of the week, days since an event.",
         )
     counts = Counter(text for cell in cells if (text := _text(cell)))
+    if counts and all(map(_DECIMAL_COMMA.fullmatch, counts)):
+        raise DataError(
+            "data.columns",
+            f"column '{name}' holds numbers with a decimal comma, such as {next(iter(counts))}",
+            "Write points, as 1.5.",
+        )
     if not counts:
         raise DataError("data.columns", f"column '{name}' is empty in the rows to train on", "Leave it out.")
     if names_each_row(cells):

@@ -231,7 +231,7 @@ def _layer(inputs: int, outputs: int, members: int | None, *, first: bool) -> nn
 
 
 class _Shared(nn.Module):
-    """One linear layer that all members share; each scales its inputs and outputs, and has a bias of its own.
+    """A linear layer that all members share; each scales its inputs and outputs, and has a bias of its own.
 
     Args:
         signs: whether members begin apart, by random signs of their inputs.

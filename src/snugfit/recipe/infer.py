@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from snugfit.data.file_formats import DELIMITERS, delimiter_of
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.declarations import Recipe
@@ -16,10 +17,17 @@ from snugfit.recipe.load import build
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
-from snugfit.tasks import causal_lm, image_classification, text_classification
+from snugfit.tasks import (
+    causal_lm,
+    image_classification,
+    tabular_classification,
+    tabular_regression,
+    text_classification,
+)
+from snugfit.tasks.recognition import Rows
+from snugfit.tasks.tables import NETWORKS
 
 _ROWS = 20
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def infer_recipe(
@@ -78,10 +86,37 @@ def infer_recipe(
         read_table(data, setting="--data")
         tree = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
+    if model in NETWORKS:
+        tree = {"model": model, **_table(data, label)}
+        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     columns = None if is_python_path(data) else _columns(data)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
     tree = {"task": text_classification.CARD.name, "model": model, "data": rows}
     return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
+
+
+def _table(data: str, label: str | None) -> dict[str, Any]:
+    """Return the task of a table, and the settings of its rows.
+
+    Raises:
+        DataError: nothing can be learned of it.
+        SettingError: the label is no column.
+    """
+    table = read_table(data, setting="--data")
+    if label is not None and label not in table.columns:
+        raise SettingError("--label", f"{data} has no column '{label}'", nearest(label, table.columns))
+    rows = Rows(Path(data), table.columns, table.rows)
+    cards = (tabular_classification.CARD, tabular_regression.CARD)
+    proposals = [(card, card.recognize(rows, {"label": label} if label else {})) for card in cards]
+    suitable = [(card, proposal) for card, proposal in proposals if proposal is not None]
+    if not suitable:
+        raise DataError(
+            "--data",
+            f"{data} has no column of classes or numbers to predict from others",
+            "Name it: --label COLUMN",
+        )
+    card, proposal = max(suitable, key=lambda each: each[1].score)
+    return {"task": card.name, "data": {"train": data, **proposal.data}}
 
 
 def _columns(data: str) -> tuple[str, ...]:
@@ -89,10 +124,10 @@ def _columns(data: str) -> tuple[str, ...]:
     path = Path(data)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() in _DELIMITERS:
-                columns = tuple(
-                    next(csv.reader(file, delimiter=_DELIMITERS[path.suffix.lower()], strict=True))
-                )
+            if usual := DELIMITERS.get(path.suffix.lower()):
+                delimiter = delimiter_of(file.readline(), usual)
+                file.seek(0)
+                columns = tuple(next(csv.reader(file, delimiter=delimiter, strict=True)))
             else:
                 rows = [parse_json(line) for line in itertools.islice(file, _ROWS) if line.strip()]
                 columns = tuple(dict.fromkeys(key for row in rows for key in dict(row)))

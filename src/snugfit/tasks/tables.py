@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 SETTINGS = ("columns", "categories", "label", "bad_rows")
+NETWORKS = ("tabm", "mlp")
 LABELS = ("label", "labels", "target", "class", "y")
+_WORDS_OF_TEXTS = 8
+_COLUMNS_OF_TABLES = 3
 ROWS = "a file of rows with columns of numbers and of categories"
 
 
@@ -153,9 +156,14 @@ class Columns:
     useless: Sequence[str] = ()
 
     @property
+    def counted(self) -> str:
+        """Their number, in words."""
+        return f"{len(self.useful):,} {'column' if len(self.useful) == 1 else 'columns'}"
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Settings of `data` that name them; none where they are all but the label."""
-        return {"columns": list(self.useful)} if self.useless else {}
+        return {"columns": tuple(self.useful)} if self.useless else {}
 
     @property
     def comments(self) -> dict[str, str]:
@@ -180,6 +188,18 @@ def _is_useful(rows: Rows, column: str) -> bool:
     if holds_numbers(cells):
         return not _counts_rows(rows, column)
     return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
+
+
+def score_of(rows: Rows, label: str, columns: Columns, *, named: bool) -> float:
+    """Return how likely rows are a table, beside texts of which a class is to be told.
+
+    Args:
+        named: whether the label is known by its name.
+    """
+    prose = [column for column in rows.columns if column != label and rows.is_prose(column)]
+    long = any(rows.words(column) >= _WORDS_OF_TEXTS for column in prose)
+    likely = len(columns.useful) >= _COLUMNS_OF_TABLES and not long
+    return (0.85 if likely else 0.7) - (0 if named else 0.05)
 
 
 def _varies(rows: Rows, column: str) -> bool:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.tables import LABELS, ROWS, SETTINGS, load_table_task, table_inference, usable_columns
+from snugfit.tasks.tables import (
+    LABELS,
+    ROWS,
+    SETTINGS,
+    load_table_task,
+    score_of,
+    table_inference,
+    usable_columns,
+)
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 
@@ -36,14 +44,15 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     label = data.get("label") or source.named(LABELS) or _last(source)
     if label is None or not _is_class(source, label):
         return None
+    named = label in (data.get("label"), source.named(LABELS))
     columns = usable_columns(source, label, data)
     if not columns.useful:
         return None
     classes = source.classes(label)
     return Recognition(
         data={**columns.settings, "label": label},
-        reason=f"{len(source.rows):,} rows, {len(columns.useful):,} columns, {len(classes):,} classes in column '{label}'",
-        score=0.75 if source.named(LABELS) or data.get("label") else 0.5,
+        reason=f"{len(source.rows):,} rows, {columns.counted}, {len(classes):,} classes in column '{label}'",
+        score=score_of(source, label, columns, named=named),
         examples=len(source.rows),
         comments={
             "data.label": f"{len(classes):,} classes of {source.class_sizes(label)} rows each",

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.table_format import holds_numbers
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.tables import LABELS, ROWS, SETTINGS, load_table_task, table_inference, usable_columns
+from snugfit.tasks.tables import (
+    LABELS,
+    ROWS,
+    SETTINGS,
+    load_table_task,
+    score_of,
+    table_inference,
+    usable_columns,
+)
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 
@@ -45,13 +53,14 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         or len(source.classes(label)) < _FEWEST_VALUES
     ):
         return None
+    named = label in (data.get("label"), source.named(LABELS))
     columns = usable_columns(source, label, data)
     if not columns.useful:
         return None
     return Recognition(
         data={**columns.settings, "label": label},
-        reason=f"{len(source.rows):,} rows, {len(columns.useful):,} columns, a number to predict in column '{label}'",
-        score=0.7 if source.named(LABELS) or data.get("label") else 0.45,
+        reason=f"{len(source.rows):,} rows, {columns.counted}, a number to predict in column '{label}'",
+        score=score_of(source, label, columns, named=named) - 0.02,
         examples=len(source.rows),
         comments={"data.label": f"a number of {len(source.classes(label)):,} values", **columns.comments},
     )

@@ -4,7 +4,7 @@ import pytest
 
 from snugfit.data.bad_rows import BadRow, Fault, label_of, settle, shorten, text_of
 from snugfit.data.columns import check_columns
-from snugfit.data.sources import Table, read_table
+from snugfit.data.sources import Table
 from snugfit.errors import DataError, SettingError
 
 
@@ -101,12 +101,6 @@ def test_a_missing_column_names_the_nearest_and_the_setting():
         DataError, match=r"data\.label: a\.csv has no column 'lable'\. Did you mean 'label'\?"
     ):
         check_columns(table(("text", "label")), {"data.text": ["text"], "data.label": ["lable"]})
-
-
-def test_a_header_with_the_wrong_separator_is_recognised(write):
-    found = read_table(write("a.csv", "text;label\na;b\n"))
-    with pytest.raises(DataError, match="separated by semicolons"):
-        check_columns(found, {"data.text": ["text"]})
 
 
 def test_one_column_cannot_be_text_and_label():

@@ -125,7 +125,9 @@ def test_lines_of_a_text_file_keep_their_breaks(write):
         ("a.csv", b"PAR1" + bytes(range(256)), "Parquet"),
         ("a.csv", bytes(range(256)) * 4, "is binary"),
         ("a.csv", "text,label\na,b\n".encode("utf-16"), "UTF-16"),
-        ("a.json", b'{"a": 1}', "no known kind"),
+        ("a.xml", b"<a/>", "no known kind"),
+        ("a.json", b'[{"a": 1},\n{"a": 2]', "a JSON list that cannot be read on line 2"),
+        ("a.parquet", b"PAR1" + bytes(range(256)), "no Parquet file that can be read"),
         ("a.jsonl", b'[\n{"a": 1},\n{"a": 2}\n]', "one JSON list"),
     ],
 )
@@ -135,6 +137,34 @@ def test_a_file_that_is_no_table_is_refused_with_its_name(write, name, content, 
         read_table(path, setting="data.train")
     assert str(caught.value).startswith("data.train: ")
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "t;l\na, b;x\n"), ("a.csv", "t|l\na, b|x\n"), ("a.tsv", 't,l\n"a, b",x\n')],
+)
+def test_the_separator_is_the_one_that_the_header_has(write, name, text):
+    assert read_table(write(name, text)).rows == [{"t": "a, b", "l": "x"}]
+
+
+def test_a_json_list_is_rows_and_a_json_file_of_lines_too(write):
+    table = read_table(write("a.json", '[\n {"t": "a"},\n 3, {"t": "b", "l": 1}]'))
+    assert (table.rows, table.lines, table.columns) == ([{"t": "a"}, {"t": "b", "l": 1}], [1, 3], ("t", "l"))
+    assert reasons(table) == [(2, "broken JSON")]
+    assert read_table(write("b.json", '{"t": "a"}\n{"t": "b"}\n')).rows == [{"t": "a"}, {"t": "b"}]
+
+
+def test_a_parquet_file_is_rows_with_values_of_their_kinds(write, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    rows = [{"t": "a", "n": 1, "x": 0.5, "many": ["b"]}, {"t": None, "n": None, "x": None, "many": None}]
+    write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
+    assert (table.rows, table.columns, table.lines) == (rows, ("t", "n", "x", "many"), [1, 2])
+    cut = (tmp_path / "a.parquet").read_bytes()[:-20]
+    with pytest.raises(DataError, match=r"b\.parquet is no Parquet file that can be read"):
+        read_table(write("b.parquet", cut))
 
 
 def test_a_missing_file_names_the_place_and_the_nearest_file(write, tmp_path):

@@ -113,6 +113,7 @@ def test_a_row_that_cannot_be_used_is_named_or_left_out(
             [f"Mr {place}" for place in range(40)],
             "40 different values in 40 rows, of which nothing can be learned",
         ),
+        ([f"{place},5" for place in range(40)], "numbers with a decimal comma, such as 0,5. Write points"),
         ([None] * 40, "is empty in the rows to train on"),
     ],
 )

@@ -930,3 +930,25 @@ def test_a_file_that_cannot_be_read_is_said_with_its_option(tmp_path, name, cont
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"--data: .*{name}"):
         infer(name)
+
+
+@pytest.mark.parametrize(
+    ("label", "task"), [("sold", "tabular-classification"), ("price", "tabular-regression")]
+)
+def test_a_table_alone_is_enough_where_the_model_is_a_network_for_tables(
+    tmp_path: Path, label: str, task: str
+) -> None:
+    rows = "\n".join(
+        f"{number},{number % 3},{'xyz'[number % 3]},{number % 2},{number * 1.5}" for number in range(40)
+    )
+    (tmp_path / "rows.csv").write_text(f"id;size;city;sold;price\n{rows.replace(',', ';')}\n")
+    recipe = infer_recipe(str(tmp_path / "rows.csv"), label=label, model="mlp")
+    assert (recipe.task, recipe.data.label) == (task, label)
+    others = {"size", "city", "sold", "price"} - {label}
+    assert set(recipe.data.columns or ()) == others
+    with pytest.raises(SettingError, match="--label: .* has no column 'pric'.*'price'"):
+        infer_recipe(str(tmp_path / "rows.csv"), label="pric", model="mlp")
+    words = tmp_path / "words.csv"
+    words.write_text("\n".join(["word", *(f"word {number}" for number in range(30))]))
+    with pytest.raises(DataError, match="no column of classes or numbers to predict"):
+        infer_recipe(str(words), model="mlp")

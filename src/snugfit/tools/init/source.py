@@ -171,5 +171,5 @@ def _sample(model: LocalModel, given: Mapping[str, Any]) -> Source:
     if path.exists():
         raise DataError(path, "exists, and nothing is overwritten", f"Name it: snugfit init {path.name}")
     reader = READERS[suffix]
-    columns, rows, _, _ = reader(text, path.name, "init")
+    columns, rows, _, _ = reader(text.encode(), path.name, "init")
     return Source(Rows(path, columns, rows), Path.cwd(), sample=text)

@@ -16,9 +16,11 @@ from snugfit.errors import DataError
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 
 _SOUNDS = {".wav", ".mp3", ".flac", ".ogg", ".m4a"}
-_EXPORTED = {".parquet", ".xlsx", ".xls", ".json", ".arrow", ".feather", ".zip", ".gz"}
+_EXPORTED = {".xlsx", ".xls", ".arrow", ".feather", ".zip", ".gz"}
 _NO_ROWS = re.compile(
-    r"(vocab|merges|spiece|requirements.*|constraints.*|readme|license|notice|robots|cmakelists)$", re.I
+    r"(vocab|merges|spiece|requirements.*|constraints.*|readme|license|notice|robots|cmakelists"
+    r"|(.*_)?config|tokenizer.*|special_tokens_map|added_tokens|chat_template|.*\.index|.*\.schema|package(-lock)?|dataset_infos?|net(work)?)$",
+    re.I,
 )
 _TRAINING = re.compile(r"(.*[-_.])?train(ing)?$", re.I)
 _VALIDATION = re.compile(r"(.*[-_.])?(validation|valid|val|dev|eval)$", re.I)
@@ -162,9 +164,9 @@ def no_task(rows: Rows) -> DataError:
         )
     return DataError(
         rows.path,
-        f"none of its columns ({', '.join(rows.columns[:20])}) was recognised as text to learn from",
-        "Name them: snugfit init FILE data.text=COLUMN data.label=COLUMN. Numbers go into a data set of "
-        "your own: sf.train(model, dataset).",
+        f"none of its columns ({', '.join(rows.columns[:20])}) was recognised as something to predict from the others",
+        "Name it: snugfit init FILE data.label=COLUMN, and for texts data.text=COLUMN. A class needs rows of two of them, a number "
+        "to predict ten different ones.",
     )
 
 
