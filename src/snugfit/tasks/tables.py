@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SETTINGS = ("columns", "categories", "label", "bad_rows")
 NETWORKS = ("tabm", "mlp")
-LABELS = ("label", "labels", "target", "class", "y")
-_WORDS_OF_TEXTS = 8
+LABELS = ("label", "labels", "target", "class", "y", "outcome", "species", "survived", "churn", "price")
+_WORDS_OF_TEXTS = 5
 _COLUMNS_OF_TABLES = 3
 ROWS = "a file of rows with columns of numbers and of categories"
 
@@ -190,6 +190,15 @@ def _is_useful(rows: Rows, column: str) -> bool:
     return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
 
 
+def label_comment(meaning: str, *, named: bool) -> str:
+    """Return a comment of `data.label`; where nothing but its place speaks for a column, it says how another is named."""
+    return (
+        meaning
+        if named
+        else f"{meaning}; the last column: another is named by snugfit init … data.label=COLUMN"
+    )
+
+
 def score_of(rows: Rows, label: str, columns: Columns, *, named: bool) -> float:
     """Return how likely rows are a table, beside texts of which a class is to be told.
 
@@ -199,7 +208,7 @@ def score_of(rows: Rows, label: str, columns: Columns, *, named: bool) -> float:
     prose = [column for column in rows.columns if column != label and rows.is_prose(column)]
     long = any(rows.words(column) >= _WORDS_OF_TEXTS for column in prose)
     likely = len(columns.useful) >= _COLUMNS_OF_TABLES and not long
-    return (0.85 if likely else 0.7) - (0 if named else 0.05)
+    return (0.87 if likely else 0.7) - (0 if named else 0.05)
 
 
 def _varies(rows: Rows, column: str) -> bool:

@@ -12,6 +12,7 @@ from snugfit.tasks.tables import (
     LABELS,
     ROWS,
     SETTINGS,
+    label_comment,
     load_table_task,
     score_of,
     table_inference,
@@ -55,7 +56,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         score=score_of(source, label, columns, named=named),
         examples=len(source.rows),
         comments={
-            "data.label": f"{len(classes):,} classes of {source.class_sizes(label)} rows each",
+            "data.label": label_comment(
+                f"{len(classes):,} classes of {source.class_sizes(label)} rows each", named=named
+            ),
             **columns.comments,
         },
     )

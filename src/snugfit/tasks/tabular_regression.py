@@ -12,6 +12,7 @@ from snugfit.tasks.tables import (
     LABELS,
     ROWS,
     SETTINGS,
+    label_comment,
     load_table_task,
     score_of,
     table_inference,
@@ -62,7 +63,10 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         reason=f"{len(source.rows):,} rows, {columns.counted}, a number to predict in column '{label}'",
         score=score_of(source, label, columns, named=named) - 0.02,
         examples=len(source.rows),
-        comments={"data.label": f"a number of {len(source.classes(label)):,} values", **columns.comments},
+        comments={
+            "data.label": label_comment(f"a number of {len(source.classes(label)):,} values", named=named),
+            **columns.comments,
+        },
     )
 
 
