@@ -38,6 +38,7 @@ from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
 from snugfit.cli.runs import runs
+from snugfit.cli.soup import soup
 from snugfit.cli.streams import lasting_streams
 from snugfit.cli.training import (
     placement_settings,
@@ -82,7 +83,17 @@ _RunOrNone = Annotated[
     ),
 ]
 _Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A run's folder, or a stored model: models:/agnews@champion.")
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="The folder of a run or of a cross-validation, or a stored model: models:/agnews@champion.",
+    ),
+]
+_Others = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with", metavar="SOURCE", help="Another model that predicts together with it; may be repeated."
+    ),
 ]
 _FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Two updates, evaluate, save and load back.")
@@ -233,6 +244,7 @@ def evaluate(
         str, typer.Argument(metavar="DATA", help="Labelled rows, with the columns of the training.")
     ],
     metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
+    others: _Others = None,
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
     allow_code: AllowCodeOption = False,
@@ -243,7 +255,9 @@ def evaluate(
     with Activity("evaluate", f"loading the model, then scoring {data} …"):
         from snugfit.deliver.predict import evaluate_file
 
-        scores = evaluate_file(source, data, asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+        scores = evaluate_file(
+            source, data, asked, others=tuple(others or ()), bad_rows=bad_rows, uri=uri, allow_code=allow_code
+        )
     show(scores, as_json)
 
 
@@ -261,6 +275,7 @@ def predict(
         int, typer.Option("--top", metavar="K", help="So many classes of each row, the likeliest first.")
     ] = 1,
     proba: Annotated[bool, typer.Option("--proba", help="The probability of each class too.")] = False,
+    others: _Others = None,
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
     allow_code: AllowCodeOption = False,
@@ -274,7 +289,15 @@ def predict(
         from snugfit.deliver.predict import predict_file
 
         summary = predict_file(
-            source, data, output, top=top, proba=proba, bad_rows=bad_rows, uri=uri, allow_code=allow_code
+            source,
+            data,
+            output,
+            others=tuple(others or ()),
+            top=top,
+            proba=proba,
+            bad_rows=bad_rows,
+            uri=uri,
+            allow_code=allow_code,
         )
     show(summary, as_json)
 
@@ -293,6 +316,10 @@ def report(run: _Run, as_json: JsonOption = False) -> None:
     show({"report": str(write_report(run))}, as_json)
 
 
+app.command(
+    short_help="Make one model of the mean of several runs' weights.",
+    epilog="Example: snugfit soup runs/a/20261121-0930-1a2b runs/a/20261121-1015-3c4d --data held-out.csv -o soup",
+)(soup)
 app.command(
     short_help="List and compare runs.",
     epilog="Example: snugfit runs --sort accuracy",

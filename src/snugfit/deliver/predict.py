@@ -17,7 +17,7 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.loader import Loader, Order
-from snugfit.deliver.model_registry import resolve_model
+from snugfit.deliver.ensemble import Ensemble, bundles_of
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device
@@ -215,6 +215,7 @@ def predict_file(
     data: str,
     output: Path,
     *,
+    others: Sequence[str | Path] = (),
     top: int = 1,
     proba: bool = False,
     bad_rows: str = "fail",
@@ -224,22 +225,30 @@ def predict_file(
     """Write the rows of `data` with those of their predictions and `source_line`, the row's line in `data`, as CSV.
 
     Args:
-        source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`.
+        source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`; the folder of a
+            cross-validation has its folds predict together.
+        others: further ones that predict together with it: the mean of their probabilities, or of their numbers.
         top, proba: as of `Predictor.in_detail`.
     Returns:
         Counts: rows, rows left out by reason, and predictions by label.
     Raises:
         DataError: the data cannot be used, or has a column of one of those names.
     """
-    predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code).in_detail(top, proba)
-    rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
+    first, *more = _predictors((source, *others), uri, allow_code)
+    predictor = first.in_detail(top, proba)
     added = (*predictor.inference.columns, _LINE)
+    rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
     taken = set(added) & set(rows.columns)
     if taken:
         raise DataError(
             data, f"has a column '{min(taken)}' already", "Rename it: predictions go under that name."
         )
-    predictions = predictor.predict_examples(rows.examples)
+    if more:
+        ensemble = Ensemble((first, *more))
+        rows, outputs = ensemble.outputs(data, labelled=False, bad_rows=bad_rows)
+        predictions = ensemble.decode(outputs, rows, top=top, every=proba)
+    else:
+        predictions = predictor.predict_examples(rows.examples)
     _write_csv(output, rows, predictions, added)
     counts = dict.fromkeys(predictor.inference.classes, 0)
     for prediction in predictions if counts else ():
@@ -249,8 +258,7 @@ def predict_file(
         "rows": len(predictions),
         "skipped": dict(rows.report.skipped),
         "predictions": counts,
-        "weights": predictor.meta.get("weights"),
-        "update": predictor.meta.get("update"),
+        **_about((first, *more)),
     }
 
 
@@ -259,6 +267,7 @@ def evaluate_file(
     data: str,
     metrics: Sequence[str] = (),
     *,
+    others: Sequence[str | Path] = (),
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -266,34 +275,58 @@ def evaluate_file(
     """Return loss and metrics of a model on labelled rows, by default those of its task.
 
     Args:
-        source: as of `predict_file`.
+        source, others: as of `predict_file`; of several together there is no loss.
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
-    predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
-    rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
-    loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
-    values = evaluate(
-        predictor.scored(),
-        loader.windows(0, loader.order.windows_per_epoch),
-        {name: name for name in metrics or predictor.inference.metrics},
-    )
+    predictors = _predictors((source, *others), uri, allow_code)
+    if len(predictors) > 1:
+        rows, values = Ensemble(predictors).scores(data, metrics, bad_rows=bad_rows)
+    else:
+        (predictor,) = predictors
+        rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
+        loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
+        values = evaluate(
+            predictor.scored(),
+            loader.windows(0, loader.order.windows_per_epoch),
+            {name: name for name in metrics or predictor.inference.metrics},
+        )
     return {
         "metrics": values,
         "rows": len(rows.examples),
         "skipped": dict(rows.report.skipped),
-        "weights": predictor.meta.get("weights"),
-        "update": predictor.meta.get("update"),
+        **_about(predictors),
     }
 
 
-def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> FileRows:
+def _predictors(sources: Sequence[str | Path], uri: str | None, allow_code: bool) -> list[Predictor]:
+    """Return the models of sources, each of which predicts for files."""
+    bundles = [bundle for source in sources for bundle in bundles_of(source, uri=uri)]
+    predictors = [load_predictor(bundle, allow_code=allow_code) for bundle in bundles]
+    for predictor in predictors:
+        _check_reads(predictor)
+    return predictors
+
+
+def _about(predictors: Sequence[Predictor]) -> dict[str, Any]:
+    """Return which weights predict, or how many models do together."""
+    if len(predictors) > 1:
+        return {"models": len(predictors)}
+    (predictor,) = predictors
+    return {"weights": predictor.meta.get("weights"), "update": predictor.meta.get("update")}
+
+
+def _check_reads(predictor: Predictor) -> None:
     if predictor.inference.read is None:
         raise ModelError(
             "model",
             f"of the task '{predictor.meta['task']}' has no rows in files",
             "Predict in Python: snugfit.load(folder).predict(rows)",
         )
+
+
+def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> FileRows:
+    assert predictor.inference.read is not None
     return predictor.inference.read(data, labelled=labelled, bad_rows=bad_rows)
 
 

@@ -2,6 +2,7 @@
 
     <output>/<name>/cv/<id>/
         cv.json, recipe.yaml, events.jsonl, cv.html
+        out_of_fold.csv             once all folds are finished: each row, predicted by a model that has not seen it
         fold-<repeat>-<number>/     train.jsonl, validation.jsonl, the fold's runs, result.json once it is finished
 
 Nothing is fitted on rows before they are dealt: a fold's run reads its own rows only, so its labels, and whatever techniques
@@ -23,7 +24,8 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.planning import is_tight
 from snugfit.system.code_consent import words
 from snugfit.tasks import find
-from snugfit.tools.cross_validation.fold_rows import FoldRows, fold_rows
+from snugfit.tools.cross_validation.fold_rows import SIDES, FoldRows, fold_rows
+from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
 from snugfit.tools.cross_validation.page import render_cv_page
 from snugfit.tools.cross_validation.result import (
     CrossValidation,
@@ -185,6 +187,11 @@ class _Folds(ManyRuns[Fold, CrossValidation]):
             home.write_json(RESULT, result)
         self.scores.append(_score(fold, result))
         self._say(self.keep())
+        if len(self.scores) == len(self.folds) and self.rows.records is not None:
+            held_out = f"{SIDES[1]}.jsonl"
+            path = write_out_of_fold(self.recipe, self.folder.path, self.scores, held_out)
+            if path is not None:
+                self.tell(f"out of fold: each row predicted by a model that has not seen it, in {path}")
         return None
 
     def _planned(self) -> tuple[Recipe, RunOptions]:

@@ -1,0 +1,148 @@
+"""Predictions of several models together: the mean of their probabilities, or of their numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from snugfit.core.batch import Batch
+from snugfit.deliver.model_registry import resolve_model
+from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, nearest
+from snugfit.results.run_folder import RunFolder
+from snugfit.step.metrics import METRICS
+from snugfit.strategies.base import Strategy
+from snugfit.tasks.classes import most_likely
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from snugfit.data.file_rows import FileRows
+    from snugfit.deliver.predict import Predictor
+    from snugfit.tasks.inference import Inference, Prediction
+
+_FOLDS, _RESULT = "fold-*", "result.json"
+"""The folders of a cross-validation's folds, and the result in each that has ended."""
+
+
+def bundles_of(source: str | os.PathLike[str], *, uri: str | None = None) -> list[Path]:
+    """Return the folders of a source's bundles: of a cross-validation each fold's, of anything else its one.
+
+    Raises:
+        As `resolve_model`.
+        RunFolderError: a cross-validation of which no fold has ended.
+    """
+    folder = Path(source)
+    if not (folder / "cv.json").is_file():
+        return [resolve_model(source, uri=uri)]
+    bundles = []
+    for result in sorted(folder.glob(f"{_FOLDS}/{_RESULT}")):
+        run = Path(
+            RunFolder(result.parent).read_json(_RESULT)["run_dir"]
+        ).name  # the folder may have been moved
+        bundles.append(resolve_model(result.parent / run))
+    if not bundles:
+        raise RunFolderError(
+            folder,
+            "is a cross-validation of which no fold has ended",
+            f"Go on with it: snugfit cv --resume {folder}",
+        )
+    return bundles
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Models that predict together, of one task and for the same classes.
+
+    Raises:
+        ModelError: they are not, or answer in a way that has no mean.
+    """
+
+    predictors: Sequence[Predictor]
+
+    def __post_init__(self) -> None:
+        first, *others = self.predictors
+        if not first.inference.classes and first.inference.columns != ("prediction",):
+            raise ModelError(
+                first.source,
+                f"is of the task '{first.meta['task']}', of whose predictions there is no mean",
+                "Name one model.",
+            )
+        for other in others:
+            if (other.meta["task"], other.inference.classes) != (first.meta["task"], first.inference.classes):
+                raise ModelError(
+                    other.source,
+                    f"predicts something else than {first.source}",
+                    "Name models of one task and the same classes.",
+                )
+
+    @cached_property
+    def inference(self) -> Inference:
+        """The use of the first of them."""
+        return self.predictors[0].inference
+
+    def outputs(self, data: str, *, labelled: bool, bad_rows: str) -> tuple[FileRows, Tensor]:
+        """Return a file's rows with what is put out for them: logarithms of probabilities (rows, classes), or numbers (rows,).
+
+        Raises:
+            DataError: the data cannot be used, or some of the models can use other rows of them.
+        """
+        rows: FileRows | None = None
+        total: Tensor | None = None
+        for predictor in self.predictors:
+            assert predictor.inference.read is not None
+            own = predictor.inference.read(data, labelled=labelled, bad_rows=bad_rows)
+            if rows is not None and own.lines != rows.lines:
+                raise DataError(
+                    data, "has rows that some of the models can use and others cannot", "Correct them."
+                )
+            rows = rows or own
+            values = _values(predictor, own)
+            total = values if total is None else total + values
+        assert rows is not None and total is not None
+        mean = total / len(self.predictors)
+        return rows, mean.log() if self.inference.classes else mean
+
+    def decode(
+        self, outputs: Tensor, rows: FileRows, *, top: int = 1, every: bool = False
+    ) -> list[Prediction]:
+        """Return the predictions of outputs; the further arguments are those of `tasks.classes.most_likely`."""
+        if not self.inference.classes:
+            return [{"prediction": number} for number in outputs.tolist()]
+        return most_likely(self.inference.classes, outputs, range(len(rows.rows)), top=top, every=every)
+
+    def scores(
+        self, data: str, metrics: Sequence[str], *, bad_rows: str
+    ) -> tuple[FileRows, dict[str, float]]:
+        """Return a file's rows, and metrics of the predictions for them.
+
+        Raises:
+            SettingError: there is no such metric of predictions.
+        """
+        for name in metrics:
+            if name not in METRICS:
+                raise SettingError(
+                    "--metrics", f"no metric '{name}' of several models", nearest(name, METRICS)
+                )
+        rows, outputs = self.outputs(data, labelled=True, bad_rows=bad_rows)
+        labels = torch.as_tensor([rows.examples[place]["labels"] for place in range(len(rows.rows))])
+        values = {}
+        for name in metrics or self.inference.metrics:
+            metric = METRICS[name]()
+            metric.update(outputs, Batch.of({"labels": labels}))
+            values[name] = metric.compute(Strategy())
+        return rows, values
+
+
+def _values(predictor: Predictor, rows: FileRows) -> Tensor:
+    """Return what one of them predicts: probabilities (rows, classes), or numbers (rows,), in float64."""
+    use: Any = predictor.in_detail(proba=True) if predictor.inference.classes else predictor
+    predictions = use.predict_examples(rows.examples)
+    names = [f"probability of {name}" for name in predictor.inference.classes] or ["prediction"]
+    values = torch.tensor([[each[name] for name in names] for each in predictions], dtype=torch.float64)
+    return values if predictor.inference.classes else values.flatten()
