@@ -75,17 +75,17 @@ def make_soup(
     states = [{key: value.clone() for key, value in each.model.state_dict().items()} for each in predictors]
     alone = [score(state) for state in states]
     order = sorted(range(len(states)), key=lambda place: -alone[place] if higher else alone[place])
-    chosen, best = [order[0]], alone[order[0]]
+    in_the_mean, best = [order[0]], alone[order[0]]
     for place in order[1:]:
-        value = score(_mean([states[each] for each in (*chosen, place)]))
+        value = score(_mean([states[each] for each in (*in_the_mean, place)]))
         if all_of_them or (value >= best if higher else value <= best):
-            chosen.append(place)
+            in_the_mean.append(place)
             best = value
-    first.model.load_state_dict(_mean([states[each] for each in chosen]))
+    first.model.load_state_dict(_mean([states[each] for each in in_the_mean]))
     source = bundles[0]
     processor = source / PROCESSOR
     settings = {PROCESSOR: parse_json(processor.read_text(encoding="utf-8"))} if processor.is_file() else {}
-    sources_in = [str(bundles[place]) for place in chosen]
+    sources_in = [str(bundles[place]) for place in in_the_mean]
     meta = {key: value for key, value in read_meta(source).items() if key not in _OF_A_RUN}
     meta |= {"numerics": first.meta.get("numerics", "fp32"), "metrics": {name: best}, "soup": sources_in}
     save_bundle(output, first.model, meta, first.tokenizer, settings=settings)
