@@ -27,10 +27,12 @@ from snugfit.cli.init import init
 from snugfit.cli.new import new_app
 from snugfit.cli.options import (
     AllowCodeOption,
+    BadRowsOption,
     JsonOption,
     OverrideArguments,
     QuietOption,
     RecipeArgument,
+    RegistryOption,
     StopAfterOption,
     TimeOption,
 )
@@ -123,13 +125,6 @@ _AcceptChanges = Annotated[
         metavar="NAMES", help="Go on though these have changed, as a refusal names them: data,loss."
     ),
 ]
-_Registry = Annotated[
-    str | None,
-    typer.Option(
-        "--uri", metavar="URI", help="Where models:/ are stored; MLFLOW_TRACKING_URI, else runs/mlflow.db."
-    ),
-]
-_BadRows = Annotated[str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -245,8 +240,8 @@ def evaluate(
     ],
     metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
     others: _Others = None,
-    bad_rows: _BadRows = "fail",
-    uri: _Registry = None,
+    bad_rows: BadRowsOption = "fail",
+    uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -276,8 +271,8 @@ def predict(
     ] = 1,
     proba: Annotated[bool, typer.Option("--proba", help="The probability of each class too.")] = False,
     others: _Others = None,
-    bad_rows: _BadRows = "fail",
-    uri: _Registry = None,
+    bad_rows: BadRowsOption = "fail",
+    uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -477,13 +472,13 @@ def _track() -> None:
 def replay(
     run: _Run,
     uri: Annotated[
-        str | None, typer.Option(metavar="URI", help="Another tracker than the run's own.")
+        str | None, typer.Option(metavar="URI", help="Another tracker than the run's own, or tensorboard.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send what a run's tracker has not got yet.
 
-    With another tracker's address, the whole run is sent there.
+    With another tracker's address, the whole run is sent there; with tensorboard it is written for TensorBoard, into the run's folder.
     """
     from snugfit.tracking.sender import replay as send
 

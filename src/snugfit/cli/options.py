@@ -37,3 +37,10 @@ StopAfterOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
 ]
+RegistryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--uri", metavar="URI", help="Where models:/ are stored; MLFLOW_TRACKING_URI, else runs/mlflow.db."
+    ),
+]
+BadRowsOption = Annotated[str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption
+from snugfit.cli.options import AllowCodeOption, BadRowsOption, JsonOption, RegistryOption
 from snugfit.cli.output import show
 from snugfit.display.activity import Activity
 
@@ -25,15 +25,8 @@ def soup(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The model to write.")],
     metric: Annotated[str, typer.Option(metavar="NAME", help="What to choose by; the task's first.")] = "",
     all_of_them: Annotated[bool, typer.Option("--all", help="The mean of all, whatever it scores.")] = False,
-    bad_rows: Annotated[
-        str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")
-    ] = "fail",
-    uri: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI", help="Where models:/ are stored; MLFLOW_TRACKING_URI, else runs/mlflow.db."
-        ),
-    ] = None,
+    bad_rows: BadRowsOption = "fail",
+    uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:

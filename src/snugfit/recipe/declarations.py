@@ -208,6 +208,9 @@ class Track(Section):
     key: ClassVar[str] = "track"
 
     mlflow: bool = setting("whether the events of the run go to MLflow", True)
+    tensorboard: bool = setting(
+        "whether the events of the run are written for TensorBoard too, into the run's folder", False
+    )
     uri: str | None = setting(
         "address of the tracker; null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
         None,

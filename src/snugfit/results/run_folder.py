@@ -50,7 +50,19 @@ def check_name(name: str) -> None:
 
 _FILES = (
     *("recipe.yaml", "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
-    *("tracking.json", "tracking.json.tmp", "tracking.lock", "cv.json", "cv.html", "tune.json", "tune.html"),
+    *(
+        "tracking.json",
+        "tracking.json.tmp",
+        "tracking.lock",
+        "tensorboard.json",
+        "tensorboard.json.tmp",
+        "tensorboard.lock",
+        "tensorboard",
+        "cv.json",
+        "cv.html",
+        "tune.json",
+        "tune.html",
+    ),
     *("study.db", "best.yaml", "found.json", "out_of_fold.csv", "checkpoints", "fold-*", "trial-*"),
 )
 """What Snugfit writes into the folder of a run in which nothing is learned yet, or of work of many runs, as patterns."""

@@ -1,13 +1,11 @@
-"""The end of a run: its result, its report, its tracker, and the reason where it failed."""
+"""The end of a run: its result, its report, and the reason where it failed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
-from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
+from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
@@ -15,11 +13,6 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Events
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.stop_requests import interrupts
-from snugfit.tracking.follower import Tracker, TrackingResult
-
-Register = Callable[[str | None], Mapping[str, Any]]
-"""Stores the best model of a run, given the tracker's id of it, and says how."""
 
 
 def with_advice(result: RunResult, events: Events) -> RunResult:
@@ -29,38 +22,6 @@ def with_advice(result: RunResult, events: Events) -> RunResult:
         if result.status == "finished" and story.evaluations:
             return dataclasses.replace(result, advice=advise(story).as_dict())
     return result
-
-
-def end_tracking(tracker: Tracker, folder: RunFolder, events: Events, register: Register | None) -> bool:
-    """Send the last events, register the best model, and say what did not reach the tracker; a signal to stop ends each wait.
-
-    Returns:
-        Whether there is more to report than before.
-    """
-    with interrupts():
-        sent = tracker.flush()
-        if register is not None:
-            _register(register, sent, events)
-    with interrupts():
-        message = tracker.close().message(folder.path)
-        if message is not None:
-            events("warning", message=message)
-        return register is not None or message is not None
-    return True
-
-
-def _register(register: Register, sent: TrackingResult, events: Events) -> None:
-    if sent.unsent or sent.run_id is None:
-        events(
-            "warning", message=f"the best model was not registered: {sent.problem or 'the tracker is behind'}"
-        )
-        return
-    try:
-        events("register", **register(sent.run_id))
-    except TrackingError as error:
-        events("warning", message=f"the best model was not registered: {error}")
-    except KeyboardInterrupt:
-        events("warning", message="the best model was not registered: interrupted.")
 
 
 def report(folder: RunFolder, events: Events) -> None:

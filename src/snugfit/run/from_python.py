@@ -17,7 +17,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, nearest
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
@@ -26,8 +26,9 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.description import python_inputs
 from snugfit.run.events import displayed
 from snugfit.run.newest import LAST, newest_resumable
-from snugfit.run.run import RunSpec, Tracking, execute
+from snugfit.run.run import RunSpec, execute
 from snugfit.run.time_limit import TimeLimit
+from snugfit.run.trackers import Tracking
 from snugfit.run.train_settings import DEFAULTS, OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
@@ -43,6 +44,7 @@ from snugfit.tasks import python
 from snugfit.tasks.task import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
+from snugfit.tracking.tensorboard import missing_tensorboard
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_bytes, parse_seconds
 
@@ -86,7 +88,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
             None shows nothing.
         output: the folder in which the run's own is made. None writes nothing anywhere: no checkpoints, no tracker, no report; the best
             weights are kept in host memory, and the result has them.
-        track: send the run to MLflow, by default in a database beside the runs.
+        track: send the run to MLflow, by default in a database beside the runs; or names of trackers: "tensorboard", ["mlflow", "tensorboard"].
 
     Returns:
         How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report. `.model` is the best model, `.predict(rows)`
@@ -100,6 +102,9 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
     with displayed(given["display"]) as display:
         spec = module_spec(model, data, given, folder)
         return execute(replace(spec, display=display, tracking=_tracking(given, folder)))
+
+
+_TRACKERS = ("mlflow", "tensorboard")
 
 
 def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
@@ -264,12 +269,33 @@ def _techniques(
 
 
 def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | None:
-    if not given["track"] or given["output"] is None or not this_world().leads:
+    trackers = _trackers(given["track"])
+    if not trackers or given["output"] is None or not this_world().leads:
         return None
+    tensorboard = "tensorboard" in trackers
+    if tensorboard and (missing := missing_tensorboard()):
+        raise missing
+    if "mlflow" not in trackers:
+        return Tracking(None, tensorboard=tensorboard)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(given["track_uri"], Path(given["output"]), stored=stored)
     check_uri(uri)
-    return Tracking(uri)
+    return Tracking(uri, tensorboard=tensorboard)
+
+
+def _trackers(track: bool | str | Sequence[str]) -> tuple[str, ...]:
+    """Return names of trackers.
+
+    Raises:
+        SettingError: there is none of such a name.
+    """
+    if isinstance(track, bool):
+        return _TRACKERS[:1] if track else ()
+    names = (track,) if isinstance(track, str) else tuple(track)
+    for name in names:
+        if name not in _TRACKERS:
+            raise SettingError("track", f"there is no tracker '{name}'", nearest(name, _TRACKERS))
+    return names
 
 
 def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from snugfit.run.newest import holds_runs, newest_resumable
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
-from snugfit.run.run import RunSpec, Tracking, execute, joined_ranks
+from snugfit.run.run import RunSpec, execute, joined_ranks
 from snugfit.run.smoke import as_smoke
 from snugfit.run.time_limit import TimeLimit
+from snugfit.run.trackers import Tracking
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
@@ -38,6 +39,7 @@ from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
+from snugfit.tracking.tensorboard import missing_tensorboard
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_seconds
 
@@ -214,13 +216,17 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
             f"only {' and '.join(registered())} models can be registered, the task is {recipe.task}",
             "Remove it; the best model is in the run's folder.",
         )
-    if not track.mlflow or options.is_smoke or not this_world().leads:
+    if options.is_smoke or not this_world().leads or not (track.mlflow or track.tensorboard):
         return None
+    if track.tensorboard and (missing := missing_tensorboard()):
+        raise missing
+    if not track.mlflow:
+        return Tracking(None, tensorboard=track.tensorboard)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(track.uri, recipe.output, stored=stored)
     check_uri(uri, experiment=track.experiment, model=track.register)
     register = partial(_register, track.register) if track.register else None
-    return Tracking(uri, track.experiment, register)
+    return Tracking(uri, track.experiment, track.tensorboard, register)
 
 
 def _inputs(recipe: Recipe, task: Task, training: Training) -> list[dict[str, Any]]:

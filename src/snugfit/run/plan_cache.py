@@ -47,6 +47,7 @@ _UNSEEN = (
     ("track", "uri"),
     ("track", "experiment"),
     ("track", "register"),
+    ("track", "tensorboard"),
     ("plan", "timeout"),
 )
 """Settings that no plan looks at."""

@@ -21,13 +21,14 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import describe_run, versions
-from snugfit.run.ending import end_failed, end_tracking, explain_memory, report, with_advice
+from snugfit.run.ending import end_failed, explain_memory, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
+from snugfit.run.trackers import Trackers, Tracking
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.stop_requests import StopRequest, interrupts
+from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.warning_events import warnings_told
 from snugfit.run.training.write_best import BestInMemory
 from snugfit.step.metrics import RowMetric
@@ -39,27 +40,12 @@ from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
 from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks.task import Task
-from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import read_events, worked_seconds
 
 TIMEOUT_SECONDS = 1800.0
 """That a rank waits for the others before it gives up; in recipes plan.timeout."""
 
 _DATA = "data.json"
-
-
-@dataclass(frozen=True)
-class Tracking:
-    """The places where a run is tracked.
-
-    Args:
-        register: stores the best model and says how, given the task, the run's folder, the address, and the tracker's id of the run;
-            None registers nothing.
-    """
-
-    uri: str
-    experiment: str = "snugfit"
-    register: Callable[[Task, RunFolder, str, str | None], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +264,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     events("run", **header)
     for message in warnings:
         events("warning", message=message)
-    tracker = None if spec.tracking is None or folder is None else _tracker(spec.tracking, folder, events)
+    trackers = Trackers(spec.tracking, folder, events)
     try:
         with warnings_told(events), spec.stop as stop:
             result = with_advice(spec.conclude(training, training.run(stop)), events)
@@ -288,9 +274,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         end_failed(training, events, error)
         if events.begun and folder is not None:
             report(folder, events)
-        if tracker is not None:
-            with interrupts():
-                tracker.close()
+        trackers.close()
         if isinstance(error, KeyboardInterrupt):
             goes_on_from = (
                 None
@@ -300,36 +284,28 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
             raise Interrupted(goes_on_from) from error
         raise
     result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
-    if tracker is not None:
-        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
+    result = dataclasses.replace(result, tracker_run_id=trackers.run_id)
     training.hooked("on_end", result)
     # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended
     events("end", **result.as_dict())
     if folder is None:
         return result
     report(folder, events)
-    if spec.tracking is not None and tracker is not None:
-        register = None
-        # a finished run that is resumed registers nothing anew
-        trained = training.step.progress.windows > before
-        if spec.tracking.register is not None and result.status == "finished" and trained:
-            register = partial(spec.tracking.register, task, folder, spec.tracking.uri)
-        if end_tracking(tracker, folder, events, register):
-            report(folder, events)
-        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
-    return result
-
-
-def _tracker(tracking: Tracking, folder: RunFolder, events: Events) -> Tracker:
-    tracker = Tracker(
-        folder.path,
-        uri=tracking.uri,
-        experiment=tracking.experiment,
-        say=lambda text: events("note", text=text),
-    ).start()
-    if tracker.problem:
-        events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
-    return tracker
+    register = None
+    # a finished run that is resumed registers nothing anew
+    trained = training.step.progress.windows > before
+    to = spec.tracking
+    if (
+        to is not None
+        and to.uri is not None
+        and to.register is not None
+        and result.status == "finished"
+        and trained
+    ):
+        register = partial(to.register, task, folder, to.uri)
+    if trackers.end(register):
+        report(folder, events)
+    return dataclasses.replace(result, tracker_run_id=trackers.run_id)
 
 
 def _tighten(spec: RunSpec, training: Training) -> bool:

@@ -68,7 +68,7 @@ class TrainSettings(TypedDict, total=False):
     accept_changes: Sequence[str]
     time: str | float | None
     stop_after_seconds: float | None
-    track: bool
+    track: bool | str | Sequence[str]
     track_uri: str | None
     display: Display | Literal["auto"] | None
 
@@ -112,6 +112,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "output": (str | Path | None, "a folder or None"),
     "time": (str | int | float | None, "seconds, or text such as '3h', or None"),
     "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
+    "track": (bool | str | Sequence, "True, False, or names of trackers: mlflow, tensorboard"),
     "strategy": (str, "the name of a strategy"),
     "collate": (Callable[..., Any] | None, "a function or None"),
     "display": (Callable[..., Any] | Literal["auto"] | None, '"auto", a function or None'),

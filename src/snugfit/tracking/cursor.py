@@ -15,8 +15,8 @@ from snugfit.system.redaction import redact
 from snugfit.tracking.pending import Thinning
 from snugfit.tracking.uri import database_path, database_uri
 
-CURSOR_NAME = "tracking.json"
-LOCK_NAME = "tracking.lock"
+TRACKING = "tracking"
+"""The name of the file of progress and of the lock, of trackers with an address; one without has files of its own name."""
 FORMAT = 1
 
 
@@ -40,11 +40,12 @@ class Cursors:
         RunFolderError: the file is there and cannot be read as what it should be.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+    def __init__(self, run_dir: str | os.PathLike[str], name: str = TRACKING) -> None:
         self.run_dir = Path(run_dir)
+        self._file = f"{name}.json"
         self.current: str | None = None
         self._cursors: dict[str, Cursor] = {}
-        path = self.run_dir / CURSOR_NAME
+        path = self.run_dir / self._file
         if not path.exists():
             return
         try:
@@ -77,7 +78,7 @@ class Cursors:
             "current": self.current,
             "trackers": {key: asdict(cursor) for key, cursor in self._cursors.items()},
         }
-        path = self.run_dir / CURSOR_NAME
+        path = self.run_dir / self._file
         temporary = path.with_name(f"{path.name}.tmp")
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
@@ -110,8 +111,8 @@ def stored_uri(run_dir: str | os.PathLike[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def sending(run_dir: Path) -> Iterator[None]:
-    """Make sure that only one process or thread sends a run's events.
+def sending(run_dir: Path, name: str = TRACKING) -> Iterator[None]:
+    """Make sure that only one process or thread sends a run's events to trackers of this name.
 
     Raises:
         TrackingError: another one is at it.
@@ -121,7 +122,7 @@ def sending(run_dir: Path) -> Iterator[None]:
     except ImportError:  # Windows: no such lock; two senders at a time are the user's to avoid
         yield
         return
-    descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(run_dir / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,11 +23,12 @@ from typing import Self
 
 from snugfit.system.redaction import redact
 from snugfit.tracking.backend import Backend
-from snugfit.tracking.cursor import Cursor, Cursors, sending
+from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.sender import MakeBackend, Sender, mlflow_backend, reason
 from snugfit.tracking.spool import SPOOL_NAME
+from snugfit.tracking.tensorboard import NAME
 
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 60.0
@@ -54,7 +55,7 @@ class TrackingResult:
             return None
         return (
             f"{self.unsent} events have not reached {redact(self.uri)} ({self.problem or 'no time left'}); "
-            f"they are kept. Send them with: snugfit track replay {run_dir}"
+            f"they are kept. Send them with: snugfit track replay {run_dir}{f' --uri {NAME}' if self.uri == NAME else ''}"
         )
 
 
@@ -69,6 +70,7 @@ class Tracker:
             address gets the whole run.
         backend: makes the tracker's client, in the thread; MLflow's by default.
         say: is told when `flush` or `close` has to wait.
+        files: the name under which its progress is kept, where that is not beside that of trackers with an address.
         interval_seconds: how often the spool is looked at.
     """
 
@@ -81,6 +83,7 @@ class Tracker:
         backend: MakeBackend | None = None,
         interval_seconds: float = 2.0,
         say: Callable[[str], None] | None = None,
+        files: str = TRACKING,
     ) -> None:
         self.run_dir = Path(run_dir)
         self.uri = uri
@@ -88,11 +91,11 @@ class Tracker:
         self.problem: str | None = None
         self._make_backend = backend or mlflow_backend
         self._interval = interval_seconds
-        self._say = say
+        self._say, self._files = say, files
         self._interrupted = False
         self._left = END_SECONDS  # to wait in, for all calls together that give no time of their own
         self._sender: Sender | None = None
-        self._run_id = known.run_id if (known := Cursors(self.run_dir).get(uri)) else None
+        self._run_id = known.run_id if (known := Cursors(self.run_dir, files).get(uri)) else None
         self._changed = threading.Condition()  # guards the four below
         self._asked = 0  # how often a flush was asked for, and up to which one it was done
         self._answered = 0
@@ -110,7 +113,7 @@ class Tracker:
 
         The run's folder knows its tracker from here on, so that a replay finds one that never answered.
         """
-        cursors = Cursors(self.run_dir)
+        cursors = Cursors(self.run_dir, self._files)
         with suppress(OSError):  # the spool is what counts, and says itself that the disk is full
             cursors.put(self.uri, cursors.get(self.uri) or Cursor(experiment=self.experiment), current=True)
         if self._make_backend is mlflow_backend:
@@ -177,7 +180,7 @@ class Tracker:
         if self._sender is not None:
             sent, unsent = self._sender.sent, self._sender.unsent()
         else:
-            known = Cursors(self.run_dir).get(self.uri)
+            known = Cursors(self.run_dir, self._files).get(self.uri)
             offset = known.offset if known else 0
             sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset)
         problem = self.problem
@@ -194,10 +197,12 @@ class Tracker:
     def _follow(self) -> None:
         backend: Backend | None = None
         try:
-            with sending(self.run_dir):
+            with sending(self.run_dir, self._files):
                 self._wait_for_measurement()
                 backend = self._make_backend(self.uri, self.experiment)
-                self._sender = Sender(self.run_dir, self.uri, self.experiment, backend, current=True)
+                self._sender = Sender(
+                    self.run_dir, self.uri, self.experiment, backend, current=True, files=self._files
+                )
                 self._send_until_closed(self._sender)
         except Exception as error:  # noqa: BLE001 - a tracker must not harm training; flush and close report the problem
             self.problem = reason(error)

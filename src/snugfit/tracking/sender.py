@@ -12,10 +12,11 @@ from pathlib import Path
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
 from snugfit.system.redaction import redact
 from snugfit.tracking.backend import Backend, RunGone
-from snugfit.tracking.cursor import Cursor, Cursors, sending
+from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import MlflowBackend
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.spool import SPOOL_NAME
+from snugfit.tracking.tensorboard import NAME, TensorBoardBackend
 from snugfit.tracking.translate import to_batch
 from snugfit.tracking.uri import check_uri, resolve_uri
 
@@ -35,12 +36,21 @@ class ReplayResult:
 class Sender:
     """Sends a run's pending events to one backend, batch by batch, and remembers what was acknowledged."""
 
-    def __init__(self, run_dir: Path, uri: str, experiment: str, backend: Backend, *, current: bool) -> None:
-        self.uri = uri
+    def __init__(
+        self,
+        run_dir: Path,
+        uri: str,
+        experiment: str,
+        backend: Backend,
+        *,
+        current: bool,
+        files: str = TRACKING,
+    ) -> None:
+        self.run_dir, self.uri = run_dir, uri
         self.sent = 0
         self._current = current
         self._backend = backend
-        self._cursors = Cursors(run_dir)
+        self._cursors = Cursors(run_dir, files)
         self.cursor = self._cursors.get(uri) or Cursor(experiment=experiment)
         self._name = f"{run_dir.parent.name}/{run_dir.name}"
         self._spool = run_dir / SPOOL_NAME
@@ -107,7 +117,7 @@ def replay(
     """Send what a run's tracker has not got yet, or all of the run to another tracker.
 
     Args:
-        uri: default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
+        uri: "tensorboard" for event files in the run's folder. Default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
             beside the runs. The run itself stays with its first tracker when it is resumed.
         progress: is told after each batch how many events have been sent.
     Raises:
@@ -120,6 +130,8 @@ def replay(
         raise RunFolderError(
             run_dir, f"is not a run's folder: it has no {SPOOL_NAME}", "Name the folder of a run."
         )
+    if uri == NAME:
+        return _replay_to_tensorboard(run_dir, backend, progress)
     cursors = Cursors(run_dir)
     own, own_experiment = _own_tracker(run_dir)
     stored = cursors.current_uri
@@ -131,27 +143,41 @@ def replay(
     experiment = experiment or (known.experiment if known else _experiment(cursors) or own_experiment)
     with sending(run_dir):
         client = (backend or mlflow_backend)(uri, experiment)
-        try:
-            sender = Sender(
-                run_dir, uri, experiment, client, current=cursors.current is None and own in (None, uri)
-            )
-            more = True
-            while more:
-                more = sender.send_next()
-                if progress is not None:
-                    progress(sender.sent)
-        except SnugfitError:
-            raise
-        except Exception as error:
-            raise TrackingError(
-                redact(uri),
-                f"did not take the events of {run_dir}: {reason(error)} Sent: {sender.sent}, still to send: "
-                f"{sender.unsent()}",
-                "Call it again when the tracker answers.",
-            ) from error
-        finally:
-            client.close()
-        return ReplayResult(sender.sent, sender.unsent(), sender.cursor.run_id, uri)
+        current = cursors.current is None and own in (None, uri)
+        return _send_all(Sender(run_dir, uri, experiment, client, current=current), client, progress)
+
+
+def _replay_to_tensorboard(
+    run_dir: Path, backend: MakeBackend | None, progress: Callable[[int], None] | None
+) -> ReplayResult:
+    with sending(run_dir, NAME):
+        client = (backend or tensorboard_backend(run_dir))(NAME, "")
+        return _send_all(Sender(run_dir, NAME, "", client, current=True, files=NAME), client, progress)
+
+
+def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] | None) -> ReplayResult:
+    """Send all that is pending.
+
+    Raises:
+        TrackingError: the tracker does not take it.
+    """
+    try:
+        more = True
+        while more:
+            more = sender.send_next()
+            if progress is not None:
+                progress(sender.sent)
+    except SnugfitError:
+        raise
+    except Exception as error:
+        raise TrackingError(
+            redact(sender.uri),
+            f"did not take the events of {sender.run_dir}: {reason(error)} Sent: {sender.sent}, still to send: {sender.unsent()}",
+            "Call it again when the tracker answers.",
+        ) from error
+    finally:
+        client.close()
+    return ReplayResult(sender.sent, sender.unsent(), sender.cursor.run_id, sender.uri)
 
 
 def _experiment(cursors: Cursors) -> str | None:
@@ -179,6 +205,11 @@ def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
 def mlflow_backend(uri: str, experiment: str) -> Backend:
     """Return the default backend; MLflow is imported here, so it is to be called in the thread that sends."""
     return MlflowBackend(uri, experiment)
+
+
+def tensorboard_backend(run_dir: Path) -> MakeBackend:
+    """Return what makes the backend that writes into a run's folder."""
+    return lambda _uri, _experiment: TensorBoardBackend(run_dir / NAME)
 
 
 def reason(error: BaseException) -> str:

@@ -98,6 +98,7 @@ def test_tasks_that_have_no_use_for_a_setting_are_named() -> None:
 def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
     assert [each.key for each in entries("track")] == [
         "track.mlflow",
+        "track.tensorboard",
         "track.uri",
         "track.experiment",
         "track.register",

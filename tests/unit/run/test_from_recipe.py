@@ -115,6 +115,14 @@ def finished(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return train_recipe(recipe(project, tmp_path_factory.mktemp("finished")))
 
 
+def test_a_run_is_written_for_tensorboard_beside_mlflow_and_alone(project: Path, tmp_path: Path) -> None:
+    short = ("train.updates=2", "track.tensorboard=true")
+    both = Path(train_recipe(recipe(project, tmp_path, *short, "track.mlflow=true")).run_dir)
+    assert (both / "tracking.json").exists() and list((both / "tensorboard").glob("events.*"))
+    alone = Path(train_recipe(recipe(project, tmp_path, *short)).run_dir)
+    assert not (alone / "tracking.json").exists() and list((alone / "tensorboard").glob("events.*"))
+
+
 def test_a_stock_encoder_learns_and_what_was_scored_is_what_was_saved(finished: Any) -> None:
     assert finished.status == "finished"
     assert finished.updates == 24

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.report.story import read_story
-from snugfit.run import run as way
+from snugfit.run import trackers
 from snugfit.tracking import follower
 from snugfit.tracking.spool import read_events, worked_seconds
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store
@@ -75,7 +75,7 @@ def test_a_signal_while_the_tracker_is_waited_for_ends_the_wait_of_a_run_that_ha
         assert go_on.wait(60)
 
     tracker = functools.partial(follower.Tracker, backend=FakeBackend(Store(), before=hang))
-    monkeypatch.setattr(way, "Tracker", tracker)
+    monkeypatch.setattr(trackers, "Tracker", tracker)
     monkeypatch.setattr(follower, "_SILENT_SECONDS", 0.01)
     result = train(tmp_path, track=True)
     go_on.set()
@@ -98,7 +98,7 @@ def test_a_run_that_ends_has_its_report_before_the_tracker_is_waited_for(
             seen.append((end["event"], (self.run_dir / "report.html").exists()))
             return super().flush(timeout)
 
-    monkeypatch.setattr(way, "Tracker", functools.partial(Slow, backend=FakeBackend(Store())))
+    monkeypatch.setattr(trackers, "Tracker", functools.partial(Slow, backend=FakeBackend(Store())))
     result = train(tmp_path, track=True)
     assert seen == [("end", True)]
     assert result.tracker_run_id == "run-1"
