@@ -97,6 +97,12 @@ _Others = Annotated[
         "--with", metavar="SOURCE", help="Another model that predicts together with it; may be repeated."
     ),
 ]
+_Views = Annotated[
+    int,
+    typer.Option(
+        "--views", metavar="K", help="Views of each picture, drawn as in training; their mean counts."
+    ),
+]
 _FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Two updates, evaluate, save and load back.")
 ]
@@ -240,6 +246,7 @@ def evaluate(
     ],
     metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
     others: _Others = None,
+    views: _Views = 1,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -251,7 +258,14 @@ def evaluate(
         from snugfit.deliver.predict import evaluate_file
 
         scores = evaluate_file(
-            source, data, asked, others=tuple(others or ()), bad_rows=bad_rows, uri=uri, allow_code=allow_code
+            source,
+            data,
+            asked,
+            others=tuple(others or ()),
+            views=views,
+            bad_rows=bad_rows,
+            uri=uri,
+            allow_code=allow_code,
         )
     show(scores, as_json)
 
@@ -271,6 +285,7 @@ def predict(
     ] = 1,
     proba: Annotated[bool, typer.Option("--proba", help="The probability of each class too.")] = False,
     others: _Others = None,
+    views: _Views = 1,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -288,6 +303,7 @@ def predict(
             data,
             output,
             others=tuple(others or ()),
+            views=views,
             top=top,
             proba=proba,
             bad_rows=bad_rows,

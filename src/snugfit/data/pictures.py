@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import FILE, Examples, FromRows
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INPUT = "pixel_values"
+_CPU = torch.device("cpu")
 
 _EXAMPLE_ROWS = 32
 
@@ -66,6 +70,19 @@ class Pictures(FromRows):
         row = self.rows[place]
         label = {"labels": row["labels"]} if "labels" in row else {}
         return {INPUT: pixels(opened(row[FILE], self.format.channels), self.format, self.augment), **label}
+
+
+class PictureView(FromRows):
+    """Pictures drawn as those to train on are, always the same by a number and their places."""
+
+    def __init__(self, pictures: Pictures, augment: Sequence[str], number: int) -> None:
+        super().__init__(pictures.rows, alike=True)
+        self._pictures, self._number = Pictures(pictures.rows, pictures.format, augment), number
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        with preserved_randomness(_CPU):
+            seed_device(derive_seed(self._number, "view", place), _CPU)
+            return self._pictures[place]
 
 
 @dataclass(frozen=True)
@@ -172,8 +189,6 @@ def load_picture_rows(
 
 def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Return a batch: `pixel_values`, shape (rows, channels, height, width), and `labels`, shape (rows,), where there are any."""
-    import torch
-
     batch = {INPUT: torch.stack([example[INPUT] for example in examples])}
     if "labels" in examples[0]:
         batch["labels"] = torch.tensor([example["labels"] for example in examples])

@@ -1,4 +1,4 @@
-"""Predictions of several models together: the mean of their probabilities, or of their numbers."""
+"""Predictions of several models, or of several views of each row, together: the mean of probabilities, or of numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -59,14 +59,27 @@ def bundles_of(source: str | os.PathLike[str], *, uri: str | None = None) -> lis
 class Ensemble:
     """Models that predict together, of one task and for the same classes.
 
+    Args:
+        views: so many of each row, the row as it is and others drawn as in training.
     Raises:
-        ModelError: they are not, or answer in a way that has no mean.
+        ModelError: they are not, or answer in a way that has no mean, or nothing was drawn in training.
+        SettingError: `views` is not positive.
     """
 
     predictors: Sequence[Predictor]
+    views: int = 1
 
     def __post_init__(self) -> None:
         first, *others = self.predictors
+        if self.views < 1:
+            raise SettingError("--views", f"got {self.views}", "Give a positive number.")
+        undrawn = [each for each in self.predictors if each.inference.view is None]
+        if self.views > 1 and undrawn:
+            raise ModelError(
+                undrawn[0].source,
+                "was trained on rows as they are, so that there is one view of each",
+                "Leave out --views; data.augment draws changes of pictures in training.",
+            )
         if not first.inference.classes and first.inference.columns != ("prediction",):
             raise ModelError(
                 first.source,
@@ -102,7 +115,7 @@ class Ensemble:
                     data, "has rows that some of the models can use and others cannot", "Correct them."
                 )
             rows = rows or own
-            values = _values(predictor, own)
+            values = _values(predictor, own, self.views)
             total = values if total is None else total + values
         assert rows is not None and total is not None
         mean = total / len(self.predictors)
@@ -139,10 +152,17 @@ class Ensemble:
         return rows, values
 
 
-def _values(predictor: Predictor, rows: FileRows) -> Tensor:
-    """Return what one of them predicts: probabilities (rows, classes), or numbers (rows,), in float64."""
-    use: Any = predictor.in_detail(proba=True) if predictor.inference.classes else predictor
-    predictions = use.predict_examples(rows.examples)
+def _values(predictor: Predictor, rows: FileRows, views: int) -> Tensor:
+    """Return the mean of what one of them predicts: probabilities (rows, classes), or numbers (rows,), in float64."""
+    use = predictor.in_detail(proba=True) if predictor.inference.classes else predictor
     names = [f"probability of {name}" for name in predictor.inference.classes] or ["prediction"]
-    values = torch.tensor([[each[name] for name in names] for each in predictions], dtype=torch.float64)
-    return values if predictor.inference.classes else values.flatten()
+    view = predictor.inference.view
+    seen = [rows.examples, *(view(rows.examples, number) for number in range(1, views) if view is not None)]
+    values = [
+        torch.tensor(
+            [[each[name] for name in names] for each in use.predict_examples(examples)], dtype=torch.float64
+        )
+        for examples in seen
+    ]
+    mean = torch.stack(values).mean(dim=0)
+    return mean if predictor.inference.classes else mean.flatten()

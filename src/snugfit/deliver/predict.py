@@ -216,6 +216,7 @@ def predict_file(
     output: Path,
     *,
     others: Sequence[str | Path] = (),
+    views: int = 1,
     top: int = 1,
     proba: bool = False,
     bad_rows: str = "fail",
@@ -228,6 +229,7 @@ def predict_file(
         source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`; the folder of a
             cross-validation has its folds predict together.
         others: further ones that predict together with it: the mean of their probabilities, or of their numbers.
+        views: of each row, whose predictions are averaged: as it is, and drawn as in training.
         top, proba: as of `Predictor.in_detail`.
     Returns:
         Counts: rows, rows left out by reason, and predictions by label.
@@ -243,8 +245,8 @@ def predict_file(
         raise DataError(
             data, f"has a column '{min(taken)}' already", "Rename it: predictions go under that name."
         )
-    if more:
-        ensemble = Ensemble((first, *more))
+    if more or views != 1:
+        ensemble = Ensemble((first, *more), views)
         rows, outputs = ensemble.outputs(data, labelled=False, bad_rows=bad_rows)
         predictions = ensemble.decode(outputs, rows, top=top, every=proba)
     else:
@@ -268,6 +270,7 @@ def evaluate_file(
     metrics: Sequence[str] = (),
     *,
     others: Sequence[str | Path] = (),
+    views: int = 1,
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -275,13 +278,13 @@ def evaluate_file(
     """Return loss and metrics of a model on labelled rows, by default those of its task.
 
     Args:
-        source, others: as of `predict_file`; of several together there is no loss.
+        source, others, views: as of `predict_file`; of several together there is no loss.
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
     predictors = _predictors((source, *others), uri, allow_code)
-    if len(predictors) > 1:
-        rows, values = Ensemble(predictors).scores(data, metrics, bad_rows=bad_rows)
+    if len(predictors) > 1 or views != 1:
+        rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows)
     else:
         (predictor,) = predictors
         rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)

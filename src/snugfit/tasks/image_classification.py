@@ -15,6 +15,7 @@ from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import source_files, trained_already
 
 if TYPE_CHECKING:
+    from snugfit.data.file_rows import MapStyle
     from snugfit.data.picture_format import PictureFormat
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
@@ -67,6 +68,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
             "image_column": data.image,
             "label_column": data.label,
             "pictures": picture_format.as_dict(),
+            "augment": list(data.augment),
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
         data=pictures.report.as_dict(),
@@ -102,7 +104,7 @@ def _check_size(recipe: Recipe, picture_format: PictureFormat) -> None:
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
     from snugfit.data.examples import FILE, Examples
-    from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.file_rows import FileRows
     from snugfit.data.picture_format import PictureFormat
     from snugfit.data.pictures import Pictures, collate, load_picture_rows
     from snugfit.tasks.classes import most_likely
@@ -125,9 +127,11 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
             folder=Path.cwd(),
         )
 
+    augment = meta.get("augment") or ()
     return Inference(
         encode=encoded,
         collate=collate,
+        view=partial(_view, augment) if augment else None,
         decode=partial(most_likely, labels),
         columns=("prediction", "probability"),
         read=read,
@@ -135,6 +139,12 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         loss=cross_entropy,
         metrics=CARD.metrics,
     )
+
+
+def _view(augment: Sequence[str], pictures: Any, number: int) -> MapStyle:
+    from snugfit.data.pictures import PictureView
+
+    return PictureView(pictures, augment, number)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:

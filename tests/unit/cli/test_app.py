@@ -290,7 +290,7 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
     assert capsys.readouterr().out.split() == ["metrics", "loss", "0.25,", "accuracy", "nan", "rows", "1,200"]
     assert main(["evaluate", "runs/my/1", "test.csv", "--json"]) == 0
     assert last_line(capsys)["metrics"] == {"loss": 0.25, "accuracy": "NaN"}
-    store, more = ["--uri", "http://host:5000"], ["--with", "runs/my/2"]
+    store, more = ["--uri", "http://host:5000"], ["--with", "runs/my/2", "--views", "4"]
     assert main(["predict", "models:/my@champion", "new.csv", "-o", "out.csv", *store, *more, "--json"]) == 0
     assert last_line(capsys) == {"output": "out.csv", "rows": 2, "predictions": {"a": 2}}
     assert calls == [
@@ -298,15 +298,21 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
             "runs/my/1",
             "test.csv",
             ("accuracy", "mae"),
-            {"others": (), "bad_rows": "skip", "uri": None, "allow_code": False},
+            {"others": (), "views": 1, "bad_rows": "skip", "uri": None, "allow_code": False},
         ),
-        ("runs/my/1", "test.csv", (), {"others": (), "bad_rows": "fail", "uri": None, "allow_code": False}),
+        (
+            "runs/my/1",
+            "test.csv",
+            (),
+            {"others": (), "views": 1, "bad_rows": "fail", "uri": None, "allow_code": False},
+        ),
         (
             "models:/my@champion",
             "new.csv",
             "out.csv",
             {
                 "others": ("runs/my/2",),
+                "views": 4,
                 "top": 1,
                 "proba": False,
                 "bad_rows": "fail",

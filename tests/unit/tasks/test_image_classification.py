@@ -154,6 +154,34 @@ def test_predictions_have_every_class_where_that_is_asked_for(project: Path) -> 
         load(run).predict([{"image": "pictures/green/00.png"}], top=0)
 
 
+def test_views_of_a_picture_are_drawn_as_in_training_and_averaged(project: Path) -> None:
+    run = train(project).run_dir
+    predictor = load(run).predictor
+    assert predictor.inference.view is not None and predictor.inference.read is not None
+    rows = predictor.inference.read("pictures", labelled=True, bad_rows="fail")
+    views = [rows.examples, *(predictor.inference.view(rows.examples, number) for number in (1, 2))]
+    torch.manual_seed(4)
+    drawn, again = (views[1][3]["pixel_values"] for _ in range(2))
+    assert torch.equal(drawn, again) and not torch.equal(drawn, rows.examples[3]["pixel_values"])
+    assert (
+        not torch.equal(drawn, views[2][3]["pixel_values"])
+        and views[1][3]["labels"] == rows.examples[3]["labels"]
+    )
+    alone = [predictor.in_detail(proba=True).predict_examples(examples) for examples in views]
+    means = [sum(each["probability of red"] for each in of) / 3 for of in zip(*alone, strict=True)]
+    predict_file(run, "pictures", Path("out.csv"), views=3, proba=True)
+    with Path("out.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [float(row["probability of red"]) for row in written] == pytest.approx(means, abs=1e-6)
+    right = sum(row["image"].startswith(row["prediction"]) for row in written)
+    assert evaluate_file(run, "pictures", views=3)["metrics"]["accuracy"] == pytest.approx(right / 32)
+    plain = train(project, "data.augment=[]").run_dir
+    with pytest.raises(ModelError, match="was trained on rows as they are"):
+        predict_file(plain, "pictures", Path("out.csv"), views=2)
+    with pytest.raises(SettingError, match="--views: got 0"):
+        predict_file(run, "pictures", Path("out.csv"), views=0)
+
+
 def test_a_head_for_other_classes_is_drawn_anew(project: Path) -> None:
     ViTForImageClassification(CONFIG).save_pretrained(project / "trained")
     loaded = load_classifier(project / "trained", ["a", "b", "c"], of=PICTURES)
