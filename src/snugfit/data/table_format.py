@@ -5,24 +5,32 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from snugfit.data.bad_rows import BadRow, shorten
+from snugfit.data.table_cells import (
+    are_numbers,
+    category_of,
+    holds_dates,
+    is_gap,
+    missing_column,
+    names_each_row,
+    number_in,
+    parsed_cell,
+)
 from snugfit.errors import DataError
 
-GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}
-"""Texts of a cell that holds nothing, in small letters."""
-
-_NUMBERS = 0.9
-"""A column of which so much are numbers is one of numbers, and the rest are faults."""
-_DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-_MOST_CATEGORIES = 1000
 _QUARTERS = 4
+
+Rows = Sequence[Mapping[str, Any]]
+Faults = dict[int, BadRow]
 
 
 @dataclass(frozen=True)
@@ -41,17 +49,27 @@ class Numbers:
     edges: tuple[float, ...]
     gaps: bool
 
-    def value(self, cell: Any) -> tuple[float, bool]:
-        """Return a cell as the model reads it, and whether it is a gap, which is read as the median.
+    def encode(self, rows: Rows, faults: Faults) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the column as the model reads it, and a mark for each gap, which is read as the median.
 
         Large values are drawn in smoothly, to 3 at most.
 
-        Raises:
-            BadRow: it is no number.
+        Args:
+            faults: those of rows that cannot be used, by their places, to which more are added.
         Source: Holzmueller et al. 2024, arXiv:2407.04491 (robust scaling and smooth clipping).
         """
-        number = _number(self.name, cell)
-        return (0.0, True) if number is None else (_drawn_in((number - self.middle) / self.spread), False)
+        values, gaps = np.full(len(rows), self.middle), np.zeros(len(rows))
+        for place, row in enumerate(rows):
+            try:
+                number = number_in(self.name, row)
+            except BadRow as bad:
+                faults.setdefault(place, bad)
+                continue
+            if number is None:
+                gaps[place] = 1.0
+            else:
+                values[place] = number
+        return _drawn_in((values - self.middle) / self.spread), gaps
 
 
 @dataclass(frozen=True)
@@ -66,11 +84,15 @@ class Categories:
     values: tuple[str, ...]
     gaps: bool
 
-    def code(self, cell: Any) -> int:
-        """Return the number of a cell's category."""
-        text = _text(cell)
-        place = bisect_left(self.values, text) if text else len(self.values)
-        return place + 1 if place < len(self.values) and self.values[place] == text else 0
+    def encode(self, rows: Rows, faults: Faults) -> list[int]:
+        """Return the number of each row's category."""
+        number = {value: place for place, value in enumerate(self.values, 1)}
+        codes = []
+        for place, row in enumerate(rows):
+            if self.name not in row:
+                faults.setdefault(place, missing_column(self.name))
+            codes.append(number.get(category_of(row.get(self.name)), 0))
+        return codes
 
 
 @dataclass(frozen=True)
@@ -95,20 +117,23 @@ class TableFormat:
         """The number of codes of each column of categories, that of what is not known counted."""
         return [len(each.values) + 1 for each in self.categories]
 
-    def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[int]]:
-        """Return a row's numbers, with a mark for each gap of a column that had some in training, and its codes.
+    def encode(self, rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.int64], Faults]:
+        """Return numbers, codes of categories, each of shape (rows, columns), and the faults of rows, by their places.
 
-        Raises:
-            BadRow: a column is missing, or what stands in one of numbers is none.
+        Behind the numbers stands a mark for each gap of a column that had some in training. A row that has a fault cannot be used.
         """
-        for name in self.columns:
-            if name not in row:
-                raise BadRow("missing column", f"the row has no '{name}'")
-        values = [each.value(row[each.name]) for each in self.numbers]
-        marks = [float(gap) for each, (_, gap) in zip(self.numbers, values, strict=True) if each.gaps]
-        return [*(value for value, _ in values), *marks], [
-            each.code(row[each.name]) for each in self.categories
-        ]
+        faults: Faults = {}
+        numbers = np.zeros((len(rows), len(self.edges)), np.float32)
+        codes = np.zeros((len(rows), len(self.categories)), np.int64)
+        mark = len(self.numbers)
+        for place, column in enumerate(self.numbers):
+            numbers[:, place], gaps = column.encode(rows, faults)
+            if column.gaps:
+                numbers[:, mark] = gaps
+                mark += 1
+        for place, categories in enumerate(self.categories):
+            codes[:, place] = categories.encode(rows, faults)
+        return numbers, codes, faults
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
@@ -138,68 +163,25 @@ def fit_format(
     texts: list[Categories] = []
     for name in columns:
         cells = [row.get(name) for row in rows]
-        if name not in categories and holds_numbers(cells):
-            numbers.append(_fit_numbers(name, cells, bins))
+        parsed = [] if name in categories else [parsed_cell(cell) for cell in cells]
+        if parsed and are_numbers(parsed):
+            numbers.append(_fit_numbers(name, parsed, bins))
         else:
             texts.append(_fit_categories(name, cells))
     return TableFormat(tuple(numbers), tuple(texts))
 
 
-def holds_numbers(cells: Sequence[Any]) -> bool:
-    """Return whether a column is one of numbers: nine of ten of its cells are, gaps aside.
-
-    >>> holds_numbers([1, "2.5", "NA", None]), holds_numbers(["a", "1"]), holds_numbers([True, False])
-    (True, False, False)
-    """
-    values = [cell for cell in cells if not is_gap(cell)]
-    return sum(_as_number(cell) is not None for cell in values) >= _NUMBERS * max(1, len(values))
-
-
-def holds_dates(cells: Sequence[Any]) -> bool:
-    """Return whether the cells of a column are dates, gaps aside.
-
-    >>> holds_dates(["2026-01-31", "2026-02-01 10:00"]), holds_dates(["1.5", "2"])
-    (True, False)
-    """
-    values = [cell for cell in cells if not is_gap(cell)]
-    return bool(values) and all(
-        hasattr(cell, "isoformat") or (isinstance(cell, str) and _DATE.match(cell.strip())) for cell in values
-    )
-
-
-def names_each_row(cells: Sequence[Any]) -> bool:
-    """Return whether a column of texts has one of its own in about each row, so that nothing can be learned of it.
-
-    >>> names_each_row([f"name {number}" for number in range(50)]), names_each_row(["a", "b"] * 25)
-    (True, False)
-    """
-    values = [text for cell in cells if (text := _text(cell))]
-    kinds = len(set(values))
-    return kinds > _MOST_CATEGORIES or (len(values) >= 20 and kinds > 0.8 * len(values))
-
-
-def is_gap(cell: Any) -> bool:
-    """Return whether a cell holds nothing.
-
-    >>> is_gap(" NA "), is_gap(float("nan")), is_gap(0)
-    (True, True, False)
-    """
-    if isinstance(cell, str):
-        return cell.strip().casefold() in GAPS
-    return cell is None or cell != cell  # NaN, of NumPy's and pandas' kinds too
-
-
-def _fit_numbers(name: str, cells: Sequence[Any], bins: int) -> Numbers:
-    values = sorted(number for cell in cells if not is_gap(cell) and (number := _as_number(cell)) is not None)
+def _fit_numbers(name: str, parsed: Sequence[float | str | None], bins: int) -> Numbers:
+    values = sorted(value for value in parsed if isinstance(value, float) and math.isfinite(value))
     if not values:
         raise DataError("data.columns", f"column '{name}' is empty in the rows to train on", "Leave it out.")
     middle = statistics.median(values)
     quarter = len(values) // _QUARTERS
     spread = values[-1 - quarter] - values[quarter] or values[-1] - values[0] or 1.0
-    drawn = [_drawn_in((value - middle) / spread) for value in values]
-    places = [round(step * (len(drawn) - 1) / bins) for step in range(bins + 1)]
-    edges = tuple(sorted({drawn[place] for place in places}))
-    return Numbers(name, middle, spread, edges if len(edges) > 2 else (), len(values) < len(cells))
+    places = [round(step * (len(values) - 1) / bins) for step in range(bins + 1)] if bins else []
+    drawn = _drawn_in((np.array([values[place] for place in places]) - middle) / spread)
+    edges = tuple(sorted(set(drawn.tolist())))
+    return Numbers(name, middle, spread, edges if len(edges) > 2 else (), None in parsed)
 
 
 def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
@@ -209,7 +191,7 @@ def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
             f"column '{name}' holds dates, such as {shorten(next(c for c in cells if not is_gap(c)))}, and a date is no number",
             "Leave it out, or write columns of what counts in it: the year, the day of the week, days since an event.",
         )
-    counts = Counter(text for cell in cells if (text := _text(cell)))
+    counts = Counter(text for cell in cells if (text := category_of(cell)))
     if counts and all(map(_DECIMAL_COMMA.fullmatch, counts)):
         raise DataError(
             "data.columns",
@@ -227,57 +209,17 @@ def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
     return Categories(name, tuple(sorted(counts)), counts.total() < len(cells))
 
 
-def number_of(name: str, cell: Any) -> float:
-    """Return the number to be learned that a cell holds.
+def label_number(name: str, row: Mapping[str, Any]) -> float:
+    """Return the number to be learned of a row.
 
     Raises:
-        BadRow: it holds none.
+        BadRow: it has none.
     """
-    if (number := _number(name, cell)) is None:
+    if (number := number_in(name, row)) is None:
         raise BadRow("missing label", f"{name} is empty")
     return number
 
 
-def _number(name: str, cell: Any) -> float | None:
-    """Return the number in a cell; None for a gap.
-
-    Raises:
-        BadRow: something else stands there.
-    """
-    if is_gap(cell):
-        return None
-    number = _as_number(cell)
-    if number is None:
-        raise BadRow(
-            "not a number",
-            f"{name} is {shorten(cell)!r}, no number as in other rows (a column of both is named in data.categories)",
-        )
-    if not math.isfinite(number):
-        raise BadRow("infinite number", f"{name} is {number}")
-    return number
-
-
-def _as_number(cell: Any) -> float | None:
-    if isinstance(cell, bool) or type(cell).__name__ in ("bool", "bool_"):
-        return None
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return None
-
-
-def _drawn_in(value: float) -> float:
-    return value / math.sqrt(1 + (value / 3) ** 2)
-
-
-def _text(cell: Any) -> str:
-    """Return a category's name: a whole number is one name however it is written; empty for a gap.
-
-    >>> _text(3.0), _text("3"), _text(" a ")
-    ('3', '3', 'a')
-    """
-    if is_gap(cell):
-        return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()
+def _drawn_in(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    drawn: NDArray[np.float64] = values / np.sqrt(1 + (values / 3) ** 2)
+    return drawn

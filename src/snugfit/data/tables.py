@@ -16,10 +16,12 @@ from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.split import check_fraction, split_rows
-from snugfit.data.table_format import TableFormat, fit_format, number_of
+from snugfit.data.table_format import TableFormat, fit_format, label_number
 from snugfit.errors import DataError, SettingError, nearest
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 NUMBERS, CATEGORIES = "numbers", "categories"
@@ -217,7 +219,7 @@ def read_labelled(
     part = LabelledRows(table, [], [], list(table.faults))
     for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
         try:
-            value = label_of(row, label)[1] if classes else number_of(label, row.get(label))
+            value = label_of(row, label)[1] if classes else label_number(label, row)
         except BadRow as bad:
             part.faults.append(bad.at(table.source, line))
             continue
@@ -232,9 +234,11 @@ def examples_of(rows: Sequence[Mapping[str, Any]], table_format: TableFormat) ->
     Raises:
         BadRow: one cannot be used.
     """
-    read = [table_format.read(row) for row in rows]
+    numbers, codes, faults = table_format.encode(rows)
+    if faults:
+        raise faults[min(faults)]
     places = list(range(len(rows)))
-    return TableRows(Examples(places, "the rows", places), places, _tensors(read, table_format))
+    return TableRows(Examples(places, "the rows", places), places, _tensors(numbers, codes))
 
 
 def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
@@ -277,41 +281,32 @@ def _encoded(
     """Return some rows as examples, with their labels where they have any; faults of others are added to those there."""
     import torch
 
-    number = {name: place for place, name in enumerate(names)}
-    read: list[tuple[list[float], list[int]]] = []
-    labels: list[Any] = []
-    indices: list[int] = []
-    for place in places:
-        index = part.row_indices[place]
-        try:
-            values = table_format.read(part.table.rows[index])
-            if part.labels:
-                label = part.labels[place]
-                if names and label not in number:
-                    raise BadRow(
-                        "unknown label", f"the label '{label}' was not trained. {nearest(label, names)}"
-                    )
-                labels.append(number[label] if names else label)
-        except BadRow as bad:
-            faults.append(bad.at(part.table.source, part.table.lines[index]))
-            continue
-        read.append(values)
-        indices.append(index)
-    tensors = _tensors(read, table_format)
-    if part.labels:
-        tensors["labels"] = torch.tensor(labels, dtype=torch.int64 if names else torch.float32)
+    indices = [part.row_indices[place] for place in places]
+    numbers, codes, bad = table_format.encode([part.table.rows[index] for index in indices])
+    labels = [part.labels[place] for place in places] if part.labels else []
+    if names and labels:
+        number = {name: place for place, name in enumerate(names)}
+        for at, label in enumerate(labels):
+            if label not in number:
+                fault = BadRow(
+                    "unknown label", f"the label '{label}' was not trained. {nearest(label, names)}"
+                )
+                bad.setdefault(at, fault)
+        labels = [number.get(label, 0) for label in labels]
+    faults += [each.at(part.table.source, part.table.lines[indices[at]]) for at, each in bad.items()]
+    good = [at for at in range(len(indices)) if at not in bad]
+    tensors = _tensors(numbers[good], codes[good])
+    if labels:
+        kept = [labels[at] for at in good]
+        tensors["labels"] = torch.tensor(kept, dtype=torch.int64 if names else torch.float32)
+    indices = [indices[at] for at in good]
     return TableRows(Examples.of(list(range(len(indices))), part.table, indices), indices, tensors)
 
 
-def _tensors(read: Sequence[tuple[list[float], list[int]]], table_format: TableFormat) -> dict[str, Tensor]:
+def _tensors(numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> dict[str, Tensor]:
     import torch
 
-    numbers = torch.tensor([numbers for numbers, _ in read], dtype=torch.float32)
-    codes = torch.tensor([codes for _, codes in read], dtype=torch.int64)
-    return {
-        NUMBERS: numbers.reshape(len(read), len(table_format.edges)),
-        CATEGORIES: codes.reshape(len(read), len(table_format.sizes)),
-    }
+    return {NUMBERS: torch.from_numpy(numbers), CATEGORIES: torch.from_numpy(codes)}
 
 
 def _new_categories(rows: TableRows, table_format: TableFormat) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.table_format import holds_dates, holds_numbers, names_each_row
+from snugfit.data.table_cells import holds_dates, holds_numbers, names_each_row
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Rows, columns_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.table_format import holds_numbers
+from snugfit.data.table_cells import holds_numbers
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.tables import (
