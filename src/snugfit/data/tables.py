@@ -297,8 +297,9 @@ def _encoded(
     good = [at for at in range(len(indices)) if at not in bad]
     tensors = _tensors(numbers[good], codes[good])
     if labels:
-        kept = [labels[at] for at in good]
-        tensors["labels"] = torch.tensor(kept, dtype=torch.int64 if names else torch.float32)
+        tensors["labels"] = torch.tensor(
+            [labels[at] for at in good], dtype=torch.int64 if names else torch.float32
+        )
     indices = [indices[at] for at in good]
     return TableRows(Examples.of(list(range(len(indices))), part.table, indices), indices, tensors)
 
