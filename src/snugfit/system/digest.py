@@ -117,6 +117,8 @@ def _tensor(tensor: Tensor) -> tuple[str, bytes]:
     kind = f"tensor {tensor.dtype} {tuple(tensor.shape)}"
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
         return f"{kind} {tensor.layout}", b""
+    if not tensor.numel():  # whose strides may be anything
+        return kind, b""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return kind, _sampled(flat.view(torch.uint8).numpy())
 

@@ -55,6 +55,7 @@ def test_values_that_differ_have_digests_that_differ(one: Any, other: Any) -> No
     [
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         (torch.arange(6).reshape(2, 3).T, torch.tensor([[0, 3], [1, 4], [2, 5]])),
+        (torch.from_numpy(np.zeros((3, 0), np.int64))[1], torch.zeros(0, dtype=torch.int64)),
         (np.float64(1.5), 1.5),
         ("/home/one/data/cat.png", "/mnt/two/cat.png"),
         (Path("/home/one/cat.png"), Path("/mnt/two/cat.png")),

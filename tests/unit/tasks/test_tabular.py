@@ -149,6 +149,12 @@ def test_folds_hold_the_rows_as_they_stand_in_the_file(
     assert numbers[0]["middle"] == pytest.approx((own[23] + own[24]) / 2)
 
 
+@pytest.mark.parametrize("columns", ["[x, y]", "[kind]"])
+def test_columns_of_one_kind_alone_are_enough(project: Path, columns: str) -> None:
+    result = train("regression", f"data.columns={columns}", "track={mlflow: true}")
+    assert result.status == "finished" and len(load(result.run_dir).predict(rows())) == ROWS
+
+
 def test_a_loss_of_the_users_own_is_for_one_network_alone(project: Path) -> None:
     (project / "mine.py").write_text(
         "def loss(outputs, data):\n    return (outputs - data['labels']).abs() / 1e4\n"
