@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,10 @@ def make_step(
     return step
 
 
+_MOST_COLUMNS = 4
+"""A tuple of more tensors holds examples, one of fewer inputs and labels of more rows than that."""
+
+
 def check_dataset(setting: str, dataset: Any) -> None:
     """Refuse what cannot be trained or scored on.
 
@@ -142,6 +146,24 @@ def check_dataset(setting: str, dataset: Any) -> None:
         )
     if len(dataset) == 0:
         raise DataError(setting, "holds no examples", "Give at least one.")
+    if (rows := _rows_of_columns(dataset)) is not None:
+        raise DataError(
+            setting,
+            f"is a {type(dataset).__name__} of columns ({len(dataset)}, each of {rows:,} rows), and not {rows:,} examples",
+            "Give a data set of rows, such as torch.utils.data.TensorDataset(inputs, labels) or a list of dicts.",
+        )
+
+
+def _rows_of_columns(dataset: Any) -> int | None:
+    """Return the rows of inputs and labels that lie beside each other, as (inputs, labels); None where it is a data set of examples."""
+    if isinstance(dataset, Mapping):
+        columns = list(dataset.values())
+    else:
+        columns = list(dataset) if isinstance(dataset, tuple) and 2 <= len(dataset) <= _MOST_COLUMNS else []
+    if not columns or not all(isinstance(each, torch.Tensor) and each.ndim for each in columns):
+        return None
+    rows = {len(each) for each in columns}
+    return rows.pop() if len(rows) == 1 and max(rows) > _MOST_COLUMNS else None
 
 
 def find_device(setting: str) -> str:

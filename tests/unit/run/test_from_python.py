@@ -302,6 +302,16 @@ def test_a_run_is_not_resumed_with_other_settings(
         ),
         ({"data": DataLoader(DATA)}, DataError, "^data: is a DataLoader. Give its data set"),
         ({"validation": []}, DataError, "^validation: holds no examples"),
+        (
+            {"data": (torch.randn(32, 2), torch.zeros(32))},
+            DataError,
+            r"^data: is a tuple of columns \(2, each of 32 rows\), and not 32 examples.*TensorDataset",
+        ),
+        (
+            {"data": {"inputs": torch.randn(32, 2)}},
+            DataError,
+            r"^data: is a dict of columns \(1, each of 32 rows\)",
+        ),
         ({"validation": 0.01}, DataError, "^data.validation: 0.01 of 40 examples leaves one part empty"),
         ({"validation": 1.0}, DataError, "^data.validation: got 1, expected a fraction between 0 and 1"),
         ({"validation": -0.1}, DataError, "^data.validation: got -0.1, expected a fraction"),
