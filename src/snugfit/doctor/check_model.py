@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.core.random import preserved_randomness
+from snugfit.doctor.check_layers import biases_before_norms, layers_seen, unscaled_inputs
 from snugfit.doctor.check_optimizer import late_holes, optimizer_groups
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import Subject, class_labels, listed
@@ -32,11 +33,14 @@ def examine_model(subject: Subject) -> list[Finding]:
     """
     step = subject.make_step()
     with preserved_randomness(step.device):
-        outputs, calls = _forward(step, subject.windows[0])
+        with layers_seen(step.model) as seen:
+            outputs, calls = _forward(step, subject.windows[0])
         findings = [
             *reused_modules(step.model, calls),
             *mixed_modes(subject.model),
             *batch_norms(subject, step.model),
+            *unscaled_inputs(seen),
+            *biases_before_norms(seen),
             *normalised_outputs(subject, outputs),
             *strange_labels(subject, outputs),
             *optimizer_groups(step),

@@ -61,6 +61,8 @@ PITFALLS: dict[str, str] = {
     "bf16_in_fp16": "weights that were pretrained in bfloat16 are tuned in float16",
     "emulated_bf16": "bfloat16 on a device that only emulates it",
     "averaged_not_saved": "the averaged weights are scored, the raw ones are saved",
+    "unscaled_inputs": "inputs are not normalised",
+    "bias_before_norm": "a bias before a norm that takes it away",
     "batch_norm": "batch norm under accumulation or in tiny micro-batches",
     "special_tokens": "special tokens are doubled or missing",
     "truncation": "texts are cut",

@@ -22,7 +22,11 @@ def data(rows: int = 32, labels: int = 3) -> list[tuple[Tensor, int]]:
 def net(*last: nn.Module, norm: nn.Module | None = None) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(4, 8), *([] if norm is None else [norm]), nn.ReLU(), nn.Linear(8, 3), *last
+        nn.Linear(4, 8, bias=norm is None),
+        *([] if norm is None else [norm]),
+        nn.ReLU(),
+        nn.Linear(8, 3),
+        *last,
     )
 
 
@@ -228,3 +232,41 @@ def test_the_model_and_the_random_state_stay_as_they_were():
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state) and random.getstate() == python
     assert all(each.grad is None for each in model.parameters())
+
+
+@pytest.mark.parametrize(("scale", "ill"), [(1.0, False), (300.0, True)])
+def test_inputs_that_are_not_normalised_are_found_at_the_layer_that_gets_them(scale: float, ill: bool):
+    rows = [(inputs * scale, label) for inputs, label in data()]
+    findings = examine(Wired(), rows, global_batch=8, validation=0.25).findings
+    assert [each.pitfall for each in findings] == ["unscaled_inputs"] * ill
+    if ill:
+        assert findings[0].where == "first" and findings[0].severity == "warning"
+
+
+def test_a_norm_before_the_first_layer_scales_its_inputs():
+    class Normed(Wired):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(4)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return super().forward(self.norm(rows))
+
+    rows = [(inputs * 300, label) for inputs, label in data()]
+    assert found(Normed(), rows) == {}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_bias_before_a_norm_that_takes_it_away_is_noted(bias: bool):
+    class Normed(Wired):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = nn.Linear(8, 8, bias=bias)
+            self.norm, self.layer_norm = nn.BatchNorm1d(8), nn.LayerNorm(8)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            inner = self.layer_norm(self.first(rows))  # of each row, so that a bias changes it
+            return self.last(self.act(self.norm(self.second(inner))))
+
+    findings = examine(Normed(), data(), global_batch=8, validation=0.25).findings
+    assert [(each.pitfall, each.where) for each in findings] == [("bias_before_norm", "second")] * bias
