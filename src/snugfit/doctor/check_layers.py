@@ -40,7 +40,7 @@ class SeenLayers:
 
 @contextmanager
 def layers_seen(model: nn.Module) -> Iterator[SeenLayers]:
-    """Within, look at the layers of the first forward."""
+    """Temporarily look at the layers of the first forward."""
     seen = SeenLayers()
     outputs: dict[int, tuple[str, Tensor]] = {}  # with the output itself, so that its id stays its own
 
