@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ _NUMBERS = 0.9
 """A column of which so much are numbers is one of numbers, and the rest are faults."""
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 _MOST_CATEGORIES = 1000
+_NOTHING_OF_PANDAS = ("NAType", "NaTType")
+"""Types of what pandas holds in an empty cell, which cannot be compared."""
 
 
 def holds_numbers(cells: Sequence[Any]) -> bool:
@@ -29,8 +32,8 @@ def holds_numbers(cells: Sequence[Any]) -> bool:
 
 def are_numbers(parsed: Sequence[float | str | None]) -> bool:
     """Return whether nine of ten cells are numbers, gaps aside; the cells are parsed ones."""
-    numbers = sum(isinstance(value, float) for value in parsed)
-    return numbers >= _NUMBERS * max(1, len(parsed) - parsed.count(None))
+    count = sum(isinstance(value, float) for value in parsed)
+    return count >= _NUMBERS * max(1, len(parsed) - parsed.count(None))
 
 
 def holds_dates(cells: Sequence[Any]) -> bool:
@@ -64,7 +67,9 @@ def is_gap(cell: Any) -> bool:
     """
     if isinstance(cell, str):
         return cell.strip().casefold() in GAPS
-    return cell is None or cell != cell  # NaN, of NumPy's and pandas' kinds too
+    if cell is None or type(cell).__name__ in _NOTHING_OF_PANDAS:
+        return True
+    return isinstance(cell, numbers.Real) and bool(cell != cell)  # NaN
 
 
 def number_in(name: str, row: Mapping[str, Any]) -> float | None:
@@ -102,7 +107,7 @@ def category_of(cell: Any) -> str:
 
 def parsed_cell(cell: Any) -> float | str | None:
     """Return the number in a cell, None for a gap, or else its text."""
-    if isinstance(cell, bool) or type(cell).__name__ == "bool_":
+    if type(cell).__name__ in ("bool", "bool_"):  # NumPy's too
         return str(cell)
     try:
         number = float(cell)

@@ -157,3 +157,19 @@ def test_rows_of_one_source_are_read_by_the_format_of_another(file: str, tmp_pat
     fewer = write(tmp_path / "fewer.jsonl", [{"age": 33}])
     with pytest.raises(DataError, match="has no column 'code'"):
         load_table_rows(fewer, table.format, label=None, labels=(), bad_rows="fail")
+
+
+def test_rows_of_a_data_frame_are_read_with_its_gaps() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "age": pandas.array([20, None, 22] * 10, dtype="Int64"),
+            "size": np.array([1.5, np.nan, 2.5] * 10, dtype=np.float32),
+            "city": ["oslo", None, "rome"] * 10,
+            "label": [0, 1, 0] * 10,
+        }
+    )
+    table = load_table(TableSettings(train=lambda: frame.to_dict("records"), validation=None))
+    assert [(each.name, each.gaps) for each in table.format.numbers] == [("age", True), ("size", True)]
+    assert table.train[1][NUMBERS].tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert table.train[1][CATEGORIES].tolist() == [0] and table.train[2][CATEGORIES].tolist() == [2]
