@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.data import Subset
 
 from snugfit.data.sources import Table
@@ -82,6 +84,27 @@ class FromRows:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+class Columns(FromRows):
+    """Rows as whole tensors by their names, of which a batch is taken at once.
+
+    Args:
+        rows: where each comes from.
+        tensors: of shape (rows, ...).
+    """
+
+    def __init__(self, rows: Examples, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(rows, alike=True)
+        self.tensors = tensors
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        return {name: values[place] for name, values in self.tensors.items()}
+
+    def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """Return a batch of the rows at these places."""
+        at = torch.tensor(places)
+        return {name: values[at] for name, values in self.tensors.items()}
 
 
 def source_index(dataset: Any, index: int) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, label_of, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.columns import check_columns
-from snugfit.data.examples import Examples, FromRows
+from snugfit.data.examples import Columns, Examples
 from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, Table, read_table
@@ -57,21 +57,16 @@ class TableSettings:
             check_fraction(self.validation)
 
 
-class TableRows(FromRows):
+class TableRows(Columns):
     """Rows as examples: `numbers`, `categories`, and `labels` where they have one.
 
     Args:
-        rows: the place of each example in the tensors.
-        indices: of their rows in the table.
-        tensors: the inputs, and the labels, of all of them.
+        indices: of the rows in the table.
     """
 
     def __init__(self, rows: Examples, indices: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
-        super().__init__(rows, alike=True)
-        self.indices, self.tensors = indices, tensors
-
-    def __getitem__(self, place: int) -> dict[str, Tensor]:
-        return {name: values[self.rows[place]] for name, values in self.tensors.items()}
+        super().__init__(rows, tensors)
+        self.indices = indices
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from sklearn.preprocessing import RobustScaler
 
+from snugfit.data.loader import Loader, Order
 from snugfit.data.table_format import TableFormat, fit_format
-from snugfit.data.tables import CATEGORIES, NUMBERS, TableSettings, load_table, load_table_rows
+from snugfit.data.tables import CATEGORIES, NUMBERS, TableSettings, collate, load_table, load_table_rows
 from snugfit.errors import DataError, SettingError
 
 ROWS: list[dict[str, Any]] = [
@@ -143,6 +144,16 @@ def test_settings_that_name_no_column(file: str, tmp_path: Path) -> None:
         load_table(TableSettings(train=same, label="y", classes=False))
     with pytest.raises(DataError, match=r"one class only in column 'y' \(3\)"):
         load_table(TableSettings(train=same, label="y"))
+
+
+def test_a_window_that_is_taken_at_once_is_that_of_its_rows_one_by_one(file: str) -> None:
+    rows = load_table(TableSettings(train=file, validation=0.25)).train
+    loader = Loader(rows, Order(len(rows), 7, seed=3, shuffle=True), collate)
+    one_by_one = Loader([rows[place] for place in range(len(rows))], loader.order, collate)
+    for window, other in zip(loader.windows(0, 6), one_by_one.windows(0, 6), strict=True):
+        assert window.data.keys() == other.data.keys()
+        assert all(torch.equal(window.data[name], other.data[name]) for name in window.data)
+        assert [rows.indices[place] for place in other.ids] == list(window.ids)
 
 
 def test_rows_of_one_source_are_read_by_the_format_of_another(file: str, tmp_path: Path) -> None:
