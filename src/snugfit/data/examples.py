@@ -104,7 +104,7 @@ class Columns(FromRows):
     def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
         """Return a batch of the rows at these places."""
         at = torch.tensor(places)
-        return {name: values[at] for name, values in self.tensors.items()}
+        return {name: values.index_select(0, at) for name, values in self.tensors.items()}
 
 
 def source_index(dataset: Any, index: int) -> int:
