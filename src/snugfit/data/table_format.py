@@ -135,6 +135,15 @@ class TableFormat:
             codes[:, place] = categories.encode(rows, faults)
         return numbers, codes, faults
 
+    def plain(self, row: Mapping[str, Any]) -> dict[str, float | str | None]:
+        """Return a row's columns as numbers and texts, whatever its file has for them; None for a gap.
+
+        Raises:
+            BadRow: the row cannot be used.
+        """
+        numbers = {each.name: number_in(each.name, row) for each in self.numbers}
+        return {**numbers, **{each.name: category_of(row.get(each.name)) or None for each in self.categories}}
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
         return asdict(self)

@@ -158,10 +158,7 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
             train, validation, names, skipped, (*warned, *_new_categories(validation, table_format))
         ),
         fingerprints={each.table.source: each.table.sha256 for each in (part, held_out) if each is not None},
-        example_rows=[
-            {name: source.table.rows[row].get(name) for name in columns}
-            for row in shown.indices[:_EXAMPLE_ROWS]
-        ],
+        example_rows=[table_format.plain(source.table.rows[row]) for row in shown.indices[:_EXAMPLE_ROWS]],
     )
 
 

@@ -259,6 +259,7 @@ def predict_file(
         "output": str(output),
         "rows": len(predictions),
         "skipped": dict(rows.report.skipped),
+        **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         "predictions": counts,
         **_about((first, *more)),
     }
@@ -298,6 +299,7 @@ def evaluate_file(
         "metrics": values,
         "rows": len(rows.examples),
         "skipped": dict(rows.report.skipped),
+        **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),
     }
 

@@ -71,6 +71,8 @@ def test_a_number_a_category_and_their_gaps(file: str) -> None:
         [{"age": "", "city": "paris", "code": 3.0}, {"age": 39.5, "city": " rome ", "code": "1"}]
     )
     assert (numbers.tolist(), codes.tolist(), faults) == ([[0.0, 1.0], [0.0, 0.0]], [[0, 4], [3, 2]], {})
+    plain = fitted.plain({"age": "39", "city": " rome ", "code": "?", "more": 1})
+    assert plain == {"age": 39.0, "city": "rome", "code": None}
     assert TableFormat.of(json.loads(json.dumps(fitted.as_dict()))) == fitted
 
 

@@ -155,6 +155,18 @@ def test_columns_of_one_kind_alone_are_enough(project: Path, columns: str) -> No
     assert result.status == "finished" and len(load(result.run_dir).predict(rows())) == ROWS
 
 
+def test_a_category_that_no_row_to_train_on_has_is_said(project: Path) -> None:
+    run = train("classification").run_dir
+    text = Path("rows.csv").read_text()
+    Path("odd.csv").write_text(text.replace("house", "castle"))
+    count = text.count("house")
+    for result in (evaluate_file(run, "odd.csv"), predict_file(run, "odd.csv", Path("out.csv"))):
+        assert result["warnings"] == [
+            f"{count} of {ROWS} rows have a category in 'kind' that no row to train on has."
+        ]
+    assert "warnings" not in evaluate_file(run, "rows.csv")
+
+
 def test_a_loss_of_the_users_own_is_for_one_network_alone(project: Path) -> None:
     (project / "mine.py").write_text(
         "def loss(outputs, data):\n    return (outputs - data['labels']).abs() / 1e4\n"
