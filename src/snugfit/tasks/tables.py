@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.table_cells import holds_dates, holds_numbers, names_each_row
+from snugfit.data.table_cells import holds_dates, holds_numbers, is_gap, names_each_row
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Rows, columns_of
@@ -188,6 +188,16 @@ def _is_useful(rows: Rows, column: str) -> bool:
     if holds_numbers(cells):
         return not _counts_rows(rows, column)
     return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
+
+
+def without_label(rows: Rows, label: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a setting of `data` that leaves rows without a label out, where there are some, and a comment of it."""
+    count = len(rows.rows) - sum(not is_gap(row.get(label)) for row in rows.rows)
+    if not count:
+        return {}, {}
+    return {"bad_rows": "skip"}, {
+        "data.bad_rows": f"{count:,} rows have no '{label}' to learn; fail ends the run instead"
+    }
 
 
 def label_comment(meaning: str, *, named: bool) -> str:

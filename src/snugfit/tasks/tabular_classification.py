@@ -17,6 +17,7 @@ from snugfit.tasks.tables import (
     score_of,
     table_inference,
     usable_columns,
+    without_label,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -50,8 +51,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if not columns.useful:
         return None
     classes = source.classes(label)
+    left_out, comment = without_label(source, label)
     return Recognition(
-        data={**columns.settings, "label": label},
+        data={**columns.settings, "label": label, **left_out},
         reason=f"{len(source.rows):,} rows, {columns.counted}, {len(classes):,} classes in column '{label}'",
         score=score_of(source, label, columns, named=named),
         examples=len(source.rows),
@@ -60,6 +62,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
                 f"{len(classes):,} classes of {source.class_sizes(label)} rows each", named=named
             ),
             **columns.comments,
+            **comment,
         },
     )
 

@@ -17,6 +17,7 @@ from snugfit.tasks.tables import (
     score_of,
     table_inference,
     usable_columns,
+    without_label,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -58,14 +59,16 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     columns = usable_columns(source, label, data)
     if not columns.useful:
         return None
+    left_out, comment = without_label(source, label)
     return Recognition(
-        data={**columns.settings, "label": label},
+        data={**columns.settings, "label": label, **left_out},
         reason=f"{len(source.rows):,} rows, {columns.counted}, a number to predict in column '{label}'",
         score=score_of(source, label, columns, named=named) - 0.02,
         examples=len(source.rows),
         comments={
             "data.label": label_comment(f"a number of {len(source.classes(label)):,} values", named=named),
             **columns.comments,
+            **comment,
         },
     )
 

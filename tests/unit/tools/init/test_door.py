@@ -309,6 +309,15 @@ def test_a_table_of_numbers_and_categories_is_a_recipe_that_runs(
     assert prepare(recipe).data["train"] == 36
 
 
+def test_rows_of_a_table_without_a_label_are_left_out_and_counted() -> None:
+    write_table(Path("rows.csv"), "price", ["" if number % 4 == 0 else number * 1.5 for number in range(40)])
+    made = begin("rows.csv")
+    recipe = load_recipe(made.recipe)
+    assert recipe.data.bad_rows == "skip"
+    assert "10 rows have no 'price' to learn" in made.recipe.read_text()
+    assert prepare(recipe).data["skipped"] == {"missing label": 10}
+
+
 def test_a_table_all_of_whose_columns_are_useful_names_none() -> None:
     rows = [f"{number * 7 % 11}.5,{'xyz'[number % 3]},{number % 2}" for number in range(40)]
     Path("rows.csv").write_text("\n".join(["size,city,label", *rows]))
