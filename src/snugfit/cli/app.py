@@ -244,7 +244,13 @@ def evaluate(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Labelled rows, with the columns of the training.")
     ],
-    metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="What to measure: accuracy,macro_f1, or package.module:function of your own.",
+        ),
+    ] = "",
     others: _Others = None,
     views: _Views = 1,
     bad_rows: BadRowsOption = "fail",

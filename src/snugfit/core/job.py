@@ -69,7 +69,7 @@ class Evaluate(Section):
     metrics: tuple[str, ...] = setting(
         "metrics beside the loss; the default depends on the task",
         (),
-        takes="a name or a list of names",
+        takes="a name or a list of names, of built-in ones or package.module:function",
         example=("accuracy", "macro_f1"),
     )
     best: str = setting(

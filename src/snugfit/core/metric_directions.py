@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from snugfit.errors import SettingError
 
-_HIGHER = ("accuracy", "macro_f1", "f1", "precision", "recall", "auroc", "r2")
+_HIGHER = (
+    "accuracy",
+    "macro_f1",
+    "macro_precision",
+    "macro_recall",
+    "f1",
+    "precision",
+    "recall",
+    "auroc",
+    "r2",
+    "pearson",
+    "spearman",
+)
 _LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
 
 

@@ -15,7 +15,7 @@ from snugfit.core.batch import Batch
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, nearest
 from snugfit.results.run_folder import RunFolder
-from snugfit.step.metrics import METRICS
+from snugfit.step.metrics import METRICS, make_metric, named_metrics
 from snugfit.strategies.base import Strategy
 from snugfit.tasks.classes import most_likely
 
@@ -137,16 +137,17 @@ class Ensemble:
         Raises:
             SettingError: there is no such metric of predictions.
         """
-        for name in metrics:
-            if name not in METRICS:
+        named = named_metrics(metrics or self.inference.metrics, "--metrics", Path.cwd())
+        for name, given in named.items():
+            if isinstance(given, str) and name not in METRICS:
                 raise SettingError(
                     "--metrics", f"no metric '{name}' of several models", nearest(name, METRICS)
                 )
         rows, outputs = self.outputs(data, labelled=True, bad_rows=bad_rows)
         labels = torch.as_tensor([rows.examples[place]["labels"] for place in range(len(rows.rows))])
         values = {}
-        for name in metrics or self.inference.metrics:
-            metric = METRICS[name]()
+        for name, given in named.items():
+            metric = make_metric(given)
             metric.update(outputs, Batch.of({"labels": labels}))
             values[name] = metric.compute(Strategy())
         return rows, values

@@ -22,6 +22,7 @@ from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
+from snugfit.step.metrics import named_metrics
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks.classes import in_detail
@@ -279,6 +280,7 @@ def evaluate_file(
     """Return loss and metrics of a model on labelled rows, by default those of its task.
 
     Args:
+        metrics: names of built-in ones, or `package.module:function` of one's own.
         source, others, views: as of `predict_file`; of several together there is no loss.
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
@@ -293,7 +295,7 @@ def evaluate_file(
         values = evaluate(
             predictor.scored(),
             loader.windows(0, loader.order.windows_per_epoch),
-            {name: name for name in metrics or predictor.inference.metrics},
+            named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd()),
         )
     return {
         "metrics": values,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -78,7 +79,7 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
 
 def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     from snugfit.core.losses import LOSSES
-    from snugfit.step.metrics import check_metrics, check_watched, monitored
+    from snugfit.step.metrics import check_metrics, check_watched, metric_name, monitored
 
     if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
         raise places.error(
@@ -87,7 +88,12 @@ def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
             nearest(recipe.loss, LOSSES),
         )
     with placed(places, ("evaluate", "metrics")):
-        check_metrics(recipe.evaluate.metrics)
+        check_metrics(metric for metric in recipe.evaluate.metrics if not is_python_path(metric))
+        names = Counter(map(metric_name, recipe.evaluate.metrics))
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise places.error(
+                ("evaluate", "metrics"), f"has two of the name '{twice[0]}'", "Give one another name."
+            )
     with placed(places, ("evaluate", "best")):
         monitored(recipe.evaluate.best, recipe.evaluate.metrics)
     with placed(places, ("evaluate", "metrics")):

@@ -34,6 +34,7 @@ def written_code(recipe: Recipe) -> dict[str, str]:
 def _named(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, str]:
     values = {key: value for key, value in settings.items() if key not in _TEXT}
     values["data"] = {key: value for key, value in values["data"].items() if key not in _COLUMNS}
+    values["evaluate"] = {key: value for key, value in values["evaluate"].items() if key != "best"}
     if not find(recipe.task).own_code:
         del values["model"]  # a name on the hub, a folder, or `config:NAME`
     return named_code(values)

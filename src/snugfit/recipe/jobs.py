@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from snugfit.core.job import Execution, Hooks, Job, Plan
 from snugfit.recipe.entries import FULL
 from snugfit.step.build import find_device
+from snugfit.step.metrics import named_metrics
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import named_strategy
 from snugfit.system.processes import this_world
@@ -15,6 +16,7 @@ from snugfit.system.user_objects import load_object
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+    from snugfit.step.metrics import RowMetric
 
 
 def job_of(recipe: Recipe) -> Job:
@@ -24,6 +26,11 @@ def job_of(recipe: Recipe) -> Job:
         setting = "early_stopping.stop_when"
         rule = replace(rule, stop_when=load_object(rule.stop_when, setting=setting, folder=recipe.folder))
     return Job(recipe.train, recipe.evaluate, rule, recipe.non_finite, recipe.checkpoint, _hooks(recipe))
+
+
+def metrics_of(recipe: Recipe) -> dict[str, str | RowMetric]:
+    """Return the recipe's metrics by their names, those of the user's own imported."""
+    return named_metrics(recipe.evaluate.metrics, "evaluate.metrics", recipe.folder)
 
 
 def _hooks(recipe: Recipe) -> Hooks:

@@ -59,7 +59,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
     Args:
         data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`.
         validation: another data set, or the fraction of `data` to hold out.
-        metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`.
+        metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`, or with what
+            `sf.over_all_rows` has marked.
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
         preset: optimizer, schedule and techniques that go together, such as "fine_tune"; what is given besides wins.
         epochs, updates: the length of the run; `updates` wins.

@@ -12,7 +12,7 @@ from snugfit.core.job import Plan
 from snugfit.deliver.model_registry import register_best
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.answers.answer import Answer
-from snugfit.recipe.jobs import job_of, numerics_of, plan_of
+from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.call_options import RunOptions
@@ -140,7 +140,7 @@ def recipe_spec(
     """
     options, resume = options or RunOptions(), folder is not None
     job, plan = job_of(recipe), plan or plan_of(recipe)
-    metrics = {metric: metric for metric in job.evaluate.metrics}
+    metrics = metrics_of(recipe)
     validated = recipe.data.validation is not None
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated)
     same = {"recipe": recipe.hash(), "plan.micro_batch": plan.micro_batch, "plan.strategy": plan.strategy}

@@ -14,7 +14,7 @@ from snugfit.planner.choice.adapter_rate import adapter_notes
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore
-from snugfit.recipe.jobs import job_of, plan_of
+from snugfit.recipe.jobs import job_of, metrics_of, plan_of
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import planning
 from snugfit.run.call_options import RunOptions
@@ -60,7 +60,7 @@ def plan_recipe(
     """
     if made is None:
         made = job, plan = job_of(recipe), plan_of(recipe)
-        metrics = {metric: metric for metric in job.evaluate.metrics}
+        metrics = metrics_of(recipe)
         validated, here = recipe.data.validation is not None, target is None or target.device is None
         check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated, here=here)
     within = _within_budget(recipe, target or Target())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -16,10 +18,12 @@ from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
+from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows
 from snugfit.strategies.base import Strategy
+from snugfit.system.user_objects import is_python_path, load_object
 
-RowMetric = Callable[[Any, Any], Tensor]
-"""A user's metric: `(outputs, data) -> one value a row`; its mean over the rows is reported."""
+RowMetric = Callable[[Any, Any], Any]
+"""A user's metric: `(outputs, data) -> one value a row`, whose mean is reported, or one of all rows that `over_all_rows` has marked."""
 
 
 class Metric(Protocol):
@@ -46,7 +50,8 @@ class _RowMean:
             raise SettingError(
                 "evaluate.metrics",
                 f"{getattr(self.function, '__name__', 'a metric')} returned {form} for {part.rows} rows",
-                "Return one value a row, shape (rows,): Snugfit takes the mean over all rows.",
+                "Return one value a row, shape (rows,): Snugfit takes the mean over all rows. Mark what is no mean with "
+                "sf.over_all_rows.",
             )
         self.values.append(values.detach().clone())  # a view would keep the outputs
 
@@ -74,13 +79,13 @@ class _ByClass:
         if labels.dtype.is_floating_point:
             raise SettingError(
                 "evaluate.metrics",
-                "accuracy and macro_f1 need integer labels",
+                "metrics of classes need integer labels",
                 "Use mse or mae, or for soft labels a metric of your own.",
             )
         if logits.shape[:-1] != labels.shape or logits.shape[-1] < 2:
             raise SettingError(
                 "evaluate.metrics",
-                "accuracy and macro_f1 need a logit for each of two or more classes, found outputs of shape "
+                "metrics of classes need a logit for each of two or more classes, found outputs of shape "
                 f"{tuple(logits.shape)} for labels of shape {tuple(labels.shape)}",
                 "Choose other metrics, or give such logits.",
             )
@@ -93,7 +98,7 @@ class _ByClass:
         if tallies[-1].numel() > classes:
             raise SettingError(
                 "evaluate.metrics",
-                f"accuracy and macro_f1 found the label {tallies[-1].numel() - 1}, and the model has {classes} classes",
+                f"metrics of classes found the label {tallies[-1].numel() - 1}, and the model has {classes} classes",
                 "Correct the labels, or give the model more outputs.",
             )
         stacked = torch.stack(tallies)
@@ -115,6 +120,17 @@ def _macro_f1(right: Tensor, predicted: Tensor, true: Tensor) -> float:
     both = predicted + true
     there = both > 0
     return float((2 * right[there] / both[there]).mean())
+
+
+def _macro_precision(right: Tensor, predicted: Tensor, true: Tensor) -> float:
+    """Return the mean of right / predicted over the same classes; 0 for one that is never predicted."""
+    there = predicted + true > 0
+    return float((right[there] / predicted[there].clamp(min=1)).mean())
+
+
+def _macro_recall(right: Tensor, predicted: Tensor, true: Tensor) -> float:
+    """Return the mean of right / true over the same classes; 0 for one that is never true."""
+    return _macro_precision(right, true, predicted)
 
 
 class _ErrorMean:
@@ -144,47 +160,32 @@ class _ErrorMean:
         return self._of_mean(float(sum(total for total, _ in totals) / count)) if count else math.nan
 
 
-class _R2:
-    """1 less the squared errors over those of the labels' own mean: 0 for who always says that, 1 for no error."""
-
-    def __init__(self) -> None:
-        self._errors: list[Tensor] = []
-        self._labels: list[Tensor] = []
-
-    def update(self, outputs: Any, part: Batch) -> None:
-        difference, labels = _differences(outputs, part)
-        self._errors.append(difference.square().flatten())
-        self._labels.append(labels.detach().flatten().clone())
-
-    def compute(self, strategy: Strategy) -> float:
-        own: list[list[float]] = [
-            read(torch.cat(each), assume=[0.0] * sum(map(torch.numel, each))) if each else []
-            for each in (self._errors, self._labels)
-        ]
-        # in float64 and around their mean: sums of squares of large labels would cancel
-        errors, labels = (
-            torch.tensor([value for each in strategy.tell(values) for value in each], dtype=torch.float64)
-            for values in own
-        )
-        spread = float((labels - labels.mean()).square().sum()) if labels.numel() else 0.0
-        return 1 - float(errors.sum()) / spread if spread else math.nan
-
-
 def _differences(outputs: Any, part: Batch) -> tuple[Tensor, Tensor]:
     """Return predictions less labels, and the labels, in float32."""
     labels = labels_of(part.data).float()
     return (logits_of(outputs).reshape(labels.shape).float() - labels).detach(), labels
 
 
-# Six sums of a few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
+# A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
     "accuracy": lambda: _ByClass(_accuracy),
     "macro_f1": lambda: _ByClass(_macro_f1),
+    "macro_precision": lambda: _ByClass(_macro_precision),
+    "macro_recall": lambda: _ByClass(_macro_recall),
     "mse": lambda: _ErrorMean(torch.square),
     "rmse": lambda: _ErrorMean(torch.square, math.sqrt),
     "mae": lambda: _ErrorMean(torch.abs),
-    "r2": _R2,
+    **{name: partial(Collected, function) for name, function in OF_ALL_ROWS.items()},
 }
+
+
+def metric_name(metric: str) -> str:
+    """Return the name of a recipe's metric: of one of the user's own that of its function.
+
+    >>> metric_name("accuracy"), metric_name("my_metrics:f2")
+    ('accuracy', 'f2')
+    """
+    return metric.rpartition(":")[2]
 
 
 def check_metrics(names: Iterable[str]) -> None:
@@ -218,12 +219,31 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
             )
 
 
+def named_metrics(
+    names: Iterable[str], setting: str, folder: Path | None = None
+) -> dict[str, str | RowMetric]:
+    """Return metrics by their names; those of the user's own, as `package.module:function`, are imported.
+
+    Args:
+        setting: the full name of the setting, for the error.
+        folder: where modules are looked for first.
+    Raises:
+        SettingError: one cannot be imported.
+    """
+    return {
+        metric_name(name): load_object(name, setting=setting, folder=folder) if is_python_path(name) else name
+        for name in names
+    }
+
+
 def make_metric(metric: str | RowMetric) -> Metric:
     """Return a metric by its name, or of a user's function.
 
     Raises:
         As `check_metrics`.
     """
+    if isinstance(metric, OverAllRows):
+        return Collected(metric)
     if callable(metric):
         return _RowMean(metric)
     check_metrics([metric])
@@ -248,7 +268,7 @@ def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
     Raises:
         SettingError: the metric is not evaluated, or its direction is not known.
     """
-    names = ["loss", *known]
+    names = ["loss", *map(metric_name, known)]
     name = best.rpartition(":")[2]
     if name not in names:
         raise SettingError(
@@ -265,7 +285,7 @@ def check_watched(techniques: Iterable[Technique], known: Iterable[str], validat
     Raises:
         SettingError: names the technique, its metric, and those that are evaluated.
     """
-    names = ["loss", *known]
+    names = ["loss", *map(metric_name, known)]
     for technique in techniques:
         name = technique.card.name
         for metric in technique.metrics():

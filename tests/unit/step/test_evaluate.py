@@ -21,6 +21,7 @@ from snugfit.core.losses import mse as mse_loss
 from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import check_fit, check_metrics
+from snugfit.step.metrics_over_all import over_all_rows
 from snugfit.step.step import Step
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.gradient_cache import GradientCache
@@ -82,6 +83,98 @@ def test_accuracy_and_macro_f1_are_those_of_scikit_learn(
     truth, guess = data[1][counted].numpy(), predicted[counted].numpy()
     assert found["accuracy"] == pytest.approx(accuracy_score(truth, guess), rel=1e-6)
     assert found["macro_f1"] == pytest.approx(f1_score(truth, guess, average="macro"), rel=1e-6)
+
+
+def test_metrics_of_all_predictions_are_those_of_scikit_learn(
+    model: nn.Module, data: tuple[Tensor, Tensor]
+) -> None:
+    from sklearn.metrics import precision_score, recall_score, roc_auc_score
+
+    names = {name: name for name in ("auroc", "macro_precision", "macro_recall")}
+    metrics = evaluate(scored(model, micro_batch=3), cut(data, UNEVEN), names)
+    with torch.no_grad(), eval_mode(model):
+        logits = model(data[0])
+    counted = data[1] != IGNORE_INDEX
+    true, probabilities = data[1][counted].numpy(), logits[counted].double().softmax(dim=1).numpy()
+    areas = [roc_auc_score(true == place, probabilities[:, place]) for place in range(4)]  # no label is 4
+    assert metrics["auroc"] == pytest.approx(np.mean(areas), rel=1e-12)
+    for name, score in (("macro_precision", precision_score), ("macro_recall", recall_score)):
+        known = score(true, probabilities.argmax(axis=1), average="macro", zero_division=0)
+        assert metrics[name] == pytest.approx(known, rel=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_area_of_two_classes_is_that_of_scikit_learn_with_ties_and_sure_predictions(outputs: int) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    score = torch.tensor(
+        [60.0, 90.0, 0.5, 0.5, -40.0, 0.5, -70.0, 80.0]
+    )  # probabilities of 1.0 in float64, which differ
+    logits = torch.stack([torch.zeros(8), score], dim=1) if outputs == 2 else score[:, None]
+    labels = torch.tensor([0, 1, 1, 0, 0, 1, 0, 1])
+    batches = cut((logits, labels), (3, 4, 1))
+    found = evaluate(scored(nn.Identity(), lambda logits, _: logits[:, 0]), batches, {"auroc": "auroc"})
+    assert found["auroc"] == pytest.approx(roc_auc_score(labels, score), rel=1e-12)
+
+
+def test_correlations_are_those_of_scipy() -> None:
+    from scipy.stats import pearsonr, spearmanr
+
+    source = torch.Generator().manual_seed(2)
+    predicted, labels = torch.randn(2, ROWS, generator=source)
+    labels[:5] = 0.25  # ties
+    names = {name: name for name in ("pearson", "spearman")}
+    found = evaluate(scored(nn.Identity(), mse_loss), cut((predicted[:, None], labels), UNEVEN), names)
+    assert found["pearson"] == pytest.approx(pearsonr(predicted, labels).statistic, rel=1e-6)
+    assert found["spearman"] == pytest.approx(spearmanr(predicted, labels).statistic, rel=1e-6)
+    same = evaluate(scored(nn.Identity(), mse_loss), cut((torch.ones(ROWS, 1), labels), UNEVEN), names)
+    assert math.isnan(same["pearson"]) and math.isnan(same["spearman"])
+
+
+def test_a_metric_of_ones_own_over_all_rows_gets_each_of_them_once_filled_up_to_the_longest() -> None:
+    source = torch.Generator().manual_seed(3)
+    widths = (4, 2, 3)
+    parts = [
+        (torch.randn(rows, width, 5, generator=source), torch.randint(0, 5, (rows, width), generator=source))
+        for rows, width in zip((3, 1, 2), widths, strict=True)
+    ]
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    @over_all_rows
+    def count(logits: Tensor, labels: Tensor) -> Tensor:
+        seen.append((logits, labels))
+        return (labels != IGNORE_INDEX).sum()
+
+    found = evaluate(scored(nn.Identity(), micro_batch=2), map(Batch.of, parts), {"count": count})
+    assert found["count"] == 3 * 4 + 1 * 2 + 2 * 3
+    ((logits, labels),) = seen
+    assert (logits.shape, labels.shape) == ((6, 4, 5), (6, 4))
+    assert labels[3].tolist() == [*parts[1][1][0].tolist(), IGNORE_INDEX, IGNORE_INDEX]
+    assert torch.equal(logits[4:, :3], parts[2][0]) and not logits[4:, 3:].any()
+
+
+def test_a_metric_over_all_rows_that_gives_no_number_is_refused(
+    model: nn.Module, data: tuple[Tensor, Tensor]
+) -> None:
+    @over_all_rows
+    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+        return logits
+
+    with pytest.raises(SettingError, match="wrong returned Tensor for all rows"):
+        evaluate(scored(model), cut(data, UNEVEN), {"wrong": wrong})
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.rand(8), "auroc needs integer labels"),
+        (torch.zeros(8, 2).long(), "needs a logit for each class"),
+    ],
+)
+def test_labels_of_which_there_is_no_area_are_refused(labels: Tensor, message: str) -> None:
+    batches = [Batch.of((torch.zeros(8, 3), labels))]
+    with pytest.raises(SettingError, match=message):
+        evaluate(scored(nn.Identity(), lambda logits, _: logits[:, 0]), batches, {"auroc": "auroc"})
 
 
 def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
