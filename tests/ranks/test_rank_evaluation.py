@@ -45,7 +45,10 @@ def rows_against_rows(outputs: Any, data: Any) -> LossTerms:
 
 rows_against_rows.couples_rows = True  # type: ignore[attr-defined]
 
+NUMBERS = ("mse", "mae", "rmse", "r2", "pearson", "spearman")
+BUILT_IN = ("accuracy", "macro_f1", "auroc", *NUMBERS)
 METRICS: dict[str, Any] = {
+    "auroc": "auroc",
     "accuracy": "accuracy",
     "macro_f1": "macro_f1",
     "confidence": confidence,
