@@ -20,7 +20,7 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
-from tests.unit.run.training.runs import Never, make_training, points
+from tests.unit.run.training.runs import Never, make_training, points, small_model
 
 SECONDS = 20.0
 
@@ -160,3 +160,34 @@ def test_after_a_failure_the_run_goes_on_from_the_older_checkpoint_and_ends_as_i
     two.run(resumed, tmp_path / "failed", "fsdp")
     two.run(part, tmp_path / "whole", "sync", "fsdp")
     assert saved(tmp_path / "failed") == saved(tmp_path / "whole")
+
+
+def several_models(folder: Path, strategy: str) -> list[str]:
+    """The names of the models that a run keeps, of the two best evaluations and a third that only the first rank is asked for."""
+    rank = STRATEGIES[strategy]().rank
+    run = make_training(
+        folder,
+        model=small_model(dropout=0.0),  # ranks draw otherwise
+        validation=points(5, seed=1),
+        techniques=(AdamW(learning_rate=0.3),),
+        plan=Plan(micro_batch=1),
+        strategy=STRATEGIES[strategy](),
+        evaluate_every=1,
+        keep_models=2,
+        keep_when=lambda evaluations: rank == 0 and len(evaluations) == 1,
+    )
+    run.run(Never())  # type: ignore[arg-type]
+    return sorted(path.name for path in (folder / "models").iterdir())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_keep_the_models_that_one_keeps(two: Ranks, tmp_path: Path, strategy: str) -> None:
+    first, second = two.run(several_models, tmp_path / "two", strategy)
+    assert first == second == several_models(tmp_path / "one", "alone")
+    assert len(first) in (2, 3) and "update-00000001" in first
+    for name in first:
+        theirs, own = (
+            load_file(tmp_path / folder / "models" / name / "model.safetensors") for folder in ("two", "one")
+        )
+        for key, value in own.items():
+            assert value.allclose(theirs[key], rtol=1e-4, atol=1e-5)

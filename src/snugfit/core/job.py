@@ -30,6 +30,10 @@ An evaluation has `update`, `epoch`, `metrics` by name, the name of the `weights
 """
 
 
+KeepWhen = Callable[[list[dict[str, Any]]], bool]
+"""From the same evaluations to whether the model of the last one is kept."""
+
+
 @dataclass(frozen=True)
 class Train(Section):
     """The length of a training and the size of its updates."""
@@ -76,6 +80,18 @@ class Evaluate(Section):
         "metric that decides which weights are kept, with min: or max: before one of your own; the first of evaluate.metrics by default",
         "",
         example="accuracy",
+    )
+    keep_models: Count = setting(
+        "number of models kept, those of the best evaluations: the best in best/, where there are several each in models/",
+        1,
+        example=3,
+    )
+    keep_when: KeepWhen | str | None = setting(
+        "function from all evaluations so far to whether the model of the last one is kept in models/ too",
+        None,
+        takes="package.module:function or null",
+        example="mine:worth_keeping",
+        pattern=f"^{PYTHON_PATH}$",
     )
     batch: Count | None = setting(
         "examples of one evaluation batch; train.global_batch by default",
@@ -206,6 +222,12 @@ class Job:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.evaluate.keep_when, str):
+            raise SettingError(
+                "evaluate.keep_when",
+                f"must be a function from the evaluations to True or False, found '{self.evaluate.keep_when}'",
+                "Give a function of that kind.",
+            )
         function = None if self.early_stopping is None else self.early_stopping.stop_when
         if isinstance(function, str):
             raise SettingError(

@@ -25,7 +25,11 @@ def job_of(recipe: Recipe) -> Job:
     if rule is not None and isinstance(rule.stop_when, str):
         setting = "early_stopping.stop_when"
         rule = replace(rule, stop_when=load_object(rule.stop_when, setting=setting, folder=recipe.folder))
-    return Job(recipe.train, recipe.evaluate, rule, recipe.non_finite, recipe.checkpoint, _hooks(recipe))
+    evaluate = recipe.evaluate
+    if isinstance(evaluate.keep_when, str):
+        function = load_object(evaluate.keep_when, setting="evaluate.keep_when", folder=recipe.folder)
+        evaluate = replace(evaluate, keep_when=function)
+    return Job(recipe.train, evaluate, rule, recipe.non_finite, recipe.checkpoint, _hooks(recipe))
 
 
 def metrics_of(recipe: Recipe) -> dict[str, str | RowMetric]:

@@ -43,6 +43,8 @@ _NOT_LEARNED = (
     "plan.cut_padding",
     "plan.deterministic",
     "evaluate.batch",
+    "evaluate.keep_models",
+    "evaluate.keep_when",
 )
 """What may differ between two runs whose updates are the same."""
 

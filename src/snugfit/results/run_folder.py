@@ -189,6 +189,14 @@ class RunFolder:
         return self.path / "best"
 
     @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    def model_at(self, update: int) -> Path:
+        """Return where the model of an evaluation is, besides `best`."""
+        return self.models / f"update-{update:08}"
+
+    @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
 

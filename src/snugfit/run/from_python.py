@@ -68,6 +68,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
             schedule is for those. When the time is over the run saves and stops; `resume` with the same keywords does what is left.
         micro_batch: examples of one forward and backward; None takes the window whole, "auto" as much of it as fits.
         best: the metric that picks the best weights; the first metric if not given, else the loss.
+        keep_models: number of models kept, of the best evaluations: the best in `best/`, where there are several each in `models/`.
+        keep_when: `(evaluations so far) -> bool`, whether the model of the last one is kept in `models/` too.
         patience: evaluations that may pass without an improvement of more than `min_delta`.
         stop_when: `(evaluations so far) -> the reason to stop, or None`; each evaluation has `update`, `epoch`, `metrics`,
             `weights` and `best`.

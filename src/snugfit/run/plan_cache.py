@@ -44,6 +44,8 @@ _UNSEEN = (
     ("hooks",),
     ("train", "seed"),
     ("evaluate", "best"),
+    ("evaluate", "keep_models"),
+    ("evaluate", "keep_when"),
     ("track", "uri"),
     ("track", "experiment"),
     ("track", "register"),

@@ -155,6 +155,7 @@ def execute(spec: RunSpec) -> RunResult:
                 folder=folder,
                 emit=events,
                 save_best=in_memory if folder is None else partial(task.save_best, folder.best),
+                save_at=lambda place: partial(task.save_best, place),
                 identity={**spec.identity, "updates": updates, **task.sources},
                 files=task.fingerprints,
                 accept_changes=spec.accept_changes,

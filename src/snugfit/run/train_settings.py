@@ -15,7 +15,7 @@ from snugfit.errors import SettingError
 if TYPE_CHECKING:
     import torch
 
-    from snugfit.core.job import Hook, MicroBatch, StopWhen
+    from snugfit.core.job import Hook, KeepWhen, MicroBatch, StopWhen
     from snugfit.core.losses import Loss
     from snugfit.core.technique import Technique
     from snugfit.data.loader import Collate
@@ -41,6 +41,8 @@ class TrainSettings(TypedDict, total=False):
     micro_batch: MicroBatch
     best: str | None
     evaluate_every: int | None
+    keep_models: int
+    keep_when: KeepWhen | None
     evaluate_batch: int | None
     patience: int | None
     min_delta: float

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _OF_RUNS = (
     *("output", "resume", "accept_changes", "time", "stop_after_seconds", "track", "track_uri"),
     "display",
+    *("keep_models", "keep_when"),
     *("checkpoint_every", "checkpoint_keep", "checkpoint_save"),
     *("on_update", "on_evaluation", "on_checkpoint", "on_end"),
 )

@@ -106,6 +106,8 @@ OF_RUNS: dict[str, Any] = {
     "track": True,
     "track_uri": "sqlite:///own.db",
     "display": print,
+    "keep_models": 3,
+    "keep_when": bool,
     "checkpoint_every": 5,
     "checkpoint_keep": 3,
     "checkpoint_save": "async",

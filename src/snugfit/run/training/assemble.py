@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from snugfit.run.identity.identity import (
     model_identity,
     techniques_identity,
 )
+from snugfit.run.training.best_models import check_models
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import Emit, SaveBest
 from snugfit.run.training.warning_events import warnings_told
@@ -44,6 +46,7 @@ def assemble(
     folder: RunFolder | None,
     emit: Emit,
     save_best: SaveBest,
+    save_at: Callable[[Path], SaveBest] | None = None,
     identity: Mapping[str, Any] | None = None,
     files: Mapping[str, str] | None = None,
     accept_changes: Sequence[str] = (),
@@ -53,6 +56,7 @@ def assemble(
 
     Args:
         folder: where the run is written; None writes nothing.
+        save_at: writes further models, each to a folder.
         identity: settings that decide the updates; data, model and code join them here.
         files: the sha256 of each source of data that is read whole, by its name.
         accept_changes: names of the identity that a resume lets differ.
@@ -68,6 +72,7 @@ def assemble(
         raise SettingError(
             f"early_stopping.{setting}", "needs data to be measured on", "Give data.validation."
         )
+    check_models(job, folder, validated=material.validation is not None)
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
     own = metrics.items()
@@ -99,6 +104,7 @@ def assemble(
         folder=folder,
         emit=emit,
         save_best=save_best,
+        save_at=save_at,
         identity={**described, "data": data},
         planned=plan.micro_batch,
         deterministic=plan.deterministic,

@@ -82,6 +82,18 @@ class Watch:
         )
         return best
 
+    def leaders(self, monitor: tuple[str, bool], count: int) -> set[int]:
+        """Return the updates of the `count` best evaluations of the kind of weights that the last one scored; of equal ones the earlier."""
+        name, higher = monitor
+        sign = -1 if higher else 1
+        ranked = sorted(
+            (math.isnan(value), 0.0 if math.isnan(value) else sign * value, each["update"])
+            for each in self.history
+            if each["weights"] == self.best_weights
+            for value in (each["metrics"][name],)
+        )
+        return {update for _, _, update in ranked[:count]}
+
     def exhausted(self, job: Job) -> str | None:
         """Return why the run should stop early, or None.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.checkpoint.unsaved import Unsaved
 from snugfit.run.events import DOING
+from snugfit.run.training.best_models import keep_models
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
@@ -47,6 +49,7 @@ class Training:
     Args:
         folder: where it is written; None writes nothing.
         save_best: takes the model as it is delivered, with the weights that were scored.
+        save_at: the same for another folder; None where there is no further model.
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
         accept_changes: names of the identity that may differ from the checkpoint's.
@@ -62,6 +65,7 @@ class Training:
     folder: RunFolder | None
     emit: Emit
     save_best: SaveBest
+    save_at: Callable[[Path], SaveBest] | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
@@ -161,6 +165,8 @@ class Training:
         if best and not save_best(self, metrics):
             best = False
             self.watch.stand_by(standing)
+        else:
+            keep_models(self, metrics, best=best)
         self.emit(
             "evaluation",
             update=progress.updates,

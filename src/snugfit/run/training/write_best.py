@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.run.training.loop import Training
+    from snugfit.run.training.result import SaveBest
 
 
 class BestInMemory:
@@ -46,7 +47,7 @@ def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
         Whether it was written.
     """
     strategy, folder, watch = training.step.strategy, training.folder, training.watch
-    problem = _write(training, metrics)
+    problem = write_model(training, metrics, training.save_best)
     if problem is not None and is_full(problem):
         room = (
             strategy.rank == 0
@@ -54,7 +55,7 @@ def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
             and checkpoint_files.make_room(folder.checkpoints, training.job.checkpoint.keep)
         )
         if strategy.tell(room)[0]:
-            problem = _write(training, metrics)
+            problem = write_model(training, metrics, training.save_best)
     watch.owed = None
     if problem is not None:
         progress, weights = training.step.progress, training.step.seams.weights_name
@@ -77,8 +78,8 @@ def owed_now(training: Training) -> str | None:
     return owed["problem"] if owed is not None and here else None
 
 
-def _write(training: Training, metrics: Mapping[str, float]) -> str | None:
-    """Return what went wrong with the disk, the same on all ranks, or None."""
+def write_model(training: Training, metrics: Mapping[str, float], save: SaveBest) -> str | None:
+    """Write the model as it is delivered; all ranks call it. What went wrong with the disk, the same on all of them, or None."""
     step, problem = training.step, None
     seams, folder = step.seams, training.folder
     with phase("save"), seams.weights(step.model):
@@ -98,7 +99,7 @@ def _write(training: Training, metrics: Mapping[str, float]) -> str | None:
                     description["made_buffers"] = made
                 if seams.extended_by:
                     description["extended_by"] = seams.extended_by
-                training.save_best(delivered, description, trained=trained)
+                save(delivered, description, trained=trained)
         except RunFolderError as error:
             problem = str(error)
     of_first: str | None = step.strategy.tell(problem)[0]

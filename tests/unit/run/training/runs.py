@@ -19,7 +19,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events, Silent
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
-from snugfit.run.training.result import RunResult
+from snugfit.run.training.result import RunResult, SaveBest
 from snugfit.step.build import Material
 from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.sgd import SGD
@@ -123,15 +123,21 @@ def make_training(
         metrics or {},
         folder=run_folder,
         emit=Silent() if strategy is not None and strategy.rank > 0 else Events(run_folder, display),
-        save_best=lambda delivered, description, trained: save_bundle(
-            run_folder.best, delivered, {"task": "python", **description}, adapters_of=trained
-        ),
+        save_best=save_at(run_folder.best),
+        save_at=save_at,
         identity=identity,
         accept_changes=accept_changes,
         strategy=strategy,
     )
     training.loader = SeenLoader(training.loader)  # type: ignore[assignment]
     return training
+
+
+def save_at(place: Path) -> SaveBest:
+    def save(delivered: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module) -> None:
+        save_bundle(place, delivered, {"task": "python", **description}, adapters_of=trained)
+
+    return save
 
 
 def finish(training: Training) -> RunResult:
