@@ -55,7 +55,7 @@ def keep_models(training: Training, metrics: Mapping[str, float], *, best: bool)
         return
     last = watch.history[-1]
     if evaluate.keep_when is not None:
-        last["chosen"] = _chosen(training)
+        last["chosen"] = _is_wanted(training)
     count = evaluate.keep_models if evaluate.keep_models > 1 else 0
     updates = watch.leaders(training.monitor, count)
     updates |= {each["update"] for each in watch.history if each.get("chosen")}
@@ -73,12 +73,12 @@ def keep_models(training: Training, metrics: Mapping[str, float], *, best: bool)
         training.emit("warning", message=f"{problem} The training goes on without that model.")
 
 
-def _chosen(training: Training) -> bool:
+def _is_wanted(training: Training) -> bool:
     """Return whether the user's function chooses the last evaluation. The first rank decides for all, as about the end of a run."""
     strategy = training.step.strategy
     with agreed():
-        chosen = strategy.rank == 0 and _asked(training)
-    of_first: bool = strategy.tell(chosen)[0]
+        wanted = strategy.rank == 0 and _asked(training)
+    of_first: bool = strategy.tell(wanted)[0]
     return of_first
 
 
