@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, label_of, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.columns import check_columns
-from snugfit.data.examples import Columns, Examples
+from snugfit.data.examples import ORIGIN, Columns, Examples
 from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, Table, read_table
@@ -249,7 +249,7 @@ def _columns(table: Table, settings: TableSettings) -> tuple[str, ...]:
     """
     columns = settings.columns
     if columns is None:
-        columns = tuple(name for name in table.columns if name != settings.label)
+        columns = tuple(name for name in table.columns if name not in (settings.label, ORIGIN))
     check_columns(table, {"data.label": [settings.label], "data.columns": columns})
     if not columns:
         raise DataError(

@@ -18,7 +18,7 @@ from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
-from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows
+from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -162,8 +162,9 @@ class _ErrorMean:
 
 def _differences(outputs: Any, part: Batch) -> tuple[Tensor, Tensor]:
     """Return predictions less labels, and the labels, in float32."""
-    labels = labels_of(part.data).float()
-    return (logits_of(outputs).reshape(labels.shape).float() - labels).detach(), labels
+    predictions, labels = logits_of(outputs), labels_of(part.data).float()
+    check_numbers(predictions, labels)
+    return (predictions.reshape(labels.shape).float() - labels).detach(), labels
 
 
 # A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.

@@ -16,6 +16,7 @@ from snugfit.core.losses import IGNORE_INDEX, logits_of
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
+from snugfit.system.user_objects import describe
 
 OfAllRows = Callable[[Tensor, Tensor], Any]
 """A metric of all predictions: `(logits, labels) -> number`."""
@@ -73,11 +74,18 @@ class Collected:
         labels = _rows([rows for _, rows in of_ranks if len(rows)], IGNORE_INDEX)
         if not len(logits):
             return math.nan
-        value = self.function(logits, labels)
+        name = getattr(getattr(self.function, "function", self.function), "__name__", "a metric")
+        try:
+            value = self.function(logits, labels)
+        except SettingError:
+            raise
+        except Exception as error:
+            raise SettingError(
+                "evaluate.metrics", f"{name} failed: {describe(error)}", "Correct the function."
+            ) from error
         try:
             return float(value)
-        except (TypeError, ValueError) as error:
-            name = getattr(getattr(self.function, "function", self.function), "__name__", "a metric")
+        except (TypeError, ValueError, RuntimeError) as error:
             raise SettingError(
                 "evaluate.metrics",
                 f"{name} returned {type(value).__name__} for all rows",
@@ -153,12 +161,28 @@ def auroc(logits: Tensor, labels: Tensor) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
+def check_numbers(predictions: Tensor, labels: Tensor) -> None:
+    """Refuse predictions that are not one number for each label.
+
+    Raises:
+        SettingError: says both shapes.
+    """
+    if predictions.shape[:1] != labels.shape[:1] or predictions.numel() != labels.numel():
+        raise SettingError(
+            "evaluate.metrics",
+            f"metrics of numbers need an output for each label, found outputs of shape {tuple(predictions.shape)} for "
+            f"labels of shape {tuple(labels.shape)}",
+            "Choose metrics of classes, or give such outputs.",
+        )
+
+
 OF_ALL_ROWS: Mapping[str, OfAllRows] = {"r2": r2, "pearson": pearson, "spearman": spearman, "auroc": auroc}
 
 
 def _numbers(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return both flat, in float64: sums of squares of large labels would cancel."""
-    return predictions.reshape(labels.shape).double().flatten(), labels.double().flatten()
+    check_numbers(predictions, labels)
+    return predictions.double().flatten(), labels.double().flatten()
 
 
 def _correlation(left: Tensor, right: Tensor) -> float:

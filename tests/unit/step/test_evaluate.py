@@ -153,6 +153,24 @@ def test_a_metric_of_ones_own_over_all_rows_gets_each_of_them_once_filled_up_to_
     assert torch.equal(logits[4:, :3], parts[2][0]) and not logits[4:, 3:].any()
 
 
+@pytest.mark.parametrize("metric", ["mse", "r2", "pearson", "spearman"])
+def test_numbers_that_are_not_one_for_each_label_are_refused(metric: str) -> None:
+    batches = [Batch.of((torch.zeros(8, 3), torch.zeros(8)))]
+    with pytest.raises(SettingError, match=r"found outputs of shape \(8, 3\) for labels of shape \(8,\)"):
+        evaluate(scored(nn.Identity(), lambda logits, _: logits[:, 0]), batches, {metric: metric})
+
+
+def test_a_metric_over_all_rows_that_fails_is_named_with_its_line(
+    model: nn.Module, data: tuple[Tensor, Tensor]
+) -> None:
+    @over_all_rows
+    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+        raise ValueError("too few")
+
+    with pytest.raises(SettingError, match=r"wrong failed: ValueError: too few.*test_evaluate.py"):
+        evaluate(scored(model), cut(data, UNEVEN), {"wrong": wrong})
+
+
 def test_a_metric_over_all_rows_that_gives_no_number_is_refused(
     model: nn.Module, data: tuple[Tensor, Tensor]
 ) -> None:
