@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.losses import over_batches
 from snugfit.deliver.model_registry import resolve_model
-from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, nearest
+from snugfit.errors import DataError, ModelError, RunFolderError, SettingError
 from snugfit.results.run_folder import RunFolder
-from snugfit.step.metrics import METRICS, make_metric, named_metrics
-from snugfit.strategies.base import Strategy
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.metrics import check_metrics, named_metrics
 from snugfit.tasks.classes import most_likely
 
 if TYPE_CHECKING:
@@ -132,25 +134,20 @@ class Ensemble:
     def scores(
         self, data: str, metrics: Sequence[str], *, bad_rows: str
     ) -> tuple[FileRows, dict[str, float]]:
-        """Return a file's rows, and metrics of the predictions for them.
+        """Return a file's rows, with loss and metrics of the predictions for them: those of the mean, not the mean of each one's.
 
         Raises:
-            SettingError: there is no such metric of predictions.
+            SettingError: there is no such metric.
         """
         named = named_metrics(metrics or self.inference.metrics, "--metrics", Path.cwd())
-        for name, given in named.items():
-            if isinstance(given, str) and name not in METRICS:
-                raise SettingError(
-                    "--metrics", f"no metric '{name}' of several models", nearest(name, METRICS)
-                )
+        check_metrics(each for each in named.values() if isinstance(each, str))
         rows, outputs = self.outputs(data, labelled=True, bad_rows=bad_rows)
         labels = torch.as_tensor([rows.examples[place]["labels"] for place in range(len(rows.rows))])
-        values = {}
-        for name, given in named.items():
-            metric = make_metric(given)
-            metric.update(outputs, Batch.of({"labels": labels}))
-            values[name] = metric.compute(Strategy())
-        return rows, values
+        assert self.inference.loss is not None
+        mean = Scored(
+            nn.Identity(), outputs.device, lambda batch: batch.data["mean"], over_batches(self.inference.loss)
+        )
+        return rows, evaluate(mean, [Batch.of({"mean": outputs, "labels": labels})], named)
 
 
 def _values(predictor: Predictor, rows: FileRows, views: int) -> Tensor:

@@ -281,7 +281,7 @@ def evaluate_file(
 
     Args:
         metrics: names of built-in ones, or `package.module:function` of one's own.
-        source, others, views: as of `predict_file`; of several together there is no loss.
+        source, others, views: as of `predict_file`; of several together it is the loss of their mean.
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """

@@ -35,11 +35,11 @@ class OverAllRows:
 def over_all_rows(function: OfAllRows) -> OverAllRows:
     """Mark a metric as one of all predictions at once, where the mean of a value a row is not what is asked for.
 
+    Such as this one, in a training by ``sf.train(..., metrics={"f2": f2}, best="max:f2")``::
+
         @sf.over_all_rows
         def f2(logits, labels):
             return sklearn.metrics.fbeta_score(labels, logits.argmax(dim=1), beta=2)
-
-        sf.train(..., metrics={"f2": f2}, best="max:f2")
 
     Args:
         function: `(logits, labels) -> number`, of all rows of all ranks in no certain order, each row once, on the host and in

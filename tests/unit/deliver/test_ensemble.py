@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import random
 import shutil
 from pathlib import Path
@@ -75,7 +76,12 @@ def test_probabilities_of_several_models_are_their_mean(project: Path) -> None:
     scored = evaluate_file(runs[0], "rows.csv", others=runs[1:])
     right = [(mean > 0.5) == (row["sold"] == "yes") for row, mean in zip(rows(), means, strict=True)]
     assert scored["metrics"]["accuracy"] == pytest.approx(sum(right) / ROWS)
-    assert scored["models"] == 3 and "loss" not in scored["metrics"]
+    likely = [mean if row["sold"] == "yes" else 1 - mean for row, mean in zip(rows(), means, strict=True)]
+    loss = -sum(map(math.log, likely)) / ROWS
+    assert scored["models"] == 3 and scored["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
+    same = evaluate_file(runs[0], "rows.csv", ["perplexity", "auroc"], others=runs[:1])["metrics"]
+    one = evaluate_file(runs[0], "rows.csv", ["perplexity", "auroc"])["metrics"]
+    assert same == pytest.approx(one, rel=1e-5)
 
 
 def test_numbers_of_several_models_are_their_mean(project: Path) -> None:
@@ -86,15 +92,17 @@ def test_numbers_of_several_models_are_their_mean(project: Path) -> None:
     assert [float(row["prediction"]) for row in rows("out.csv")] == pytest.approx(means, abs=1e-6)
     errors = [mean - float(row["price"]) for row, mean in zip(rows(), means, strict=True)]
     scored = evaluate_file(runs[0], "rows.csv", ["rmse"], others=runs[1:])
-    assert scored["metrics"] == {"rmse": pytest.approx((sum(each**2 for each in errors) / ROWS) ** 0.5)}
+    assert scored["metrics"]["rmse"] == pytest.approx((sum(each**2 for each in errors) / ROWS) ** 0.5)
+    same = evaluate_file(runs[0], "rows.csv", others=runs[:1])["metrics"]
+    assert same == pytest.approx(evaluate_file(runs[0], "rows.csv")["metrics"], rel=1e-5)
 
 
 def test_models_that_predict_something_else_are_refused(project: Path) -> None:
     one, other = train("classification", 0), train("regression", 0)
     with pytest.raises(ModelError, match="predicts something else than"):
         predict_file(one, "rows.csv", Path("out.csv"), others=[other])
-    with pytest.raises(SettingError, match="no metric 'perplexity' of several models"):
-        evaluate_file(one, "rows.csv", ["perplexity"], others=[one])
+    with pytest.raises(SettingError, match="no metric 'acuracy'"):
+        evaluate_file(one, "rows.csv", ["acuracy"], others=[one])
     assert not Path("out.csv").exists()
 
 
