@@ -1,0 +1,98 @@
+"""The page about other trainers, executed as it is written: both sides of each pair end with the same weights."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import snugfit as sf
+
+PAGE = (Path(sf.__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+EPOCHS, ROWS, CLASSES = 2, 12, 3
+
+
+def sides(heading: str) -> tuple[str, str]:
+    section = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+    (text,) = [each for each in section if each.startswith(f"{heading}\n")]
+    before, after = re.findall(r"```python\n(# (?:before|after)\n.*?)```", text, re.DOTALL)
+    return before, after
+
+
+def trained(source: str, model: nn.Module, **names: Any) -> nn.Module:
+    """The model after a side was executed on a copy of it."""
+    own = copy.deepcopy(model)
+    space = {"torch": torch, "F": F, "sf": sf, "model": own, "epochs": EPOCHS, **names}
+    exec(compile(source, "docs/migration.md", "exec"), space)
+    return own
+
+
+def assert_same(model: nn.Module, theirs: nn.Module, ours: nn.Module) -> None:
+    moved = 0.0
+    for begin, left, right in zip(model.parameters(), theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(right, left, rtol=1e-4, atol=2e-6)
+        moved = max(moved, float((left - begin).detach().abs().max()))
+    assert moved > 1e-3
+
+
+@pytest.fixture
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.utils.data.DataLoader[Any]:
+    """Two batches, the second one shorter, in a fixed order."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(ROWS, 4), torch.randint(0, CLASSES, (ROWS,)))
+    return torch.utils.data.DataLoader(data, batch_size=7)
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+def test_a_loop_of_ones_own(network: nn.Module, loader: Any) -> None:
+    before, after = sides("A loop of your own")
+    assert_same(network, trained(before, network, loader=loader), trained(after, network, loader=loader))
+
+
+def test_accelerate(network: nn.Module, loader: Any) -> None:
+    from accelerate import Accelerator
+
+    before, after = sides("Accelerate")
+    theirs = trained(before, network, loader=loader, Accelerator=Accelerator)
+    assert_same(network, theirs, trained(after, network, loader=loader))
+
+
+def test_hf_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=CLASSES,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = BertForSequenceClassification(config)
+    source = torch.Generator().manual_seed(1)
+    rows = [
+        {
+            "input_ids": torch.randint(0, 20, (6,), generator=source),
+            "labels": torch.tensor(row % CLASSES),
+        }
+        for row in range(ROWS)
+    ]
+    before, after = sides("HF Trainer")
+    theirs = trained(before, model, rows=rows, Trainer=Trainer, TrainingArguments=TrainingArguments)
+    assert_same(model, theirs, trained(after, model, rows=rows))
