@@ -45,7 +45,7 @@ class Advice:
 
 def advise(story: Story) -> Advice:
     """Advice from the evaluations of a run; of an averaged run, from those of the average alone."""
-    monitored = story.monitored or "loss"
+    monitored = story.best_metric or "loss"
     try:
         name, higher = name_and_direction("evaluate.best", monitored)
     except SettingError:

@@ -67,6 +67,11 @@ class Story:
     @property
     def monitored(self) -> str | None:
         """The metric that decides which update is the best; None if the recipe leaves it open."""
+        return None if self.best_metric is None else self.best_metric.rpartition(":")[2]
+
+    @property
+    def best_metric(self) -> str | None:
+        """The same as the recipe writes it, with `min:` or `max:` before one of the user's own."""
         named = mapping(self.recipe.get("evaluate")).get("best")
         if named is None and self.best is not None and set(self.best[1]) == {"loss"}:
             return "loss"

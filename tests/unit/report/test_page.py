@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from snugfit.errors import RunFolderError
+from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import read_story
 from tests.unit.report.fake_run import write_run
@@ -218,9 +219,16 @@ def test_the_headline_tells_the_outcome(run_dir: Path) -> None:
     assert "Lower optimizer.adamw.learning_rate." in failed.text
 
 
-def test_the_best_metric_is_the_monitored_one_at_its_update(run_dir: Path) -> None:
+@pytest.mark.parametrize("written", ["accuracy", "max:accuracy"])
+def test_the_best_metric_is_the_monitored_one_at_its_update(run_dir: Path, written: str) -> None:
     write_run(run_dir, updates=100, evaluations=5)
+    spool = run_dir / "events.jsonl"
+    text = spool.read_text(encoding="utf-8")
+    assert '"best":"accuracy"' in text
+    spool.write_text(text.replace('"best":"accuracy"', f'"best":"{written}"'), encoding="utf-8")
     story = read_story(run_dir)
+    assert story.monitored == "accuracy"
+    assert "not known" not in advise(story).reason
     best = max(story.evaluations, key=lambda event: event["metrics"]["accuracy"])
     page = make_page(run_dir)
     assert (
