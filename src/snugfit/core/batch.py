@@ -121,14 +121,17 @@ class Batch:
         rows = -1
         for part in parts(data):
             if isinstance(part, PackedSequence):
-                count, form = rows_of_packed(part), "packed sequences"
+                count = rows_of_packed(part)
             elif part.ndim == 0:
                 continue
             else:
-                count, form = part.shape[0], f"shape {tuple(part.shape)}"
+                count = part.shape[0]
             if rows < 0:
                 rows = count
             elif count != rows:
+                form = (
+                    "packed sequences" if isinstance(part, PackedSequence) else f"shape {tuple(part.shape)}"
+                )
                 raise DataError(
                     "batch",
                     f"one tensor has {rows} rows, another has {form} with {count}",
@@ -221,7 +224,10 @@ class Batch:
         Raises:
             DataError: a tensor is in a type that the device does not have.
         """
-        if all(tensor.device == device for tensor in leaves(self.data)):
+        for tensor in leaves(self.data):
+            if tensor.device != device:
+                break
+        else:
             return self
         if device.type in NO_FLOAT64 and any(tensor.dtype == torch.float64 for tensor in leaves(self.data)):
             raise DataError(

@@ -118,7 +118,11 @@ class Composition:
 
     def accept(self, loss: float) -> str | None:
         """Return the first reason to refuse the update, or None."""
-        return next((reason for _, accept in self._accepts if (reason := accept(loss))), None)
+        for _, accept in self._accepts:
+            reason: str | None = accept(loss)
+            if reason:
+                return reason
+        return None
 
     def adjust(self, parameters: Sequence[nn.Parameter], progress: Progress, seed: int) -> dict[str, Tensor]:
         """Change the true gradients in place; returns what was measured."""

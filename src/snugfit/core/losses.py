@@ -34,7 +34,7 @@ class LossTerms:
 
     def weighted_sum(self) -> Tensor:
         """Sum of weight times value; a value of weight 0 counts as 0, even if it is NaN."""
-        values = self.values.to(_wide(self.values.dtype))
+        values = _widened(self.values)
         if self.weights is None:
             return values.sum()
         weights = self._wide_weights()
@@ -59,7 +59,7 @@ class LossTerms:
     def by_row(self) -> LossTerms:
         """Return one value (the row's weighted mean) and one weight a row."""
         rows = self.values.shape[0]
-        values = self.values.to(_wide(self.values.dtype))
+        values = _widened(self.values)
         weights = torch.ones_like(values) if self.weights is None else self._wide_weights()
         if values.ndim == 1:
             return LossTerms(values, weights)
@@ -70,7 +70,7 @@ class LossTerms:
 
     def _wide_weights(self) -> Tensor:
         assert self.weights is not None
-        return self.weights.to(_wide(self.weights.dtype))
+        return _widened(self.weights)
 
 
 NEGATIVE = -math.inf
@@ -383,6 +383,10 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Float32 at least: bf16 cannot count beyond 256."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype is torch.float32 else tensor.to(_wide(tensor.dtype))
 
 
 def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:

@@ -29,9 +29,12 @@ def read(tensor: Tensor, assume: Any) -> Any:
 
 def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
     """Several scalars in one pass: one wait for the device, whatever their number."""
-    if any(is_fake(tensor) for tensor in tensors):
-        return assume
-    device = _device_of(tensors)
+    device = None
+    for tensor in tensors:
+        if is_fake(tensor):
+            return assume
+        if device is None and not tensor.is_cpu:
+            device = tensor.device
     return [tensor.item() for tensor in tensors] if device is None else _stacked(tensors, device).tolist()
 
 

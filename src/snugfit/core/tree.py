@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -18,23 +18,43 @@ from snugfit.errors import DataError
 
 def leaves(tree: Any) -> Iterator[Tensor]:
     """Yield the tensors of `tree`, depth first; of packed sequences their elements."""
-    for leaf in parts(tree):
-        yield leaf.data if isinstance(leaf, PackedSequence) else leaf
+    flat = _flat(tree)
+    if flat is not None:
+        return iter(flat)
+    return (leaf.data if isinstance(leaf, PackedSequence) else leaf for leaf in _walked(tree))
 
 
 def parts(tree: Any) -> Iterator[Tensor | PackedSequence]:
     """Yield the tensors and the packed sequences of `tree`, depth first."""
+    flat = _flat(tree)
+    return _walked(tree) if flat is None else iter(flat)
+
+
+def _flat(tree: Any) -> Iterable[Tensor] | None:
+    """Return the tensors of a container that holds nothing else, as most batches do: the step asks several times an update."""
+    kind = type(tree)
+    if kind is dict:
+        tree = tree.values()
+    elif kind is not tuple and kind is not list:
+        return None
+    return tree if _TENSOR.issuperset(map(type, tree)) else None
+
+
+_TENSOR = frozenset({Tensor})
+
+
+def _walked(tree: Any) -> Iterator[Tensor | PackedSequence]:
     if isinstance(tree, (Tensor, PackedSequence)):
         yield tree
     elif isinstance(tree, (list, tuple)):
         for value in tree:
-            yield from parts(value)
+            yield from _walked(value)
     elif isinstance(tree, Mapping):
         for value in tree.values():
-            yield from parts(value)
+            yield from _walked(value)
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in _given_fields(tree):
-            yield from parts(getattr(tree, field))
+            yield from _walked(getattr(tree, field))
 
 
 def map_tree(

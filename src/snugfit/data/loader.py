@@ -245,7 +245,8 @@ class _Fetch:
 
     def __call__(self, window: Sequence[Key]) -> Batch:
         keys, share = self._part.of(window)
-        return replace(self.loaded(keys), share=share)
+        batch = self.loaded(keys)
+        return batch if share is None else replace(batch, share=share)
 
     def most_of(self, window: Sequence[Key]) -> Sequence[Key]:
         """As many of a window's keys as no rank has more of."""
@@ -257,7 +258,9 @@ class _Fetch:
         indices = [index for _, index in keys]
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             rows = torch.tensor(indices)
-            return Batch.of(tuple(tensor[rows] for tensor in self._dataset.tensors), ids=indices)
+            return Batch.of(
+                tuple([tensor.index_select(0, rows) for tensor in self._dataset.tensors]), ids=indices
+            )
         if isinstance(self._dataset, Columns):
             ids = [source_index(self._dataset, index) for index in indices]
             return Batch.of(self._dataset.batch(indices), ids=ids)

@@ -6,8 +6,8 @@ with that the order in which some processors add the products of attention: trai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -19,10 +19,17 @@ def caching_configs(model: nn.Module) -> list[Any]:
     return [config for config in configs.values() if hasattr(config, "use_cache")]
 
 
-@contextmanager
-def without_caches(configs: Iterable[Any]) -> Iterator[None]:
+_NOTHING = nullcontext()
+
+
+def without_caches(configs: Iterable[Any]) -> AbstractContextManager[None]:
     """Temporarily let models of transformers with these configs fill no cache of keys and values."""
     using = [config for config in configs if config.use_cache]
+    return _switched_off(using) if using else _NOTHING
+
+
+@contextmanager
+def _switched_off(using: Sequence[Any]) -> Iterator[None]:
     for config in using:
         config.use_cache = False
     try:

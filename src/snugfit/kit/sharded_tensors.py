@@ -29,7 +29,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 def own_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return what this rank has of each."""
-    return [own_part(tensor) for tensor in tensors]
+    return [tensor if type(tensor) is Tensor else own_part(tensor) for tensor in tensors]
 
 
 def whole(tensor: Tensor) -> Tensor:

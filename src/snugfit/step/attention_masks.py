@@ -19,6 +19,8 @@ _ASKING = ("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4"
 """Implementations of attention whose masks are made after a look at the padding."""
 _SKIPS = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
 
+_NOTHING = nullcontext()
+
 
 class AttentionMasks:
     """Tells transformers whether a micro-batch has padding, where the loader has seen its mask on the host.
@@ -43,7 +45,7 @@ class AttentionMasks:
 
     def answered(self, batch: Batch) -> AbstractContextManager[None]:
         """Temporarily have masks made from what `batch` knows of its padding."""
-        return self._answered(batch) if self._kinds else nullcontext()
+        return self._answered(batch) if self._kinds else _NOTHING
 
     @contextmanager
     def _answered(self, batch: Batch) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +28,14 @@ class Inputs:
         """Whether inputs are given as copies; None before the first window is through."""
         self._noted: list[tuple[Tensor, int]] = []
 
-    @contextmanager
-    def given(self, part: Batch) -> Iterator[Batch]:
+    def given(self, part: Batch) -> AbstractContextManager[Batch]:
         """Temporarily give `part`, or a copy of it."""
         if self.copied is False or any(is_fake(leaf) for leaf in leaves(part.data)):
-            yield part
-            return
+            return nullcontext(part)
+        return self._copy_of(part)
+
+    @contextmanager
+    def _copy_of(self, part: Batch) -> Iterator[Batch]:
         given = replace(part, data=map_tree(torch.clone, part.data))
         before = [_version(leaf) for leaf in leaves(given.data)]
         try:

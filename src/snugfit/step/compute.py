@@ -22,6 +22,7 @@ from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
+from snugfit.kit.torch_wrappers import backward
 from snugfit.step.attention_kernels import kernels_behind
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.micro_batching import cut
@@ -30,6 +31,8 @@ from snugfit.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from snugfit.step.step import Step
+
+_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class WindowCompute:
         weights: list[Tensor | float] = []
         totals: tuple[Tensor, Tensor | float] | None = None
         nonfinite_counts: list[Tensor] = []
-        with step.one_pass(), nullcontext() if step.seams.sums is None else step.seams.sums.taking():
+        host = _NOTHING if step.seams.sums is None else step.seams.sums.taking()
+        with phase("pass"), step.one_pass(), host:
             for number, (part, counts) in enumerate(self._micro_batches(passes)):
                 last = number == len(passes) - 1
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
@@ -82,7 +86,7 @@ class WindowCompute:
                         totals = self._totals(sums, weights)
                         step.exchange.begin(self._share(alone, totals[1], factor))
                     with phase("backward"):
-                        terms.values.backward(terms.gradient(divisor))
+                        backward(terms.values, terms.gradient(divisor))
         loss_sum, weight = totals or self._totals(sums, weights)
         if self.take is None:
             step.strategy.add_up_copies_()
@@ -187,7 +191,7 @@ class WindowCompute:
     def _scoring(self) -> Iterator[None]:
         """Around a pass that no backward follows."""
         step = self.step
-        with torch.no_grad(), step.one_pass(), step.strategy.score(step.model):
+        with torch.no_grad(), phase("pass"), step.one_pass(), step.strategy.score(step.model):
             yield
 
     def passes(self) -> list[tuple[range, bool]]:
@@ -197,6 +201,9 @@ class WindowCompute:
         not count. Nor does the only one of a rank without rows.
         """
         step, batch = self.step, self.batch
+        if batch.share is None and 0 < batch.rows <= (step.micro_batch or batch.rows):  # whole
+            step.largest, step.group = max(step.largest, batch.rows), batch.group
+            return [(range(batch.rows), True)]
 
         def parts_of(rows: int) -> list[range]:
             return cut(rows, step.micro_batch, batch.group, step.has_batch_norm) if rows else []
@@ -217,8 +224,10 @@ class WindowCompute:
             place = (step.progress.windows, *self.part, number, step.strategy.rank)
             seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
-            buffers = nullcontext() if counts else step.kept_buffers()
-            with buffers, step.inputs.given(self.batch.select(rows)) as part:
+            with (
+                _NOTHING if counts else step.kept_buffers(),
+                step.inputs.given(self.batch.select(rows)) as part,
+            ):
                 yield part, counts
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
@@ -266,7 +275,7 @@ class WindowCompute:
         hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in whole_at_once]
         try:
             with phase("backward"):
-                terms.values.backward(terms.gradient(divisor))
+                backward(terms.values, terms.gradient(divisor))
         finally:
             for hook in hooks:
                 hook.remove()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from snugfit.core.batch import Batch, split
@@ -102,20 +101,15 @@ def within_memory(
         replans.append(_finer(step, window, reason))
 
 
-@contextmanager
-def in_memory(step: Step) -> Iterator[None]:
-    """Temporarily report an error of memory as one of the update itself, which is not tried again.
+def check_update_memory(step: Step, error: Exception) -> None:
+    """Report an error of memory as one of the update itself, which is not tried again; others are not looked at.
 
     Part of the weights may have their new values, and what it needs no split of the window makes less.
 
     Raises:
         OutOfMemory: memory ran out.
     """
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
+    if is_out_of_memory(error):
         raise OutOfMemory(
             f"memory ran out in the update itself, after forward and backward ({first_line(error)}). Weights, gradients and the "
             "optimizer's state take the same room whatever plan.micro_batch is. Part of the weights may have been updated: go on "

@@ -27,12 +27,13 @@ from snugfit.errors import SettingError
 from snugfit.kit.kv_cache import caching_configs, without_caches
 from snugfit.kit.placement import cloned
 from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.kit.torch_wrappers import step_optimizer
 from snugfit.step import state
 from snugfit.step.attention_masks import AttentionMasks
 from snugfit.step.changed_inputs import Inputs
 from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
-from snugfit.step.micro_batching import Replan, check_whole, in_memory, within_memory
+from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.module_modes import Modes
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.outside_weights import check_outside
@@ -43,6 +44,7 @@ from snugfit.step.trainable import check_module, check_trainable
 from snugfit.strategies.base import Strategy
 
 Forward = Callable[[nn.Module, Any], Any]
+_NOTHING = nullcontext()
 _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}
 
 
@@ -247,16 +249,11 @@ class Step:
             refusal = RollBack("a gradient was not finite after other weights had been updated by theirs")
         applied = finite and weight > 0 and refusal is None
         if applied:
-            with in_memory(self):
-                with phase("adjust"):
-                    metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
-                if self._router_loss is not None:
-                    metrics = {**metrics, **self._router_loss.metrics}
-                with phase("optimizer"):
-                    self.optimizer.step()
-                self.progress.updates += 1
-                with phase("techniques"):
-                    self.seams.updated(self.model, self.progress)
+            try:
+                metrics = self._update()
+            except Exception as error:
+                check_update_memory(self, error)
+                raise
         else:  # non-finite, empty or refused: changes nothing
             self._undo(buffers)
         scale = None if self.seams.scale is None else self.seams.scale.factor
@@ -265,6 +262,19 @@ class Step:
         self.progress.consume(window.total, applied)
         rate, rates = learning_rates(self.optimizer)
         return StepResult(loss, weight, applied, metrics, rate, refusal, rates, scale, self.largest, replans)
+
+    def _update(self) -> Mapping[str, torch.Tensor]:
+        """Update the weights by the true gradient, which techniques adjust first; returns what was measured."""
+        with phase("adjust"):
+            metrics: Mapping[str, torch.Tensor] = self.seams.adjust(self.bearers, self.progress, self.seed)
+        if self._router_loss is not None:
+            metrics = {**metrics, **self._router_loss.metrics}
+        with phase("optimizer"):
+            step_optimizer(self.optimizer)
+        self.progress.updates += 1
+        with phase("techniques"):
+            self.seams.updated(self.model, self.progress)
+        return metrics
 
     @contextmanager
     def computed(self, window: Batch) -> Iterator[None]:
@@ -362,15 +372,13 @@ class Step:
         """Temporarily allow buffers such as batch norm's statistics to change; on exit they are as before."""
         return self._buffers.restore_on_exit()
 
-    @contextmanager
-    def one_pass(self) -> Iterator[None]:
-        """Around each pass over the rows: buffers, such as batch norm's statistics, keep the first pass only."""
+    def one_pass(self) -> AbstractContextManager[None]:
+        """Begin a pass over the rows, and return the context around it: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
-        if self._passes > 1:
-            self.inputs.require_unchanged()
-        buffers = nullcontext() if self._passes == 1 else self.kept_buffers()
-        with phase("pass"), buffers:
-            yield
+        if self._passes == 1:
+            return _NOTHING
+        self.inputs.require_unchanged()
+        return self.kept_buffers()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""

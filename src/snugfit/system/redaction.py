@@ -7,6 +7,7 @@ stands a value or a sentence goes on: common words of English are taken for pros
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -109,6 +110,10 @@ def redact(text: str) -> str:
     return _BEARER.sub(rf"\g<name>{HIDDEN}", text)
 
 
+_NUMBERS = frozenset({float, int, bool, type(None)})
+"""Types that hold no text: most of what an update's event is made of."""
+
+
 def redacted(value: Any) -> Any:
     """Return nested plain values without their secrets: texts under a secret's name, and secrets in any text.
 
@@ -117,9 +122,13 @@ def redacted(value: Any) -> Any:
     """
     if isinstance(value, str):
         return redact(value)
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return {
-            key: HIDDEN if isinstance(inner, str) and inner and _is_secret(key) else redacted(inner)
+            key: inner
+            if type(inner) in _NUMBERS
+            else HIDDEN
+            if isinstance(inner, str) and inner and _is_secret(key)
+            else redacted(inner)
             for key, inner in value.items()
         }
     if isinstance(value, list):
@@ -127,6 +136,7 @@ def redacted(value: Any) -> Any:
     return tuple(redacted(inner) for inner in value) if type(value) is tuple else value
 
 
+@functools.lru_cache(1024)
 def _is_secret(name: Any) -> bool:
     return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
 

@@ -153,7 +153,13 @@ def _one(device: torch.device) -> Tensor:
 
 
 def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    if len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1:
+    if not tensors:
+        return []
+    dtype, device = tensors[0].dtype, tensors[0].device
+    for tensor in tensors:
+        if tensor.dtype is not dtype or tensor.device != device:
+            break
+    else:
         return [list(tensors)]
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
