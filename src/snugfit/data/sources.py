@@ -1,4 +1,4 @@
-"""The sources of rows: CSV, TSV, JSON, Parquet and text files, and Python functions."""
+"""The sources of rows: CSV, TSV, JSON, Parquet and text files, Hugging Face data sets, and Python functions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
+from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.errors import DataError, nearest
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]]
-"""A file, `package.module:function`, or a function that returns an iterable of rows."""
+"""A file, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, or a function that returns an iterable of rows."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
                 "Name a function: package.module:function.",
             )
         return _read_function(function, source, setting, folder)
+    if is_hub_name(str(source)):
+        return _table_of(read_hub(str(source), setting), str(source), setting)
+    path = Path(source).expanduser() if folder is None else folder / Path(source).expanduser()
+    if is_saved(path):
+        return _table_of(read_saved(path, str(source), setting), str(source), setting)
     return _read_file(str(source), setting, folder)
 
 
@@ -116,7 +122,7 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
         raise DataError(
             setting,
             f"{source} is of no known kind",
-            f"Give a file named {', '.join(READERS)}, or a Python function as package.module:function.",
+            f"Give a file named {', '.join(READERS)}, a data set of Hugging Face as hf://OWNER/NAME, or a Python function as package.module:function.",
         )
     try:
         content = path.read_bytes()
@@ -135,9 +141,6 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
 def _read_function(
     function: Callable[[], Iterable[Mapping[str, Any]]], name: str, setting: str, folder: Path | None
 ) -> Table:
-    columns: dict[str, None] = {}
-    rows: list[dict[str, Any]] = []
-    digest = hashlib.sha256()
     try:
         with import_path(folder):
             given = list(function())
@@ -150,11 +153,19 @@ def _read_function(
                 f"row {number} of {name} is a {type(row).__name__}, not a dict of columns by name",
                 "Return dicts; from a data frame return frame.to_dict('records').",
             )
+    return _table_of(given, name, setting)
+
+
+def _table_of(given: Iterable[Mapping[str, Any]], name: str, setting: str) -> Table:
+    """Return rows that are no lines of a file, which are counted instead."""
+    columns: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    digest = hashlib.sha256()
+    for row in given:
         columns.update(dict.fromkeys(row))
         rows.append(dict(row))
-        digest.update(
-            json.dumps(rows[-1], sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
-        )
+        text = json.dumps(rows[-1], sort_keys=True, default=str)
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
     if not rows:
-        raise DataError(setting, f"{name} gave no rows", "Return at least one row.")
+        raise DataError(setting, f"{name} gave no rows", "Give at least one row.")
     return Table(name, tuple(columns), rows, list(range(1, len(rows) + 1)), digest.hexdigest())

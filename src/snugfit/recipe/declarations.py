@@ -55,7 +55,7 @@ class Data(Section):
     key: ClassVar[str] = "data"
 
     train: str = setting(
-        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a folder of pictures with a folder for each class, or package.module:function",
+        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures with a folder for each class, or package.module:function",
         example="rows.csv",
     )
     validation: Annotated[float, Bound(above=0, below=1)] | str | None = setting(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.file_formats import DELIMITERS, delimiter_of
+from snugfit.data.hub_rows import is_saved
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.declarations import Recipe
@@ -63,7 +64,7 @@ def infer_recipe(
     ):
         places.put(keys, option)
     places.put(("model",), "--model")
-    if path.is_dir():
+    if path.is_dir() and not is_saved(path):
         if label is not None or text is not None:
             raise DataError(
                 "--data",

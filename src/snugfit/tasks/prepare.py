@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.data.hub_rows import is_hub_name
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
 from snugfit.tasks.task import Task, loss_of
@@ -60,7 +61,7 @@ def lacking(recipe: Recipe) -> str | None:
         return None
     name = recipe.data.train
     path = Path(name).expanduser()
-    if not is_python_path(name) and not (recipe.folder / path).exists():
+    if not (is_python_path(name) or is_hub_name(name) or (recipe.folder / path).exists()):
         return f"data.train ({path.name}) is not there"
     _, _, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
     if local is not None and not has_tokenizer(local):

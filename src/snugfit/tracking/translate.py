@@ -135,7 +135,7 @@ def _input(given: Mapping[str, Any]) -> DataInput:
     """Return a source as trackers show it: a file by its name alone, as its folders are this machine's."""
     source = given["source"]
     is_code = given.get("is_code", is_python_path(source))
-    name = source if is_code else Path(source).name
+    name = source if is_code or "://" in source else Path(source).name
     columns = tuple(redacted(list(given.get("columns") or ())))
     return DataInput(redacted(name), given["sha256"], given["context"], is_code, given.get("rows"), columns)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
+from snugfit.data.hub_rows import is_hub_name, is_saved
 from snugfit.errors import DataError
 from snugfit.models.folders import CONFIG
 from snugfit.tasks import discover
@@ -74,6 +75,12 @@ def find_source(source: str | None, model: LocalModel | None, given: Mapping[str
     Raises:
         DataError: there are none.
     """
+    if source is not None and is_hub_name(source):
+        raise DataError(
+            "init",
+            f"takes what lies on this machine, got {source}",
+            f"Train on it at once: snugfit train --data {source} --text COLUMN --label COLUMN --model MODEL",
+        )
     path = Path.cwd() if source is None else Path(source).expanduser()
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
@@ -90,7 +97,7 @@ def find_source(source: str | None, model: LocalModel | None, given: Mapping[str
         return Source(read_script(path), path.parent)
     if path.is_file() and path.suffix.lower() not in READERS:
         read_rows(path)  # says what is wrong with it, or which files can be read
-    if not path.is_dir():
+    if not path.is_dir() or is_saved(path):
         if not path.exists():
             read_rows(path)  # says so, with the nearest name
         return _rows_of(survey(path.parent), path, given, tell)
