@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core.selection import exclusion
 from snugfit.core.technique import Context, Moment, Technique
 from snugfit.errors import SettingError
+from snugfit.techniques import discover
 
 MOMENT = Moment(updates=0, windows=0, seed=0)
 
@@ -21,6 +23,12 @@ def refuses(technique: type[Technique], **setting: Any) -> None:
     expected = rf"^{technique.card.name}\.{name}: must be .+, found {re.escape(repr(value))}\.$"
     with pytest.raises(SettingError, match=expected):
         technique(**setting)
+
+
+def optimizers_beside(technique: type[Technique]) -> list[Technique]:
+    """An example of each optimizer that a run may have beside a technique."""
+    others = (each for each in discover().values() if "optimizer" in each.card.seams)
+    return [each.example() for each in others if exclusion(each.card, technique.card) is None]
 
 
 def context(model: nn.Module | None = None, total_updates: int | None = None) -> Context:

@@ -14,7 +14,7 @@ from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
 from snugfit.step.step import Step
-from snugfit.techniques import discover, find
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.numerics.master_weights import MasterWeights
@@ -23,12 +23,9 @@ from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, poisoned, saved
 from tests.unit.techniques.live_memory import Live
+from tests.unit.techniques.settings import optimizers_beside
 
-OPTIMIZERS = [
-    found.example()
-    for found in discover().values()
-    if "optimizer" in found.card.seams and found.card.name not in GradientOffload.card.conflicts
-]
+OPTIMIZERS = optimizers_beside(GradientOffload)
 CLIP = ClipNorm(max_norm=0.1)  # of which each update takes a part, so that the norm counts
 MASTERS = MasterWeights(gradients="fp32")
 

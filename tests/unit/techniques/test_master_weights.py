@@ -19,7 +19,7 @@ from snugfit.errors import PlanConflict, SettingError
 from snugfit.kit import row_chunks
 from snugfit.kit.optimizers.masters import MasterOptimizer
 from snugfit.step.step import Step
-from snugfit.techniques import discover, find
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.lookahead import Lookahead
@@ -32,13 +32,9 @@ from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved
 from tests.unit.techniques.quantised_runs import adapted_step, folder_of, llama, losses_of
-from tests.unit.techniques.settings import context, refuses
+from tests.unit.techniques.settings import context, optimizers_beside, refuses
 
-OPTIMIZERS = [
-    found.example()
-    for found in discover().values()
-    if "optimizer" in found.card.seams and found.card.name not in MasterWeights.card.conflicts
-]
+OPTIMIZERS = optimizers_beside(MasterWeights)
 STOCK = [problems.reader, problems.bert, problems.gpt2, problems.vit, problems.normed]
 BF16_ = torch.bfloat16
 Sums = Literal["bf16", "fp32"]

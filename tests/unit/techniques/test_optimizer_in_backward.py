@@ -12,15 +12,16 @@ from snugfit.core.technique import RollBack, Technique
 from snugfit.errors import PlanConflict, TrainingFailed
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.step import Step
-from snugfit.techniques import discover, find
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.placement.optimizer_in_backward import OptimizerInBackward, stepping_in_backward
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, saved
 from tests.unit.run.training.runs import events, finish, make_training, points, resumed, small_model
+from tests.unit.techniques.settings import optimizers_beside
 
-OPTIMIZERS = [found.example() for found in discover().values() if "optimizer" in found.card.seams]
+OPTIMIZERS = optimizers_beside(OptimizerInBackward)
 
 
 def trained(step: Step) -> dict[str, Any]:

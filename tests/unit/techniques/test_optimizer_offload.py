@@ -10,18 +10,15 @@ from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.step.step import Step
-from snugfit.techniques import discover, find
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload, ToHost, offloaded
 from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved
+from tests.unit.techniques.settings import optimizers_beside
 
-OPTIMIZERS = [
-    found.example()
-    for found in discover().values()
-    if "optimizer" in found.card.seams and found.card.name not in OptimizerOffload.card.conflicts
-]
+OPTIMIZERS = optimizers_beside(OptimizerOffload)
 WINDOW = (torch.randn(4, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1]))
 
 

@@ -14,7 +14,11 @@ from snugfit.techniques import discover
 from tests.laws.compare import differences, tensors
 from tests.unit.techniques.settings import context
 
-OPTIMIZERS = [found for found in discover().values() if "optimizer" in found.card.seams]
+OPTIMIZERS = [  # that may be stepped one parameter at a time
+    each
+    for each in discover().values()
+    if "optimizer" in each.card.seams and "stepping" not in each.card.refuses
+]
 
 
 class Doubled(ShadowOptimizer):
@@ -103,9 +107,9 @@ def test_shadows_are_stepped_in_their_own_type_and_hold_nothing_between_two_step
     assert {value.dtype for value in tensors(state).values() if value.ndim} == {torch.float64}
 
 
-SHADOWED = [
+SHADOWED = [  # schedule_free has a state from the beginning
     each for each in OPTIMIZERS if each.card.name != "schedule_free"
-]  # which has a state from the beginning
+]
 
 
 @pytest.mark.parametrize("technique", SHADOWED, ids=lambda each: each.card.name)
