@@ -9,6 +9,7 @@ MODULES = (
     "compiling",
     "placement",
     "numerics",
+    "packed_rows",
     "faults",
     "ranks",
     "tests_on_gpu",
