@@ -44,6 +44,7 @@ PLANTS = {
         "ranks": "ddp",
         "compile": "compile gives",
         "packed": "packed rows",
+        "turned": "a table is learned",
         "resume": "command line",
     },
     "planner": {"forgotten": "predicted: gpt2: recompute"},

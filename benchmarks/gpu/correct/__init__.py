@@ -6,6 +6,7 @@ MODULES = (
     "memory",  # alone on the device, and so before what runs side by side
     "laws",
     "command_line",
+    "runs",
     "compiling",
     "placement",
     "numerics",
