@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from snugfit.core.tree import leaves
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe
@@ -18,6 +21,8 @@ def without_float64(recipe: Recipe) -> dict[str, float]:
     assert validation is not None
     window = next(setup.loader().windows(0, 1))
     batches = [*validation.windows(0, 1)]
+    given = leaves([each.data for each in (window, *batches)])
+    assert not any(tensor.dtype == torch.float64 for tensor in given), "refused by `Batch.to`"
     with WithoutFloat64():
         assert step(window).applied
         return evaluate(Scored.of(step), batches, setup.metrics)
