@@ -16,15 +16,17 @@ from torch import Tensor, nn
 import snugfit as sf
 from snugfit.core import tolerances
 from snugfit.core.batch import Batch
+from snugfit.core.job import Job, Plan
 from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.selection import check_on
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.core.tolerances import in_float64
-from snugfit.errors import DataError, PlanConflict
+from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.planner.choice.rungs import coarser, placements
 from snugfit.planner.devices.device import Device
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.devices.precision import usual_level, usual_precision
+from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics import METRICS
 from snugfit.step.row_coupling import compare_rows
@@ -142,6 +144,15 @@ def test_a_batch_in_float64_is_refused_by_name() -> None:
     batch = Batch.of((torch.ones(2, 3), torch.ones(2, dtype=torch.float64)))
     with pytest.raises(DataError, match=r"^batch: got a tensor in float64, and mps has none"):
         batch.to(MPS)
+
+
+def test_a_model_in_float64_is_refused_by_name_before_it_is_moved() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].running_mean = model[1].running_mean.double()
+    material = Material(model, [(torch.ones(2), torch.tensor(0))] * 4, None, "cross_entropy")
+    with pytest.raises(SettingError, match=r"^model: '1.running_mean' is in float64, and mps has no float64"):
+        make_step(Job.of(global_batch=2), Plan(device="mps"), material, sf.SGD(learning_rate=0.1), ())
+    assert model[1].running_mean.dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", [*OFFLOADS, "nf4", "int8", "adamw_8bit", "fp8"])
