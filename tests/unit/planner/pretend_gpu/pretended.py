@@ -370,23 +370,28 @@ def packed() -> dict[str, Any]:
     mask[1:, 8:] = 0  # three texts of 8 tokens beside one of 16
     data = {"input_ids": mask, "attention_mask": mask, "labels": mask.masked_fill(mask == 0, -100)}
     found = {}
-    for gpu, capability in (("A100", (8, 0)), ("Tesla T4", (7, 5))):
+    again, kept = sf.Recompute(), sf.Recompute(keep=("attention",))
+    cases = (
+        ("A100", "A100", (8, 0), [sf.BF16()]),
+        ("computed again", "A100", (8, 0), [sf.BF16(), again]),
+        ("kept", "A100", (8, 0), [sf.BF16(), kept]),
+        ("Tesla T4", "Tesla T4", (7, 5), [sf.FP16()]),
+    )
+    for case, gpu, capability, others in cases:
         with pretending_gpu(capability, 16 * 2**30, gpu), as_real():
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with torch.device("meta"):
                 model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
             fake_(model, mode)
             with mode:
-                half = sf.BF16() if gpu == "A100" else sf.FP16()
-                step = Step(
-                    model, sf.AdamW(learning_rate=1e-3), techniques=[half, sf.Packing()], device="cuda"
-                )
+                techniques = [*others, sf.Packing()]
+                step = Step(model, sf.AdamW(learning_rate=1e-3), techniques=techniques, device="cuda")
                 with unset_fake_temporarily():
                     batch = Batch.of(data)
                     window = replace(batch, data=map_tree(mode.from_tensor, batch.data))
                 with Seen() as seen:
                     step(window)
-            found[gpu] = {
+            found[case] = {
                 "attention": {name: count for name, count in seen.count.items() if "_att" in name},
                 "kernels": sorted(step.kernels or ()),
             }

@@ -220,7 +220,9 @@ def test_packed_texts_are_attended_to_one_by_one_where_the_device_has_a_kernel_f
         "torch_attn::_varlen_attn": 3,
         "torch_attn::_varlen_attn_backward": 3,
     }
-    assert found["A100"]["kernels"] == ["flash_varlen"]
+    assert found["A100"]["kernels"] == found["kept"]["kernels"] == ["flash_varlen"]
+    assert found["computed again"]["attention"]["torch_attn::_varlen_attn"] == 6
+    assert found["kept"]["attention"]["torch_attn::_varlen_attn"] == 3, "recompute.keep: [attention]"
     assert found["Tesla T4"]["attention"] == {
         "_scaled_dot_product_efficient_attention": 3,
         "_scaled_dot_product_efficient_attention_backward": 3,
