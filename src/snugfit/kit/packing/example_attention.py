@@ -31,11 +31,13 @@ Attend = Callable[..., tuple[Tensor, Tensor | None]]
 class Spans:
     """The places of the examples in packed rows that are laid end to end; what is left of a row is an example of its own.
 
-    `offsets` has the beginning of each and the end of the last, in int32; `longest` is the length of the longest one.
+    `offsets` has the beginning of each and the end of the last, in int32; `longest` is the length of the longest one; `shape` is that of
+    the rows and their tokens.
     """
 
     offsets: Tensor
     longest: int
+    shape: tuple[int, int]
     causal: bool
 
 
@@ -82,7 +84,9 @@ def _attend(
     spans: Spans | None = more.pop(SPANS, None)
     queries, keys, values = (_as_computed(tensor) for tensor in (query, key, value))
     other_scores = any(more.get(name) is not None for name in _OTHER_SCORES)
-    if spans is None or dropout > 0 or other_scores or not _takes(queries, keys, values):
+    # a block that is computed some rows at a time has the mask of those rows, and the spans of all
+    whole = spans is not None and spans.shape == (query.shape[0], query.shape[2])
+    if spans is None or not whole or dropout > 0 or other_scores or not _takes(queries, keys, values):
         return with_mask(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more)
     return _kernel(queries, keys, values, spans, scaling), None
 

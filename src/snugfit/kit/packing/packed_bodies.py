@@ -144,7 +144,7 @@ class StockCall(BodyCall):
         mask, causal = self._mask(layout)
         arguments["attention_mask"] = mask
         if self.by_example and mask is not None:
-            arguments[SPANS] = Spans(layout.offsets, layout.longest, causal)
+            arguments[SPANS] = Spans(layout.offsets, layout.longest, (len(layout.rows), layout.width), causal)
         if "use_cache" in inspect.signature(self.forward).parameters or "past_key_values" in arguments:
             arguments["use_cache"] = False
         pooled: list[Tensor] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,10 +121,16 @@ def test_a_stock_model_gives_the_logits_and_gradients_of_padded_rows_without_a_m
     assert kernel.calls[0]["longest"] == max(LENGTHS)
 
 
-@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize(
+    ("recompute", "times"),
+    [([], 1), ([Recompute()], 2), ([Recompute(rows=1)], 0)],
+    ids=["whole", "again", "by rows"],
+)
 def test_steps_train_as_padded_ones_do_also_where_blocks_are_computed_again_in_backward(
-    recompute: bool, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    recompute: list[Recompute], times: int, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A block that is computed row by row has the mask of each row, and a kernel that was told of all rows would read beyond its own."""
+
     def trained(*techniques: Any) -> dict[str, Tensor]:
         model = stock("LlamaForCausalLM", "LlamaConfig", GROUPED)
         step = Step(model, SGD(learning_rate=0.1), "causal_lm", techniques, micro_batch=3, nominal=1.0)
@@ -131,7 +138,7 @@ def test_steps_train_as_padded_ones_do_also_where_blocks_are_computed_again_in_b
         data["labels"] = data["input_ids"].masked_fill(data["attention_mask"] == 0, -100)
         for number in range(2):
             kernel.calls.clear()
-            if techniques and number:
+            if techniques and number and times:
                 with no_other_attention(monkeypatch):
                     assert step(Batch.of(data)).applied
             else:
@@ -140,10 +147,10 @@ def test_steps_train_as_padded_ones_do_also_where_blocks_are_computed_again_in_b
 
     plain = trained()
     assert not kernel.calls
-    weights = trained(Packing(), *([Recompute()] if recompute else []))
+    weights = trained(Packing(), *recompute)
     assert problems.relative_error(weights, plain) <= 1e-10
     micro_batches, layers = 2, 2
-    assert len(kernel.calls) == micro_batches * layers * (2 if recompute else 1)
+    assert len(kernel.calls) == micro_batches * layers * times
 
 
 def test_offsets_are_of_the_examples_and_of_what_is_left_of_each_row() -> None:
@@ -160,7 +167,7 @@ def tensors(
     return [torch.randn(1, each, 6, dim, generator=drawn).to(dtype) for each in (heads, keys, keys)]
 
 
-SPANS_OF_TWO = Spans(torch.tensor([0, 4, 6], dtype=torch.int32), 4, causal=False)
+SPANS_OF_TWO = Spans(torch.tensor([0, 4, 6], dtype=torch.int32), 4, (1, 6), causal=False)
 MASK = torch.block_diag(torch.ones(4, 4), torch.ones(2, 2)).bool().view(1, 1, 6, 6)
 
 
@@ -176,8 +183,20 @@ MASK = torch.block_diag(torch.ones(4, 4), torch.ones(2, 2)).bool().view(1, 1, 6,
         (lambda: tensors(), {"dropout": 0.1}, False),
         (lambda: tensors(), {"position_bias": torch.zeros(1, 2, 6, 6)}, False),
         (lambda: tensors(), {SPANS: None}, False),
+        (lambda: tensors(), {SPANS: replace(SPANS_OF_TWO, shape=(2, 6))}, False),
     ],
-    ids=["plain", "fewer keys", "type", "odd heads", "wide heads", "values", "dropout", "bias", "no spans"],
+    ids=[
+        "plain",
+        "fewer keys",
+        "type",
+        "odd heads",
+        "wide heads",
+        "values",
+        "dropout",
+        "bias",
+        "no spans",
+        "some rows",
+    ],
 )
 def test_what_the_kernel_does_not_compute_is_computed_with_the_mask(
     given_tensors: Callable[[], list[Tensor]], more: dict[str, Any], by_kernel: bool, kernel: Kernel
