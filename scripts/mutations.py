@@ -80,6 +80,13 @@ MUTATIONS = (
         ("tests/unit/kit/test_mixing.py", "tests/unit/techniques/test_mixup.py"),
     ),
     Mutation(
+        "packed rows: a kernel that is told where examples begin is told where rows begin",
+        "kit/packing/packed_rows.py",
+        "spans += filter(None, parts)",
+        "spans += [width]",
+        ("tests/unit/kit/packing/test_example_attention.py",),
+    ),
+    Mutation(
         "last partial window: the rows that do not fill a window are left out",
         "data/loader.py",
         "-(-self.examples // self.global_batch)",

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
-HIDDEN = ("typer", "bitsandbytes", "torchao", "mlflow", "datasets")
+HIDDEN = ("typer", "pydantic", "bitsandbytes", "torchao", "mlflow", "datasets")
 HIDING = f"""
 from importlib.machinery import PathFinder
 
@@ -43,6 +43,8 @@ PLANTS = {
         "wait": "waits for the device once",
         "ranks": "ddp",
         "compile": "compile gives",
+        "packed": "packed rows",
+        "turned": "a table is learned",
         "resume": "command line",
     },
     "planner": {"forgotten": "predicted: gpt2: recompute"},

@@ -6,9 +6,11 @@ MODULES = (
     "memory",  # alone on the device, and so before what runs side by side
     "laws",
     "command_line",
+    "runs",
     "compiling",
     "placement",
     "numerics",
+    "packed_rows",
     "faults",
     "ranks",
     "tests_on_gpu",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,12 @@ from snugfit.core.technique import Context, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.deliver.ensemble import Ensemble, bundles_of
 from snugfit.errors import DataError, ModelError, SettingError
-from snugfit.models.bundle import load_bundle
+from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.models.bundle import DETERMINISTIC, load_bundle
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import named_metrics
+from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks.classes import in_detail
@@ -115,7 +117,7 @@ class Predictor:
         predictions: list[dict[str, Any]] = [{}] * len(examples)
         # rows of about one length go together, so that little is padded
         order = sorted(range(len(examples)), key=lambda row: self.inference.length(examples[row]))
-        with torch.no_grad(), eval_mode(self.model):
+        with torch.no_grad(), eval_mode(self.model), products_as_chosen(self.device):
             for start in range(0, len(order), BATCH_ROWS):
                 rows = order[start : start + BATCH_ROWS]
                 part = [examples[row] for row in rows]
@@ -141,7 +143,14 @@ class Predictor:
         args, kwargs = inputs_of(batch.data)
         return self.model(*args, **kwargs)
 
-    def _numerics(self, batch: Batch) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _numerics(self, batch: Batch) -> Iterator[None]:
+        # on another kind of device an operator may lack the form that the run's device had
+        as_in_run = self.meta.get(DETERMINISTIC) == self.device.type
+        with deterministic(as_in_run), self._precision(batch):
+            yield
+
+    def _precision(self, batch: Batch) -> AbstractContextManager[Any]:
         entry = self.meta.get("numerics", "fp32")
         if entry == "fp32":
             return nullcontext()

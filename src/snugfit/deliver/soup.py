@@ -11,16 +11,17 @@ from torch import Tensor
 
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.metric_directions import name_and_direction
+from snugfit.core.tolerances import in_float64
 from snugfit.data.loader import Loader, Order
 from snugfit.deliver.ensemble import bundles_of
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import ModelError, SettingError
-from snugfit.models.bundle import read_meta, save_bundle
+from snugfit.models.bundle import DETERMINISTIC, read_meta, save_bundle
 from snugfit.models.folders import PROCESSOR
 from snugfit.step.evaluate import evaluate
 from snugfit.system.json_text import parse_json
 
-_OF_A_RUN = {"format", "files", "metrics", "update", "weights", "numerics", "soup"}
+_OF_A_RUN = {"format", "files", "metrics", "update", "weights", "numerics", DETERMINISTIC, "soup"}
 """Meta data in which models of one kind may differ."""
 
 
@@ -102,7 +103,7 @@ def _mean(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the mean of floating tensors, taken in float64; others are those of the first."""
     first = states[0]
     return {
-        key: torch.stack([state[key].double() for state in states]).mean(dim=0).to(value.dtype)
+        key: torch.stack([in_float64(state[key]) for state in states]).mean(dim=0).to(value.dtype)
         if value.is_floating_point()
         else value
         for key, value in first.items()

@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.core.random import preserved_randomness
+from snugfit.core.tolerances import in_float64
 from snugfit.doctor.check_layers import biases_before_norms, layers_seen, unscaled_inputs
 from snugfit.doctor.check_optimizer import late_holes, optimizer_groups
 from snugfit.doctor.findings import Finding, Severity
@@ -154,7 +155,7 @@ def normalised_outputs(subject: Subject, outputs: Any) -> Iterator[Finding]:
     scores = _scores(outputs)
     if not _is_cross_entropy(subject) or scores is None or scores.shape[-1] < 2 or len(scores) < 2:
         return
-    sums = scores.double().sum(-1)
+    sums = in_float64(scores).sum(-1)
     if bool((scores >= 0).all() and ((sums - 1).abs() < 1e-3).all()):
         yield Finding(
             "softmax_twice",

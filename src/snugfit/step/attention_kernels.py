@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torch import Tensor
 
 _NODES = {
@@ -14,8 +16,10 @@ _NODES = {
     "Softmax": "math",
     "SafeSoftmax": "math",
     "CompiledFunction": "compiled",
+    "GeneratedBackwardFor_torch_attn__varlen_attn_default": "flash_varlen",
 }
 """Beginnings of the names of backward nodes, before `ForCpu` and `Backward`, and what is said of them."""
+_LAST = re.compile(r"(ForCpu)?(Backward\d*)?$")
 
 
 def kernels_behind(outputs: Tensor) -> set[str]:
@@ -35,7 +39,7 @@ def kernels_behind(outputs: Tensor) -> set[str]:
         node = left.pop()
         if node is None:
             continue
-        name = node.name().rpartition("::")[2].partition("Backward")[0].removesuffix("ForCpu")
+        name = _LAST.sub("", node.name().rpartition("::")[2], count=1)
         if name in _NODES:
             kernels.add(_NODES[name])
         for behind, _ in node.next_functions:

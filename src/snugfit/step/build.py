@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,9 @@ from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
+from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.data.loader import Collate, Loader, Order
-from snugfit.errors import DataError, PlanConflict
+from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
 from snugfit.step.state import check_saved
@@ -91,6 +93,7 @@ def make_step(
     """
     if plan.device == "cpu":
         fix_sums()  # before the first product of the run
+    _check_types(material.model, torch.device(plan.device))
     staying = [name for technique in techniques for name in technique.stays(material.model)]
     sharded = strategy is not None and strategy.shards
     if sharded and staying:
@@ -120,6 +123,23 @@ def make_step(
         step.model, step.progress, job.train.seed
     )  # what is frozen at first is not counted as trained
     return step
+
+
+def _check_types(model: nn.Module, device: torch.device) -> None:
+    """Refuse a model with tensors in a type that the device does not have, of which torch would name none.
+
+    Raises:
+        SettingError: names the first one.
+    """
+    if device.type not in NO_FLOAT64:
+        return
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.dtype in (torch.float64, torch.complex128):
+            raise SettingError(
+                "model",
+                f"'{name}' is in {str(tensor.dtype).removeprefix('torch.')}, and {device.type} has no float64",
+                "Call model.float() before, or train on a CPU.",
+            )
 
 
 _MOST_COLUMNS = 4

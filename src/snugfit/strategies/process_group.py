@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError
-from snugfit.system.processes import World
+from snugfit.system.processes import World, leave_when_uncaught
 
 PORT = 29400
 """Where ranks that Slurm starts meet, unless MASTER_PORT says otherwise."""
@@ -50,8 +50,8 @@ def check_devices(device: str, count: int) -> None:
 def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
     """Temporarily let this process and the others of its world exchange tensors; a process by itself needs nothing for that.
 
-    After an error the group on GPUs is left as it is: to end it, NCCL waits for exchanges that the others may never make. Leave the process
-    then, by `system.processes.leave`.
+    After an error the group on GPUs is left as it is: to end it, NCCL waits for exchanges that the others may never make. The process
+    is to be left then, by `system.processes.leave`; where the error ends a script, it is.
 
     Args:
         timeout_seconds: how long it waits for the others at an exchange before it gives up. On GPUs NCCL's watchdog ends the process then.
@@ -93,6 +93,8 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
     except BaseException:
         if there is None:
             dist.destroy_process_group()
+        else:
+            leave_when_uncaught()
         raise
     dist.destroy_process_group()
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 from snugfit.errors import SettingError
@@ -165,6 +166,20 @@ def leave_as_rank(code: int) -> NoReturn:
         with suppress(OSError):  # whoever reads it may be gone
             stream.flush()
     os._exit(code)
+
+
+def leave_when_uncaught() -> None:
+    """From now on, end this process as `leave_as_rank` does where an error ends the script, once it is shown.
+
+    The command leaves by itself; this is for a script that calls `sf.train` under torchrun, which would otherwise wait in NCCL for ever.
+    """
+    show = sys.excepthook
+
+    def show_and_leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, trace)
+        leave_as_rank(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    sys.excepthook = show_and_leave
 
 
 def is_watched() -> bool:

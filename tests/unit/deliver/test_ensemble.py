@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.deliver import soup
 from snugfit.deliver.predict import evaluate_file, predict_file, predictor_of
 from snugfit.deliver.soup import check_alike, make_soup
 from snugfit.errors import ModelError, RunFolderError, SettingError
@@ -21,6 +22,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.door import cross_validate
+from tests.unit.run.training.no_float64 import WithoutFloat64
 
 RECIPE = """\
 name: rows
@@ -177,3 +179,10 @@ def test_a_soup_of_what_has_no_mean_is_refused(project: Path) -> None:
     with pytest.raises(ModelError, match="has batch norm, whose statistics"):
         check_alike([normed, normed])
     assert not Path("soup").exists()
+
+
+def test_a_mean_of_weights_makes_no_float64_on_a_device_that_has_none() -> None:
+    states = [{"weight": torch.full((2,), value), "count": torch.tensor(3)} for value in (1.0, 2.0)]
+    with WithoutFloat64():
+        mean = soup._mean(states)
+    assert mean["weight"].tolist() == [1.5, 1.5] and mean["count"] == 3

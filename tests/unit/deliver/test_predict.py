@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.losses import cross_entropy
+from snugfit.deliver import predict
 from snugfit.deliver.predict import evaluate_file, extended, predictor_of
 from snugfit.errors import ModelError
 from snugfit.models.bundle import load_bundle, save_bundle
+from snugfit.step.evaluate import evaluate
 from snugfit.techniques import find
 from tests.laws import problems
 
@@ -85,3 +88,29 @@ def test_a_bundle_is_loaded_with_the_norms_that_a_technique_had_added(name: str,
     window = problems.bert(()).windows(torch.float32)[0]
     del window["labels"]
     assert torch.equal(loaded(**window).logits, model(**window).logits)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("cpu", 2), ("cuda", 0), (None, 0)])
+def test_a_bundle_of_a_deterministic_run_computes_as_the_run_did_on_a_device_of_its_kind(
+    kind: str | None, mode: int
+) -> None:
+    modes: list[int] = []
+    model = Classifier()
+    model.register_forward_hook(lambda *_: modes.append(torch.get_deterministic_debug_mode()))
+    meta = {"task": "python", "loss": "cross_entropy", **({} if kind is None else {"deterministic": kind})}
+    predictor = predictor_of(model, meta, None, "cpu", "best")
+    batch = Batch.of({"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([1])})
+    predictor.predict([{"input_ids": torch.tensor([1, 2])}])
+    own = dataclasses.replace(predictor.inference, loss=cross_entropy)
+    evaluate(dataclasses.replace(predictor, use=own).scored(), [batch], {})
+    assert modes == [mode, mode]
+    assert torch.get_deterministic_debug_mode() == 0
+
+
+def test_a_prediction_rounds_products_on_a_gpu_as_the_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[torch.device] = []
+    monkeypatch.setattr(predict, "products_as_chosen", lambda device: devices.append(device) or nullcontext())
+    predictor_of(Classifier(), {"task": "python"}, None, "cpu", "best").predict(
+        [{"input_ids": torch.tensor([1, 2])}]
+    )
+    assert devices == [torch.device("cpu")]

@@ -359,6 +359,12 @@ def test_a_run_is_not_resumed_with_other_settings(
         ({"num_workers": -1}, SettingError, "^plan.num_workers: must be a whole number of at least 0"),
         ({"device": "cuda:99"}, SettingError, "^plan.device: 'cuda:99' cannot be used here"),
         ({"device": "gpu"}, SettingError, "^plan.device: 'gpu' cannot be used here"),
+        pytest.param(
+            {"device": "mps"},
+            SettingError,
+            r"^plan.device: 'mps' cannot be used here: .{,100} Use auto or cpu\.$",
+            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it can be used"),
+        ),
         (
             {"loss": "crossentropy"},
             SettingError,

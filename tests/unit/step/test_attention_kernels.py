@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
 from snugfit.step.attention_kernels import kernels_behind
@@ -51,3 +53,11 @@ def test_compiled_attention_says_that_it_is_compiled() -> None:
 
     query = torch.randn(1, 2, 4, 8, requires_grad=True)
     assert kernels_behind(torch.compile(attend, backend="aot_eager")(query)) == {"compiled"}
+
+
+def test_a_kernel_that_is_told_where_examples_begin_is_told_by_its_own_name() -> None:
+    with FakeTensorMode(), kernels_used() as used:
+        tokens = torch.empty(6, 2, 8, dtype=torch.bfloat16, requires_grad=True)
+        offsets = torch.tensor([0, 4, 6], dtype=torch.int32)
+        outputs = varlen_attn(tokens, tokens, tokens, offsets, offsets, 4, 4)
+        assert kernels_behind(outputs.sin()) == used == {"flash_varlen"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from snugfit.errors import SaidElsewhere, SettingError
 from snugfit.strategies import process_group as module
 from snugfit.strategies.base import SeveralRanks
 from snugfit.strategies.process_group import device_of, joined
+from snugfit.system import processes
 from snugfit.system.processes import World, this_world
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "a"}
@@ -51,13 +53,35 @@ def test_a_group_on_gpus_knows_its_device_and_is_destroyed_at_a_good_end(
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_under_an_error_a_group_on_gpus_is_left_as_it_is_and_one_on_the_host_is_destroyed(
-    calls: list[tuple[str, Any]], error: type[BaseException]
+    calls: list[tuple[str, Any]], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     for device, ends in (("cuda:0", False), ("cpu", True)):
         calls.clear()
         with pytest.raises(error), joined(World(rank=0, size=2), device, timeout_seconds=5):
             raise error
         assert (("destroy", None) in calls) is ends
+
+
+@pytest.mark.parametrize(("error", "code"), [(RuntimeError("torn"), 1), (KeyboardInterrupt(), 130)])
+def test_an_error_that_ends_a_script_ends_its_process_at_once_where_nccl_would_wait(
+    calls: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    """As where `sf.train` is called under torchrun, and not by the command, which leaves by itself."""
+    ended: list[Any] = []
+
+    def show(*raised: Any) -> None:
+        ended.append(raised[1])
+
+    monkeypatch.setattr(processes, "leave_as_rank", ended.append)
+    monkeypatch.setattr(sys, "excepthook", show)
+    with pytest.raises(type(error)), joined(World(rank=0, size=2), "cpu", timeout_seconds=5):
+        raise error
+    assert sys.excepthook is show, "gloo waits for nobody"
+    with pytest.raises(type(error)), joined(World(rank=0, size=2), "cuda:0", timeout_seconds=5):
+        raise error
+    sys.excepthook(type(error), error, None)
+    assert ended == [error, code]
 
 
 def test_an_environment_that_says_how_nccl_handles_errors_is_kept(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.models.bundle import read_meta
 from snugfit.system.deterministic import WORKSPACE, deterministic
 from tests.unit.run.training.runs import events, finish, make_training, resumed, small_model, stop_at
 
@@ -70,6 +71,16 @@ def test_a_run_computes_by_deterministic_operators_where_asked_and_leaves_torch_
     finish(make_training(tmp_path, model=model, plan=plan))
     assert model.modes == modes
     assert (torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark) == (0, True)
+
+
+@pytest.mark.parametrize(("plan", "kind"), [(Plan(), None), (ON, "cpu")], ids=["off", "on"])
+def test_its_best_model_says_on_which_kind_of_device_a_run_was_deterministic(
+    tmp_path: Path, plan: Plan, kind: str | None
+) -> None:
+    training = make_training(tmp_path, plan=plan)
+    finish(training)
+    assert training.folder is not None
+    assert read_meta(training.folder.best).get("deterministic") == kind
 
 
 def test_an_operator_without_a_deterministic_form_is_named_with_the_way_out(tmp_path: Path) -> None:

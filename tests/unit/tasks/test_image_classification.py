@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
+from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 
 RECIPE = """\
 name: colours
@@ -208,3 +210,14 @@ def test_a_model_of_texts_is_refused(project: Path) -> None:
     ).save_pretrained("bert")
     with pytest.raises(ModelError, match="bert"):
         train(project, "model=./bert")
+
+
+def test_an_update_and_its_evaluation_make_no_float64_on_the_device(project: Path) -> None:
+    scores = without_float64(load_recipe(project / "colours.yaml", ["evaluate.metrics=[accuracy, auroc]"]))
+    assert all(map(math.isfinite, scores.values()))
+
+
+@pytest.mark.slow
+def test_an_update_runs_on_a_gpu_that_is_pretended(project: Path) -> None:
+    answer = planned_for_a_gpu(load_recipe(project / "colours.yaml", ["plan.device=auto"]))
+    assert answer.fits and answer.prediction.peak_bytes > 0

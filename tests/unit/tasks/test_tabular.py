@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 
 RECIPE = """\
 name: rows
@@ -174,3 +176,17 @@ def test_a_loss_of_the_users_own_is_for_one_network_alone(project: Path) -> None
     with pytest.raises(SettingError, match="loss: mine:loss is not of each member.*take model: mlp"):
         train("regression", "loss=mine:loss")
     assert train("regression", "loss=mine:loss", "model=mlp").status == "finished"
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_an_update_and_its_evaluation_make_no_float64_on_the_device(project: Path, kind: str) -> None:
+    metrics = "auroc, macro_f1" if kind == "classification" else "rmse, r2, spearman"
+    scores = without_float64(load_recipe(Path(f"{kind}.yaml"), [f"evaluate.metrics=[{metrics}]"]))
+    assert all(map(math.isfinite, scores.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_an_update_runs_on_a_gpu_that_is_pretended(project: Path, kind: str) -> None:
+    answer = planned_for_a_gpu(load_recipe(Path(f"{kind}.yaml"), ["plan.device=auto"]))
+    assert answer.fits and answer.prediction.peak_bytes > 0

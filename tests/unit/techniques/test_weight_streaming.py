@@ -335,6 +335,25 @@ def test_spare_memory_is_looked_at_after_some_micro_batches(monkeypatch: pytest.
     assert len(given.streamed) == LAYERS - 3
 
 
+@pytest.mark.parametrize(
+    ("free", "fraction", "spare"),
+    [
+        (900, 1.0, 600),  # nobody else is there: 1,000 less 300 at the peak and the reserve
+        (400, 1.0, 200),  # another process has 400
+        (900, 0.5, 150),  # this one may have half of the device, and a tenth of that is left
+        (100, 1.0, 0),
+    ],
+)
+def test_spare_memory_is_what_is_free_beside_others_and_beside_ones_own_peak(
+    free: int, fraction: float, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1000))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 300)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 200)
+    assert stream.spare_device_bytes(torch.device("cuda")) == spare
+
+
 def test_host_memory_has_one_block_twice_at_most_while_some_become_resident(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,6 +16,16 @@ from snugfit.doctor.observe.watch_log import Recorder
 SAMPLED = 4
 
 
+NO_FLOAT64 = frozenset({"mps"})
+"""Kinds of devices on which float64 raises."""
+
+
+def summable(tensor: Tensor) -> Tensor:
+    """Return the tensor without its graph, on the host where its device cannot add up in float64."""
+    here = tensor.detach()
+    return here.cpu() if here.device.type in NO_FLOAT64 else here
+
+
 def nonzero(gradient: Tensor | None) -> bool:
     """Return whether there is a gradient with anything in it."""
     if gradient is None:
@@ -27,7 +37,7 @@ def nonzero(gradient: Tensor | None) -> bool:
 def magnitude(gradients: list[Tensor]) -> float:
     """Sum of absolute values: changes when the gradients are divided, unscaled or clipped."""
     dense = [each.coalesce().values() if each.is_sparse else each for each in gradients]
-    return sum(float(each.detach().abs().sum(dtype=torch.float64)) for each in dense)
+    return sum(float(summable(each).abs().sum(dtype=torch.float64)) for each in dense)
 
 
 class Length(NamedTuple):
@@ -41,7 +51,7 @@ class Length(NamedTuple):
         """Return the length of a dense gradient; zero where there is none."""
         if gradient is None or gradient.is_sparse or not gradient.numel():
             return cls(0.0, 0.0)
-        sizes = gradient.detach().abs()
+        sizes = summable(gradient).abs()
         return cls(float(torch.linalg.vector_norm(sizes, dtype=torch.float64)), float(sizes.max()))
 
     @classmethod

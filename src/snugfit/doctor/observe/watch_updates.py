@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero
+from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.script_events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
 from snugfit.doctor.observe.watch_log import Recorder, where
@@ -282,10 +282,10 @@ class UpdateWatch:
 
 def _sums(parameter: Tensor) -> tuple[float, float]:
     """Return two sums over all elements, which a change of any of them changes."""
-    detached = parameter.detach()
-    if detached.is_complex():
-        detached = torch.view_as_real(detached)
+    values = summable(parameter)
+    if values.is_complex():
+        values = torch.view_as_real(values)
     norm = torch.linalg.vector_norm(
-        detached.float() if not detached.is_floating_point() else detached, dtype=torch.float64
+        values.float() if not values.is_floating_point() else values, dtype=torch.float64
     )
-    return float(detached.sum(dtype=torch.float64)), float(norm)
+    return float(values.sum(dtype=torch.float64)), float(norm)

@@ -166,27 +166,33 @@ class ShadowOptimizer(Optimizer):
         all other gradients.
         """
         for parameter, weight, gradient in self.route.bring(parameters, self.gradient_of):
-            shadow = self.shadows[parameter]
             if self.widened(weight.dtype) == weight.dtype:
+                shadow = self.shadows[parameter]
                 yield shadow, standing_in(shadow, weight, gradient)
-                continue
-            own = self.own.setdefault(parameter, {})
-            parts = pieces(weight)
-            if len(parts) == 1 or is_sharded(weight) or shadow not in self._cut:
-                yield from self.lend_wide(parameter, weight, gradient, own, range(len(parts)))
-                continue
-            state, before = self.state[shadow], dict(own)
-            after: dict[str, Any] = {}
-            for number, piece in alike(list(enumerate(parts)), lambda part: piece_rows(part[1])):
-                here = own_rows(before, weight, piece)
-                self.state[shadow] = own_rows(state, weight, piece)
-                yield from self.lend_wide(
-                    parameter, weight[piece], gradient[piece], here, range(number, number + 1)
-                )
-                put_rows(after, state, self.state[shadow], weight, piece)
-                put_rows(own, before, here, weight, piece)
-                del here  # or the last piece would be there beside the next parameter
-            self.state[shadow] = after
+            else:
+                yield from self._lend_widened(parameter, weight, gradient)
+            del weight, gradient  # or what was brought would be there beside the next ones
+
+    def _lend_widened(
+        self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor
+    ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Lend a parameter that is stepped in another type, whole or piece by piece."""
+        shadow, own, parts = self.shadows[parameter], self.own.setdefault(parameter, {}), pieces(weight)
+        if len(parts) == 1 or is_sharded(weight) or shadow not in self._cut:
+            yield from self.lend_wide(parameter, weight, gradient, own, range(len(parts)))
+            return
+        state, before = self.state[shadow], dict(own)
+        after: dict[str, Any] = {}
+        for number, piece in alike(list(enumerate(parts)), lambda part: piece_rows(part[1])):
+            here = own_rows(before, weight, piece)
+            self.state[shadow] = own_rows(state, weight, piece)
+            yield from self.lend_wide(
+                parameter, weight[piece], gradient[piece], here, range(number, number + 1)
+            )
+            put_rows(after, state, self.state[shadow], weight, piece)
+            put_rows(own, before, here, weight, piece)
+            del here  # or the last piece would be there beside the next parameter
+        self.state[shadow] = after
 
     def lend_wide(
         self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor, own: dict[str, Any], parts: range

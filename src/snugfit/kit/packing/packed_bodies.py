@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from snugfit.core.scalar_reads import read
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
+from snugfit.kit.packing.example_attention import SPANS, Spans, is_there
 from snugfit.kit.packing.packed_rows import Packed
 from snugfit.kit.patched_forward import replaced_forward
 
@@ -120,6 +121,9 @@ class StockCall(BodyCall):
         self.one_row = self.implementation.startswith(
             "flash"
         )  # its kernels look for examples in one row only
+        self.by_example = attends_by_example(self.body) and any(
+            each.kind is each.VAR_KEYWORD for each in inspect.signature(self.forward).parameters.values()
+        )
 
     def real(self) -> Tensor | None:
         mask = self.given.get("attention_mask")
@@ -137,7 +141,10 @@ class StockCall(BodyCall):
     def run(self, layout: Packed, inputs: Mapping[str, Tensor]) -> Any:
         arguments = {**self.given, **{name: layout.pack(value) for name, value in inputs.items()}}
         arguments["position_ids"] = layout.positions + _first_position(self.body)
-        arguments["attention_mask"] = self._mask(layout)
+        mask, causal = self._mask(layout)
+        arguments["attention_mask"] = mask
+        if self.by_example and mask is not None:
+            arguments[SPANS] = Spans(layout.offsets, layout.longest, (len(layout.rows), layout.width), causal)
         if "use_cache" in inspect.signature(self.forward).parameters or "past_key_values" in arguments:
             arguments["use_cache"] = False
         pooled: list[Tensor] = []
@@ -151,16 +158,19 @@ class StockCall(BodyCall):
 
         return map_tree(unpack, outputs)
 
-    def _mask(self, layout: Packed) -> Tensor | None:
-        """Return which tokens see which; None where the model finds it by the positions, as windows and flash kernels need it."""
-        if self.one_row:
-            return None
+    def _mask(self, layout: Packed) -> tuple[Tensor | None, bool]:
+        """Return which tokens see which, and whether none sees a later one.
+
+        The mask is None where the model finds it by the positions, as windows and flash kernels need it.
+        """
         config: Any = self.body.config
         causal = any(getattr(module, "is_causal", False) for module in self.body.modules())
+        if self.one_row:
+            return None, causal
         kinds = list(getattr(config, "layer_types", None) or ())
         if {*kinds} - {"full_attention"} or (causal and getattr(config, "sliding_window", None)):
             if causal:
-                return None
+                return None, causal
             raise SettingError(
                 "packing",
                 f"{type(self.body).__name__} attends within windows in some of its layers ({', '.join(kinds[:4])}, "
@@ -171,9 +181,9 @@ class StockCall(BodyCall):
         if causal:  # some, such as OPT, make their mask without a look at the positions
             mask = mask.tril()
         if self.implementation != "eager":
-            return mask
+            return mask, causal
         dtype = next(p.dtype for p in self.body.parameters() if p.is_floating_point())
-        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min), causal
 
 
 class TorchCall(BodyCall):
@@ -220,6 +230,14 @@ class TorchCall(BodyCall):
 
     def examples_first(self, outputs: Any) -> Any:
         return outputs if self.batch_first else outputs.transpose(0, 1)
+
+
+def attends_by_example(body: nn.Module) -> bool:
+    """Return whether a kernel that is told where examples begin may compute the body's attention."""
+    config = getattr(body, "config", None)
+    sdpa = getattr(config, "_attn_implementation", None) == "sdpa"
+    # any of them: weights that are streamed wait on the host
+    return sdpa and any(is_there(parameter.device) for parameter in body.parameters())
 
 
 def _is_packable(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -61,7 +62,8 @@ class Packed:
     """The layout of a batch of padded examples, shape (examples, tokens), in packed rows, shape (rows, width).
 
     `positions` count from 0 in each example, shape (rows, width); `segments` says whose a token is, likewise: the place of the
-    example in its row. What is left of a row is an example of its own, of which nobody takes the result.
+    example in its row. What is left of a row is an example of its own, of which nobody takes the result. `offsets` say where each of
+    them begins in the rows laid end to end, and where the last one ends, in int32; `longest` is the length of the longest one.
     """
 
     examples: int
@@ -70,6 +72,8 @@ class Packed:
     width: int
     positions: Tensor
     segments: Tensor
+    offsets: Tensor
+    longest: int
     _padded_places: Tensor
     _packed_places: Tensor
 
@@ -86,6 +90,7 @@ class Packed:
         packed: list[int] = []
         positions: list[list[int]] = []
         segments: list[list[int]] = []
+        spans: list[int] = []
         for row, examples in enumerate(rows):
             own = [lengths[example] for example in examples]
             for example in examples:
@@ -95,8 +100,14 @@ class Packed:
             parts = [*own, width - sum(own)]
             positions.append([place for length in parts for place in range(length)])
             segments.append([segment for segment, length in enumerate(parts) for _ in range(length)])
-        made = (torch.tensor(each, device=device) for each in (positions, segments, padded, packed))
-        return cls(len(lengths), tokens, tuple(map(tuple, rows)), width, *made)
+            spans += filter(None, parts)
+        offsets = torch.tensor([0, *itertools.accumulate(spans)], dtype=torch.int32, device=device)
+        places, names, *ways = (
+            torch.tensor(each, device=device) for each in (positions, segments, padded, packed)
+        )
+        return cls(
+            len(lengths), tokens, tuple(map(tuple, rows)), width, places, names, offsets, max(spans), *ways
+        )
 
     def pack(self, tensor: Tensor) -> Tensor:
         """From shape (examples, tokens, ...) to (rows, width, ...), with zeros in what is left of a row."""

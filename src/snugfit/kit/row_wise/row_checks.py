@@ -13,9 +13,11 @@ from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.kit.autocast import casting_anew
+from snugfit.kit.packing.example_attention import Spans
 from snugfit.kit.saved_tensors import kept_graphs
 
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+# spans are passed over by attention where only some of their rows are computed
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, Spans)
 
 
 class RowChecks:

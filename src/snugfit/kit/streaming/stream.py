@@ -302,11 +302,17 @@ def spread(count: int, total: int) -> set[int]:
 
 
 def spare_device_bytes(device: torch.device) -> int:
-    """Device memory that nothing has used so far, less a tenth of all as a reserve; 0 where the device is the host."""
+    """Device memory that this process has not used so far, less a tenth of what it may have as a reserve; 0 where the device is the host.
+
+    What other processes have is not there to be used, and neither is what it had at its peak.
+    """
     if device.type != "cuda":
         return 0
-    whole = torch.cuda.mem_get_info(device)[1] * torch.cuda.get_per_process_memory_fraction(device)
-    return max(0, int(0.9 * whole) - torch.cuda.max_memory_reserved(device))
+    free, whole = torch.cuda.mem_get_info(device)
+    most = torch.cuda.max_memory_reserved(device)
+    limit = whole * torch.cuda.get_per_process_memory_fraction(device)
+    there = free + torch.cuda.memory_reserved(device)
+    return max(0, int(min(limit, there) - most - 0.1 * limit))
 
 
 def _identity(parameter: nn.Parameter) -> tuple[Any, ...]:

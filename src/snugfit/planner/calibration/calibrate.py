@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from snugfit.kit.product_rounding import products_in
 from snugfit.planner.calibration.host_seconds import around_seconds, host_seconds
 from snugfit.planner.calibration.microbenchmarks import (
     Probe,
@@ -21,6 +23,7 @@ from snugfit.planner.calibration.microbenchmarks import (
     operators,
     product,
     recurrence,
+    scaled_product,
     traffic,
 )
 from snugfit.planner.calibration.timing import seconds_of
@@ -36,23 +39,30 @@ _TURNS = 8
 _SPREAD = 2**26
 """Equal pieces of work take turns: so many, or as many as together move this many bytes, at least 3."""
 
+_SIDES = (128, 256, 512, 1024, 2048, 4096)
 _PROBES: tuple[tuple[Probe, tuple[int, ...], tuple[int, ...]], ...] = (
     # the probe, its sizes on a CPU, those on an accelerator
-    (product, (32, 64, 128, 256, 512, 1024), (128, 256, 512, 1024, 2048, 4096)),
+    (product, (32, 64, 128, 256, 512, 1024), _SIDES),
     (batched_product, (8, 64, 256), (64, 512, 4096)),
     (convolution, (1, 8), (8, 64, 256)),
     (attention, (64, 256), (256, 1024, 4096)),
     (recurrence, (16,), (16, 128)),
 )
+_NARROW: Mapping[str, tuple[torch.dtype, tuple[Probe, ...]]] = {
+    # attention of float32 does not round to tf32
+    "tf32": (torch.float32, (product, batched_product, convolution, recurrence)),
+    "float8": (torch.float8_e4m3fn, (scaled_product,)),
+}
+"""Further numbers of an accelerator that has units for them: the type that they are stored in, and what is computed in them."""
 _SIZES = ((2**13, 2**17, 2**20, 2**23), (2**17, 2**20, 2**23, 2**26))
 
 
 def calibrate(device: torch.device) -> Device:
     """Measure a device for some 20 seconds, and keep what was found for `this_device`.
 
-    Of matrix products, convolutions and attention the FLOP/s for each type of number against size; of common operators the numbers
-    per second against size; the bandwidth of memory; what the host needs per operator in a training step, and where Python stands around
-    it; the link to the host.
+    Of matrix products, convolutions and attention the FLOP/s for each type of number that plans compute in against size; of common
+    operators the numbers per second against size; the bandwidth of memory; what the host needs per operator in a training step, and where
+    Python stands around it; the link to the host, each way and both at once.
     On a CPU all of it is for the current number of threads.
     """
     known = uncalibrated(device.type)
@@ -71,7 +81,10 @@ def calibrate(device: torch.device) -> Device:
 
 
 def _summary(device: Device) -> dict[str, Any]:
-    """Return what the largest sizes showed, for operators that were not measured themselves."""
+    """Return what the largest sizes showed, for operators that were not measured themselves.
+
+    Of numbers in which nothing was measured the device reaches what was taken for granted of its data sheet.
+    """
     peaks = {
         name.partition(".")[2]: curve[-1][1]
         for name, curve in device.rates.items()
@@ -81,8 +94,9 @@ def _summary(device: Device) -> dict[str, Any]:
         kind: device.rates[f"{kind}.float32"][-1][1] / peaks["float32"]
         for kind in ("convolution", "attention")
     }
+    usual = {name: flops * device.efficiency["matmul"] for name, flops in device.flops.items()}
     return {
-        "flops": {**device.flops, **peaks},
+        "flops": {**usual, **peaks},
         "efficiency": {**device.efficiency, "matmul": 1.0, **shares},
         "bandwidth": device.rates["traffic"][-1][1],
         "reach": 1.0,
@@ -91,8 +105,10 @@ def _summary(device: Device) -> dict[str, Any]:
 
 def _rates(known: Device, device: torch.device) -> dict[str, Curve]:
     empty = _empty(device) if known.kind == "cpu" else 0.0  # an accelerator works while the next is launched
-    works = (each for probe, dtype, size in _plan(known) for each in _alike(probe, device, dtype, size))
-    points = [_point(each, device, empty) for each in works]
+    points: list[_Point] = []
+    for probe, number, dtype, size in _plan(known):
+        with products_in("tf32" if number == "tf32" else "ieee"):  # as steps set it: torch convolves in tf32
+            points += [_point(each, device, empty, number) for each in _alike(probe, device, dtype, size)]
     traffic = _traffic(points)
     bare = replace(known, rates=traffic)
     alike: dict[str, dict[float, list[float]]] = {}
@@ -138,26 +154,31 @@ def _traffic(points: Sequence[_Point]) -> dict[str, Curve]:
     return {"traffic": tuple(sorted(plain)), "new": tuple(sorted(fresh))}
 
 
-def _point(works: Sequence[Work], device: torch.device, empty: float) -> _Point:
-    return replace(_look(works[0]), seconds=max(seconds_of(works, device) - empty, 1e-7))
+def _point(works: Sequence[Work], device: torch.device, empty: float, number: str) -> _Point:
+    return replace(_look(works[0], number), seconds=max(seconds_of(works, device) - empty, 1e-7))
 
 
-def _look(work: Work) -> _Point:
-    last = _Last()
+def _look(work: Work, number: str = "") -> _Point:
+    last = _Last(tf32=number == "tf32")
     with last:
         work()
     assert last.point is not None
     return last.point
 
 
-def _plan(known: Device) -> Iterator[tuple[Probe, torch.dtype, int]]:
+def _plan(known: Device) -> Iterator[tuple[Probe, str, torch.dtype, int]]:
+    """Yield what is measured: a probe, the numbers that it computes in, the type that these are stored in, and its size."""
     at = 0 if known.kind == "cpu" else 1
     usual = ("float32", "bfloat16", "float16")[: 3 if at else 2]  # float16's backward on a CPU takes minutes
-    types = [getattr(torch, name) for name in usual if name in known.flops]
-    for (probe, *sizes), dtype in itertools.product(_PROBES, types):
-        yield from ((probe, dtype, size) for size in sizes[at])
+    types = [name for name in usual if name in known.flops]
+    for (probe, *sizes), name in itertools.product(_PROBES, types):
+        yield from ((probe, name, getattr(torch, name), size) for size in sizes[at])
+    sizes_of = {probe: large for probe, _, large in (*_PROBES, (scaled_product, (), _SIDES))}
+    for name, (dtype, probes) in _NARROW.items() if at else ():
+        if name in known.flops:
+            yield from ((probe, name, dtype, size) for probe in probes for size in sizes_of[probe])
     for probe, size in itertools.product((traffic, operators), _SIZES[at]):
-        yield probe, torch.float32, size
+        yield probe, "float32", torch.float32, size
 
 
 def _alike(probe: Probe, device: torch.device, dtype: torch.dtype, size: int) -> Iterator[Sequence[Work]]:
@@ -171,8 +192,9 @@ def _alike(probe: Probe, device: torch.device, dtype: torch.dtype, size: int) ->
 class _Last(TorchDispatchMode):
     """A mode that remembers the operator with FLOPs, or else the last one that moves data."""
 
-    def __init__(self) -> None:
+    def __init__(self, tf32: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._tf32 = tf32
         self.point: _Point | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -182,17 +204,17 @@ class _Last(TorchDispatchMode):
         read, written = read_written(func, args, kwargs, out)
         dtype = compute_dtype(func, args, kwargs, out)
         if flops:
-            self.point = _Point(_key(name, dtype), name, float(flops), flops, read, written)
+            self.point = _Point(_key(name, dtype, self._tf32), name, float(flops), flops, read, written)
         elif read + written and (self.point is None or not self.point.flops):
             self.point = _Point(operator(name), name, (read + written) / dtype.itemsize, 0, read, written)
         return out
 
 
-def _key(name: str, dtype: torch.dtype) -> str:
+def _key(name: str, dtype: torch.dtype, tf32: bool = False) -> str:
     """Return plain products, convolutions and attention stand for their class; backward, batched and recurrent ones for themselves."""
     bare, kind = operator(name), op_class(name)
-    of_class = bare in ("mm", "convolution") or (kind == "attention" and "backward" not in bare)
-    return f"{kind if of_class else bare}.{number_type(dtype)}"
+    of_class = bare in ("mm", "_scaled_mm", "convolution") or (kind == "attention" and "backward" not in bare)
+    return f"{kind if of_class else bare}.{number_type(dtype, tf32)}"
 
 
 def _empty(device: torch.device) -> float:
@@ -201,10 +223,25 @@ def _empty(device: torch.device) -> float:
 
 
 def _link(device: torch.device, known: Link) -> Link:
-    """Return the way from the host's pinned memory to the device."""
-    there, here = (
-        torch.empty(2**26, dtype=torch.uint8, device=device),
-        torch.empty(2**26, dtype=torch.uint8).pin_memory(),
-    )
-    taken = seconds_of([lambda: there.copy_(here, non_blocking=True)], device)
-    return replace(known, bandwidth=there.numel() / taken)
+    """Return the way from the host's pinned memory to the device, the way back, and both at once."""
+    on_device = [torch.empty(2**26, dtype=torch.uint8, device=device) for _ in range(2)]
+    on_host = [torch.empty(2**26, dtype=torch.uint8).pin_memory() for _ in range(2)]
+    streams = [torch.cuda.Stream(device) for _ in range(2)]
+
+    def there() -> Tensor:
+        return on_device[0].copy_(on_host[0], non_blocking=True)
+
+    def back() -> Tensor:
+        return on_host[1].copy_(on_device[1], non_blocking=True)
+
+    def both() -> None:
+        current = torch.cuda.current_stream(device)
+        for stream, copy in zip(streams, (there, back), strict=True):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                copy()
+        for stream in streams:
+            current.wait_stream(stream)
+
+    rates = [on_device[0].numel() / seconds_of([work], device) for work in (there, back, both)]
+    return replace(known, bandwidth=rates[0], back=rates[1], each_of_both=rates[2])

@@ -36,6 +36,18 @@ def product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Wor
     yield lambda: aten.mm(gradient.t(), tokens)
 
 
+def scaled_product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Work]:
+    """Yield the product of a linear layer in float8, `side` square, on twice as many tokens, with a scale of each operand.
+
+    Forward and backward multiply so: the second operand lies by columns.
+    """
+    tokens, weight = (
+        torch.randn(rows, side, device=device, dtype=torch.float32).to(dtype) for rows in (2 * side, side)
+    )
+    scale = torch.ones((), device=device)
+    yield lambda: aten._scaled_mm(tokens, weight.t(), scale, scale, out_dtype=torch.bfloat16)
+
+
 def batched_product(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator[Work]:
     """Many small products, as in attention that is not fused: 64 positions, heads of 32 numbers."""
     queries, keys = (torch.randn(batch, 64, 32, device=device, dtype=dtype) for _ in range(2))

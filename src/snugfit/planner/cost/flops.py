@@ -50,6 +50,10 @@ _SAME_AS = {
 """Kernels that torch's registry lacks, and those that take the same shapes."""
 
 
+_BY_EXAMPLE = {"_varlen_attn": 2, "_varlen_attn_backward": 5}
+"""Attention of packed rows that is told where each example begins, and its products of tokens with tokens."""
+
+
 def operator(name: str) -> str:
     """Return the bare name of an operator.
 
@@ -70,7 +74,7 @@ def op_class(name: str) -> str:
         return "matmul"
     if "convolution" in bare or bare.startswith("_slow_conv"):
         return "convolution"
-    if "_attention" in bare:
+    if "_attention" in bare or bare in _BY_EXAMPLE:
         return "attention"
     return "other"
 
@@ -82,9 +86,11 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     gradient of a grouped convolution as if it had no groups, and has no recurrent layers.
     """
     kind = op_class(str(func))
+    bare = operator(str(func)).removesuffix("_")
+    if bare in _BY_EXAMPLE:
+        return _by_example(_BY_EXAMPLE[bare], named_arguments(func, args, kwargs))
     if kind == "other" or func.namespace != "aten":
         return 0
-    bare = operator(str(func)).removesuffix("_")
     if bare in _FORMULAS:
         return _FORMULAS[bare](args, out)
     formula = flop_registry.get(getattr(torch.ops.aten, _SAME_AS.get(bare, bare)))
@@ -120,6 +126,14 @@ def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """Return what an operator is given, by the names of its schema."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _by_example(products: int, given: Mapping[str, Any]) -> int:
+    """Return the operations of attention within examples, each taken to be as long as the others: their lengths are no shapes."""
+    query, examples = given["query"], given["cu_seq_q"].numel() - 1
+    tokens, heads, dim = query.shape
+    count = 2 * products * tokens * (tokens / examples) * heads * dim
+    return int(count / 2 if given["is_causal"] else count)
 
 
 def _convolution_backward(args: Sequence[Any], _out: Any) -> int:

@@ -40,7 +40,7 @@ def seconds(op: Op, device: Device, tf32: bool = False) -> float:
     if not moved:
         return 0.0
     if ">" in op.device:
-        return device.host_link.latency + op.written / device.host_link.bandwidth
+        return device.host_link.seconds(op.written, back=op.device.endswith(">cpu"))
     numbers = moved / op.dtype.itemsize
     own = device.rate(operator(op.name), numbers)
     if own is not None:

@@ -15,7 +15,7 @@ from snugfit.errors import SettingError
 from snugfit.planner.devices.device import Device, Link
 from snugfit.system.json_text import parse_json
 
-PROBES = 2
+PROBES = 3
 """Counts what has been measured in different ways: a calibration by other probes is none."""
 
 

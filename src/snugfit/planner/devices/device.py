@@ -13,11 +13,24 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two memories: bytes per second in one direction, seconds before the first byte."""
+    """A way between two memories: bytes per second in one direction, seconds before the first byte.
+
+    `back` is the bandwidth of the other direction, and `each_of_both` that of each while both are used, where they were measured.
+    """
 
     name: str
     bandwidth: float
     latency: float
+    back: float | None = None
+    each_of_both: float | None = None
+
+    def seconds(self, count: int, *, back: bool = False) -> float:
+        """Return what it takes to send so many bytes.
+
+        >>> Link("pcie", 10.0, 1.0, back=5.0).seconds(20), Link("pcie", 10.0, 1.0, back=5.0).seconds(20, back=True)
+        (3.0, 5.0)
+        """
+        return self.latency + count / ((self.back if back else None) or self.bandwidth)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def prediction_of(
     first = [_in_first_window(each, copied) for each in update if each.key.phase in _PASSES]
     peak = max([*counted, *first], key=lambda each: each.bytes)
     on_cpu = machine.type == "cpu"
-    allocated, host = peak.bytes, max(each.host for each in counted)
+    allocated, host = peak.bytes, max(each.host for each in counted) + _ahead_bytes(subject, machine)
     reserved = (
         resident_bytes(allocated, machine.baseline)
         if on_cpu
@@ -114,6 +114,11 @@ def _input_bytes(subject: Subject, micro_batch: int) -> int:
     """Return the bytes of a micro-batch's inputs."""
     window = sum(each.nbytes for each in leaves(subject.window.data))
     return window * micro_batch // subject.window.rows
+
+
+def _ahead_bytes(subject: Subject, machine: Machine) -> int:
+    """Return the bytes on the host of the window that is fetched while a device computes, and of what is pinned for a moment beside it."""
+    return 0 if machine.type == "cpu" else 2 * _input_bytes(subject, subject.window.rows)
 
 
 def _in_first_window(segment: Segment, copied: int) -> Segment:

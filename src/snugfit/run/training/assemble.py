@@ -150,7 +150,7 @@ def check_settings(
     try:
         torch.empty(0, device=plan.device)
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
         raise SettingError(
             "plan.device", f"'{plan.device}' cannot be used here: {reason}", "Use auto or cpu."
         ) from error

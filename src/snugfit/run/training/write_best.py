@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
 from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.models.bundle import DETERMINISTIC
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.state import made_buffers
 from snugfit.system.disk_errors import is_full
@@ -95,6 +96,8 @@ def write_model(training: Training, metrics: Mapping[str, float], save: SaveBest
                     "metrics": metrics,
                     "weights": seams.weights_name,
                 }
+                if training.deterministic:
+                    description[DETERMINISTIC] = step.device.type
                 if made := made_buffers(step):
                     description["made_buffers"] = made
                 if seams.extended_by:

@@ -34,6 +34,7 @@ _OPERATIONS = {
     "_softmax": "math",
     "_safe_softmax": "math",
     "flex_attention": "flex_attention",
+    "_varlen_attn": "flash_varlen",
 }
 
 

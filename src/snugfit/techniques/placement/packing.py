@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableSet
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +20,8 @@ from snugfit.core.tolerances import allowed_rounding, in_float64
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.kit.autocast import casting_anew
-from snugfit.kit.packing.packed_bodies import BodyCall, bodies, call_of
+from snugfit.kit.packing.example_attention import by_example
+from snugfit.kit.packing.packed_bodies import BodyCall, attends_by_example, bodies, call_of
 from snugfit.kit.packing.packed_rows import Packed, computing_rows
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.system.user_objects import describe
@@ -68,7 +69,7 @@ def packed(
         with computing_rows(len(layout.rows)):
             return given.run(layout, given.inputs(layout.examples, layout.tokens))
 
-    with replaced_forward(body, run):
+    with replaced_forward(body, run), by_example() if attends_by_example(body) else nullcontext():
         yield
 
 

@@ -39,6 +39,7 @@ OPERATIONS = {
         "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention",
         "flex_attention",
+        "_varlen_attn",
     ),
     "convolution": ("convolution",),
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.tolerances import in_float64
 from snugfit.kit.module_outputs import Outputs, outputs_recorded
 from snugfit.step.step import Step
 
@@ -157,7 +158,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def _wide(tensor: Tensor) -> Tensor:
     """In float64, with imaginary parts as numbers of their own."""
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()
+    return in_float64(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

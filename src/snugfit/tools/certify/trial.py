@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO
 from snugfit.core.technique import Stage, Technique
+from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
@@ -226,6 +227,8 @@ class _Narrowing(TorchFunctionMode):
 
 def against_double(made: Trials) -> str | None:
     """Return why the setup cannot be computed in float64; None where it can."""
+    if made.device.type in NO_FLOAT64:
+        return f"{made.device.type} has none"
     quantising = [each.card.name for each in made.setup.techniques if Stage.QUANTISE in each.card.stages]
     if quantising:
         return f"'{quantising[0]}' stores weights in few bits"

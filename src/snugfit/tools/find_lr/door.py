@@ -161,7 +161,8 @@ def _run_tests(
 ) -> FoundRate:
     step = setup.step()
     if setup.plan.micro_batch == AUTO:
-        step.micro_batch = find_micro_batch(step, setup.loader().worst_window()[0]).micro_batch
+        with deterministic(setup.plan.deterministic):
+            step.micro_batch = find_micro_batch(step, setup.loader().worst_window()[0]).micro_batch
     parts = list(parts_of(step.optimizer)) if per_group else []
     if per_group and len(parts) < 2:
         raise SettingError(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from snugfit.core.parameters import parameter_groups
 from snugfit.core.technique import Technique
-from snugfit.kit.optimizers.one_by_one import ShadowOptimizer, standing_in, stepped_by_element, stepper
+from snugfit.kit.optimizers.one_by_one import Route, ShadowOptimizer, standing_in, stepped_by_element, stepper
 from snugfit.techniques import discover
 from tests.laws.compare import differences, tensors
 from tests.unit.techniques.settings import context
@@ -105,6 +106,34 @@ def test_shadows_are_stepped_in_their_own_type_and_hold_nothing_between_two_step
     assert all(shadow.numel() == 0 and shadow.grad is None for shadow in optimizer.shadows.values())
     state = optimizer.state_dict()["state"]
     assert {value.dtype for value in tensors(state).values() if value.ndim} == {torch.float64}
+
+
+class Counting(Route):
+    """Brings copies of gradients, and counts those from before that are still there."""
+
+    def __init__(self) -> None:
+        self.brought: list[weakref.ref[Tensor]] = []
+        self.still_there: list[int] = []
+
+    def bring(self, parameters: Any, gradient_of: Any) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        for parameter in parameters:
+            self.still_there.append(sum(each() is not None for each in self.brought))
+            weight, gradient = parameter.detach(), gradient_of(parameter).clone()
+            self.brought += [weakref.ref(weight), weakref.ref(gradient)]
+            yield parameter, weight, gradient
+            del weight, gradient
+
+
+@pytest.mark.parametrize("kind", [ShadowOptimizer, Doubled])
+def test_what_was_brought_for_a_step_is_gone_when_the_next_comes(kind: type[ShadowOptimizer]) -> None:
+    """Gradients from the host come one at a time: a device that holds two holds those of two tables of embeddings."""
+    model = model_of()
+    optimizer = kind(torch.optim.AdamW(model.parameters(), lr=0.1))
+    optimizer.route = route = Counting()
+    for update in range(2):
+        backward(model, update)
+        optimizer.step()
+    assert len(route.still_there) > 4 and not any(route.still_there)
 
 
 SHADOWED = [  # schedule_free has a state from the beginning

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
+from snugfit.kit.product_rounding import Switches
 from snugfit.planner.calibration import calibrate as calibration
 from snugfit.planner.calibration import host_seconds, microbenchmarks, timing
 from snugfit.planner.cost.flops import op_class
 from snugfit.planner.cost.roofline import traffic_seconds
-from snugfit.planner.devices.hardware import this_device, uncalibrated
+from snugfit.planner.devices.device import Link
+from snugfit.planner.devices.hardware import find_device, this_device, uncalibrated
+from snugfit.techniques import discover
 
 CPU = torch.device("cpu")
 
@@ -118,6 +122,108 @@ def test_backward_stands_for_itself_and_plain_kernels_for_their_class():
         for name in ("mm", "convolution_backward", "bmm")
     ]
     assert keys == ["matmul.float32", "convolution_backward.float32", "bmm.float32"]
+
+
+def test_every_type_that_a_technique_computes_in_is_measured_where_the_device_has_it():
+    needed = {kind.card.needs for kind in discover().values() if kind.card.needs}
+    for name, there in (("h200", {"float8", "tf32", "bfloat16", "float16"}), ("t4", {"float16"})):
+        measured = {(probe.__name__, number) for probe, number, _, _ in calibration._plan(find_device(name))}
+        products = {number for probe, number in measured if probe in ("product", "scaled_product")}
+        assert products == {"float32"} | there and needed & set(find_device(name).flops) <= products
+        assert ("attention", "tf32") not in measured, "attention of float32 does not round to it"
+        assert (("convolution", "tf32") in measured) == ("tf32" in there)
+    assert {number for _, number, _, _ in calibration._plan(uncalibrated("cpu"))} <= {"float32", "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("probe", "number", "dtype", "keys"),
+    [
+        (microbenchmarks.product, "tf32", torch.float32, {"matmul.tf32", "addmm.tf32"}),
+        (
+            microbenchmarks.convolution,
+            "tf32",
+            torch.float32,
+            {"convolution.tf32", "convolution_backward.tf32"},
+        ),
+        (microbenchmarks.product, "float32", torch.float32, {"matmul.float32", "addmm.float32"}),
+        (microbenchmarks.scaled_product, "float8", torch.float8_e4m3fn, {"matmul.float8"}),
+    ],
+)
+def test_what_is_measured_is_found_under_the_numbers_that_it_is_computed_in(probe, number, dtype, keys):
+    assert {calibration._look(work, number).key for work in probe(CPU, dtype, 32)} == keys
+
+
+def test_float32_is_measured_in_float32_and_tf32_in_tf32_whatever_torch_convolves_in(monkeypatch):
+    seen = {}
+
+    def taken(works, device):
+        switches = Switches.now()
+        seen[calibration._look(works[0], number_now[-1]).key] = (switches.matmul, switches.conv)
+        return 1e-3
+
+    number_now = []
+    plan = [
+        (microbenchmarks.traffic, "float32", torch.float32, 8192),
+        (microbenchmarks.convolution, "float32", torch.float32, 1),
+        (microbenchmarks.convolution, "tf32", torch.float32, 1),
+    ]
+
+    def planned(known):
+        for each in plan:
+            number_now.append(each[1])
+            yield each
+
+    monkeypatch.setattr(calibration, "_plan", planned)
+    monkeypatch.setattr(calibration, "seconds_of", taken)
+    before = Switches.now()
+    rates = calibration._rates(find_device("h200"), CPU)
+    assert {"convolution.float32", "convolution.tf32", "traffic"} <= set(rates)
+    assert seen["convolution.float32"] == ("ieee", "ieee") and seen["convolution.tf32"] == ("tf32", "tf32")
+    assert Switches.now() == before
+
+
+def test_numbers_that_were_not_measured_reach_what_is_taken_for_granted_and_not_the_whole_data_sheet():
+    sheet = find_device("h200")
+    measured = {f"matmul.{name}": ((1.0, 5e14),) for name in ("float32", "tf32", "float8")}
+    others = {f"{kind}.float32": ((1.0, 1e14),) for kind in ("convolution", "attention")}
+    device = replace(sheet, rates={**measured, **others, "traffic": ((1.0, 1e12),)})
+    flops = calibration._summary(device)["flops"]
+    assert flops["tf32"] == flops["float8"] == 5e14
+    assert flops["int8"] == sheet.flops["int8"] * sheet.efficiency["matmul"] < sheet.flops["int8"]
+
+
+def test_the_link_is_measured_each_way_and_both_at_once(monkeypatch):
+    copies = []
+
+    class Stream:
+        def __init__(self, *_):
+            self.waits = []
+
+        def wait_stream(self, other):
+            self.waits.append(other)
+
+    current = Stream()
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(
+        torch.Tensor, "copy_", lambda to, given, non_blocking: copies.append((id(to), id(given))) or to
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    taken = iter((2.0, 4.0, 8.0))
+
+    def seconds_of(works, device):
+        works[0]()
+        return next(taken)
+
+    monkeypatch.setattr(calibration, "seconds_of", seconds_of)
+    link = calibration._link(CPU, Link("pcie", 1.0, 1e-5))
+    assert (link.bandwidth, link.back, link.each_of_both) == (2**25, 2**24, 2**23)
+    there, back, *both = copies
+    assert both == [there, back] and not set(there) & set(back), (
+        "four buffers, of which no copy waits for another"
+    )
+    assert len(current.waits) == 2
 
 
 def test_each_layer_of_a_small_step_has_three_operators_forward_and_five_backward(quick):

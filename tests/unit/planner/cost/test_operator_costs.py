@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import bitsandbytes  # noqa: F401 - it names its operators
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -238,3 +241,22 @@ def test_what_is_copied_between_devices_comes_in_no_pages():
     for there, here in ((host, device), (device, host)):
         assert op_costs(torch.ops.aten.copy_.default, (there, here), {}, there).page_bytes == 0
     assert op_costs(torch.ops.aten.add_.Tensor, (host, 1.0), {}, host).page_bytes == 0
+
+
+@pytest.mark.parametrize(("window", "part"), [((-1, -1), 1.0), ((-1, 0), 0.5)])
+def test_attention_that_is_told_where_examples_begin_costs_that_of_each_example(window, part):
+    def run(tokens, *lengths):
+        offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+        longest = max(lengths)
+        varlen_attn(
+            tokens, tokens, tokens, offsets, offsets, longest, longest, window_size=window
+        ).sum().backward()
+
+    with FakeTensorMode(), Seen() as mode:
+        tokens = torch.empty(24, 2, 16, dtype=torch.bfloat16, requires_grad=True)
+        run(tokens, 8, 8, 8)
+    (forward,), (backward,) = (mode.named(name) for name in ("_varlen_attn", "_varlen_attn_backward"))
+    # scores and outputs of three examples of 8 tokens, in 2 heads of 16; backward has five such products
+    assert forward[1] == part * 3 * 2 * (2 * 2 * 8 * 8 * 16)
+    assert backward[1] == 2.5 * forward[1]
+    assert op_class("torch_attn._varlen_attn.default") == "attention"

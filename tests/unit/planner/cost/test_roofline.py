@@ -190,3 +190,12 @@ def test_streaming_nf4_over_pcie4_is_hidden_from_a_thousand_tokens_at_100_tflops
 
 def test_eight_bit_floats_of_any_kind_are_one_type():
     assert {number_type(kind) for kind in (torch.float8_e4m3fn, torch.float8_e5m2)} == {"float8"}
+
+
+def test_each_way_over_the_link_takes_what_was_measured_of_it():
+    device = replace(GPU, host_link=replace(LINK, latency=0.0, back=5e8))
+    there, back = (
+        op("_to_copy", read=10**9, written=10**9, device=way) for way in ("cpu>cuda:0", "cuda:0>cpu")
+    )
+    assert (seconds(there, device), seconds(back, device)) == (1.0, 2.0)
+    assert seconds(back, GPU) == 1.001, "where it was not measured, it is the other way's"

@@ -6,6 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import Job
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.prediction.peak_and_time import _ahead_bytes
+from snugfit.planner.trace.dry_run import Subject
+
 ROOT = Path(__file__).resolve().parents[4]
 
 
@@ -38,6 +48,20 @@ def test_how_far_a_process_exceeds_its_prediction_is_that_of_the_newest_runs() -
         f"in {len(runs)} measured runs a process was resident with {max(above):.1%} more than predicted at most, "
         f"and with {-min(above):.1%} less."
     ) in page()
+
+
+def test_the_host_has_the_window_that_is_fetched_while_a_device_computes() -> None:
+    """It is held in pinned memory, which it is copied to; on a CPU nothing is fetched meanwhile (data/ahead.py)."""
+    window = Batch.of((torch.zeros(6, 1000), torch.zeros(6, dtype=torch.int64)))
+    subject = Subject(
+        lambda: nn.Linear(1000, 2), window, Job.of(global_batch=6, updates=2), 6, (), "cross_entropy"
+    )
+    gpu, cpu = (
+        Machine(find_device(name), find_device("cpu"), kind)
+        for name, kind in (("rtx4090", "cuda"), ("cpu", "cpu"))
+    )
+    assert _ahead_bytes(subject, gpu) == 2 * (6 * 1000 * 4 + 6 * 8)
+    assert _ahead_bytes(subject, cpu) == 0
 
 
 def test_published_runs_above_their_prediction_are_told() -> None:

@@ -354,6 +354,50 @@ def steps() -> dict[str, Any]:
     return found
 
 
+def packed() -> dict[str, Any]:
+    """The operators of attention in updates of packed texts, by the GPU."""
+    from dataclasses import replace
+
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    import snugfit as sf
+    from snugfit.core.batch import Batch
+    from snugfit.core.tree import map_tree
+    from snugfit.step.step import Step
+
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
+    mask = torch.ones(4, 16, dtype=torch.long)
+    mask[1:, 8:] = 0  # three texts of 8 tokens beside one of 16
+    data = {"input_ids": mask, "attention_mask": mask, "labels": mask.masked_fill(mask == 0, -100)}
+    found = {}
+    again, kept = sf.Recompute(), sf.Recompute(keep=("attention",))
+    cases = (
+        ("A100", "A100", (8, 0), [sf.BF16()]),
+        ("computed again", "A100", (8, 0), [sf.BF16(), again]),
+        ("kept", "A100", (8, 0), [sf.BF16(), kept]),
+        ("Tesla T4", "Tesla T4", (7, 5), [sf.FP16()]),
+    )
+    for case, gpu, capability, others in cases:
+        with pretending_gpu(capability, 16 * 2**30, gpu), as_real():
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with torch.device("meta"):
+                model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+            fake_(model, mode)
+            with mode:
+                techniques = [*others, sf.Packing()]
+                step = Step(model, sf.AdamW(learning_rate=1e-3), techniques=techniques, device="cuda")
+                with unset_fake_temporarily():
+                    batch = Batch.of(data)
+                    window = replace(batch, data=map_tree(mode.from_tensor, batch.data))
+                with Seen() as seen:
+                    step(window)
+            found[case] = {
+                "attention": {name: count for name, count in seen.count.items() if "_att" in name},
+                "kernels": sorted(step.kernels or ()),
+            }
+    return found
+
+
 def masters() -> dict[str, Any]:
     """The memory of a device and of its host, as masters, the optimizer and gradients leave the one for the other."""
     import copy
@@ -408,6 +452,7 @@ if __name__ == "__main__":
             attention,
             transformers,
             steps,
+            packed,
             masters,
         )
     }

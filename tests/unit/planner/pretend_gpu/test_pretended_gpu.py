@@ -214,6 +214,23 @@ def test_our_own_step_runs_there_with_what_moves_memory_and_changes_numbers() ->
 
 @here
 @pytest.mark.slow
+def test_packed_texts_are_attended_to_one_by_one_where_the_device_has_a_kernel_for_that() -> None:
+    found = facts("packed")
+    assert found["A100"]["attention"] == {
+        "torch_attn::_varlen_attn": 3,
+        "torch_attn::_varlen_attn_backward": 3,
+    }
+    assert found["A100"]["kernels"] == found["kept"]["kernels"] == ["flash_varlen"]
+    assert found["computed again"]["attention"]["torch_attn::_varlen_attn"] == 6
+    assert found["kept"]["attention"]["torch_attn::_varlen_attn"] == 3, "recompute.keep: [attention]"
+    assert found["Tesla T4"]["attention"] == {
+        "_scaled_dot_product_efficient_attention": 3,
+        "_scaled_dot_product_efficient_attention_backward": 3,
+    }
+
+
+@here
+@pytest.mark.slow
 def test_with_masters_and_gradients_on_the_host_the_device_has_two_bytes_a_parameter_and_the_host_fourteen() -> (
     None
 ):

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from snugfit.core.tolerances import in_float64
+from snugfit.step.metrics_over_all import Collected
 
 _WIDE = (torch.float64, torch.complex128)
 _NUMBER = (
@@ -23,13 +24,15 @@ class Float64Error(BaseException):
 
 
 class WithoutFloat64(TorchDispatchMode):
-    """Refuses float64 as MPS does, but for what `in_float64` brings to the host.
+    """Refuses float64 as MPS does, but for what `in_float64` brings to the host, and metrics of predictions that were kept there.
 
     On a Mac that is on the host: so an operator that takes some of it beside tensors of the device raises too. Only a Mac shows
     operators that it lacks for other reasons.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _within(Collected.compute):
+            return func(*args, **(kwargs or {}))
         given = [each for each in tree_leaves((args, kwargs or {})) if isinstance(each, Tensor)]
         on_host = any(tensor.dtype in _WIDE for tensor in given)
         results = func(*args, **(kwargs or {}))

@@ -16,17 +16,21 @@ from torch import Tensor, nn
 import snugfit as sf
 from snugfit.core import tolerances
 from snugfit.core.batch import Batch
+from snugfit.core.job import Job, Plan
 from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.selection import check_on
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.core.tolerances import in_float64
-from snugfit.errors import DataError, PlanConflict
+from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.planner.choice.rungs import coarser, placements
 from snugfit.planner.devices.device import Device
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.devices.precision import usual_level, usual_precision
+from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.metrics import METRICS
 from snugfit.step.row_coupling import compare_rows
+from snugfit.step.step import Step
 from snugfit.system.memory import release_memory
 from snugfit.techniques import find
 from snugfit.techniques.placement.compile import Compile
@@ -40,6 +44,10 @@ OFFLOADS = ("activation_offload", "gradient_offload", "optimizer_offload", "weig
 
 def logits_of_class_0(outputs: Tensor, data: Any) -> Tensor:
     return outputs[:, 0]
+
+
+OF_CLASSES = ("accuracy", "macro_f1", "macro_precision", "macro_recall", "auroc", "perplexity")
+OF_NUMBERS = tuple(name for name in METRICS if name not in OF_CLASSES)
 
 
 @pytest.mark.slow
@@ -77,7 +85,7 @@ def test_a_whole_run_with_metrics_makes_no_float64(tmp_path: Path) -> None:
             model,
             rows,
             validation=0.25,
-            metrics={"accuracy": "accuracy", "macro_f1": "macro_f1", "first": logits_of_class_0},
+            metrics={**{name: name for name in OF_CLASSES}, "first": logits_of_class_0},
             techniques=[sf.EMA(), sf.ClipNorm(1.0)],
             updates=2,
             global_batch=4,
@@ -86,6 +94,16 @@ def test_a_whole_run_with_metrics_makes_no_float64(tmp_path: Path) -> None:
             track=False,
         )
     assert result.updates == 2
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_a_metric_of_numbers_makes_no_float64_on_the_device(name: str) -> None:
+    source = torch.Generator().manual_seed(0)
+    window = (torch.randn(8, 4, generator=source), torch.randn(8, 1, generator=source))
+    step = Step(nn.Linear(4, 1), sf.SGD(learning_rate=0.1), "mse", [])
+    with WithoutFloat64():
+        scores = evaluate(Scored.of(step), [Batch.of(window)], {name: name})
+    assert scores[name] == scores[name]
 
 
 def test_the_lint_refuses_float64_and_what_mixes_it_with_tensors_of_the_device() -> None:
@@ -126,6 +144,15 @@ def test_a_batch_in_float64_is_refused_by_name() -> None:
     batch = Batch.of((torch.ones(2, 3), torch.ones(2, dtype=torch.float64)))
     with pytest.raises(DataError, match=r"^batch: got a tensor in float64, and mps has none"):
         batch.to(MPS)
+
+
+def test_a_model_in_float64_is_refused_by_name_before_it_is_moved() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].running_mean = model[1].running_mean.double()
+    material = Material(model, [(torch.ones(2), torch.tensor(0))] * 4, None, "cross_entropy")
+    with pytest.raises(SettingError, match=r"^model: '1.running_mean' is in float64, and mps has no float64"):
+        make_step(Job.of(global_batch=2), Plan(device="mps"), material, sf.SGD(learning_rate=0.1), ())
+    assert model[1].running_mean.dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", [*OFFLOADS, "nf4", "int8", "adamw_8bit", "fp8"])

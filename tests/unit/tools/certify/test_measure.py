@@ -16,10 +16,11 @@ from snugfit.errors import SettingError
 from snugfit.results.verdicts import Certificate, Verdict
 from snugfit.system.mkl_mode import ADDRESSES
 from snugfit.techniques import find
-from snugfit.tools.certify import compare
+from snugfit.tools.certify import compare, trial
 from snugfit.tools.certify.blame import ROWS_COMPARED
 from snugfit.tools.certify.measure import certify
 from snugfit.tools.setup import Setup, module_setup
+from tests.unit.run.training.runs import points
 
 
 class Mixing(nn.Module):
@@ -482,3 +483,16 @@ class WritesInputs(nn.Module):
 def test_inputs_changed_in_place_break_no_law():
     found = tried(nn.Sequential(WritesInputs(), *net()), techniques=[find("sam")()])
     assert verdicts(found) == ALL_HELD
+
+
+def test_on_a_device_without_float64_laws_are_tried_in_float32_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial, "NO_FLOAT64", frozenset({"cpu"}))
+    certificate = sf.certify(nn.Linear(2, 3), points(32), optimizer=sf.SGD(learning_rate=0.1), global_batch=8)
+    assert certificate.dtype == "float32"
+    assert any("below the bound: cpu has none" in condition for condition in certificate.conditions)
+    with pytest.raises(SettingError, match="^dtype: float64 cannot be had: cpu has none"):
+        sf.certify(
+            nn.Linear(2, 3), points(32), optimizer=sf.SGD(learning_rate=0.1), global_batch=8, dtype="float64"
+        )
