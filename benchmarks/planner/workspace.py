@@ -1,7 +1,6 @@
 """What do kernels take within an operator, and how near does the planner come? Measured by the profiler on this CPU.
 
-    python benchmarks/planner/workspace.py             models, beside what `workspace_bytes` says of each of their operators
-    python benchmarks/planner/workspace.py --table     measures the products in bfloat16 anew: src/snugfit/planner/workspace.json
+    python benchmarks/planner/workspace.py      models, beside what `workspace_bytes` says of each of their operators
 
 Each model takes two training updates; of the second, every operator's allocations are followed by the profiler, and the most that
 there was at a time within it, less what it left, is its workspace. An error is told in proportion to the model's peak.
@@ -10,8 +9,6 @@ there was at a time within it, less what it left, is its workspace. An error is 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,12 +20,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import machine, write_result
+from common import write_result
 
 from snugfit.planner.cost.workspace import workspace_bytes
-
-TABLE = Path(__file__).parents[2] / "src" / "snugfit" / "planner" / "workspace.json"
-SIZES = (64, 256, 1024, 4096)
 
 
 class Measured(NamedTuple):
@@ -208,37 +202,13 @@ def _peak_error(operators: list[Measured], base: int) -> float:
     return predicted / measured - 1
 
 
-def products(threads: int) -> dict[str, list[int]]:
-    """Return what products in bfloat16 take, by layout, over all triples of `SIZES`: rows, inner dimension, columns."""
-    torch.set_num_threads(threads)
-    workspaces: dict[str, list[int]] = {"nn": [], "nt": [], "tn": []}
-    for rows, inner, columns in itertools.product(SIZES, repeat=3):
-        left, right = torch.ones(rows, inner).bfloat16(), torch.ones(inner, columns).bfloat16()
-        for layout in workspaces:
-            first = left.t().contiguous().t() if layout == "tn" else left
-            second = right.t().contiguous().t() if layout == "nt" else right
-            taken, _ = measure(lambda first=first, second=second: torch.mm(first, second), lambda *_: 0)
-            workspaces[layout].append(next(each.bytes for each in taken if each.name == "aten::mm"))
-    return workspaces
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--table", action="store_true", help="measure the products in bfloat16 anew")
     parser.add_argument("--threads", type=int, default=2, help="up to as many")
     asked = parser.parse_args()
     counts = range(1, asked.threads + 1)
-    if asked.table:
-        table = {
-            "sizes": SIZES,
-            "processor": f"x86-64, {torch.backends.cpu.get_cpu_capability()}",
-            "torch": machine()["torch"],
-            "threads": [products(threads) for threads in counts],
-        }
-        TABLE.write_text(json.dumps(table) + "\n")
-        return
     rows = [row for threads in counts for row in compare(threads)]
     write_result(Path(__file__).parent, {"rows": rows}, "workspace")
 

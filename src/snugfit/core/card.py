@@ -19,7 +19,6 @@ class Stage(enum.IntEnum):
     QUANTISE = 1  # weights take another format
     NARROW = 2  # what is left takes another type
     ADAPT = 3  # weights are frozen, adapters put beside them
-    LAYOUT = 4
     # batch
     CUT = 10  # the size of an example changes
     MIX = 11  # examples are mixed with each other

@@ -49,6 +49,11 @@ def mix(tensor: Tensor, share: Tensor) -> Tensor:
     return share * tensor + (1 - share) * partners(tensor)
 
 
+def shares_of(window: Batch, alpha: float, moment: Moment) -> Tensor:
+    """Return the shares of this rank's rows of a window, drawn for all ranks alike, on the device of the window."""
+    return on_device_of(window, window.own(draw_shares(window.total, alpha, host_generator(moment))))
+
+
 def draw_shares(rows: int, alpha: float, source: np.random.Generator) -> Tensor:
     """Return a share for each pair from Beta(alpha, alpha), repeated for both rows: float32, shape (rows,).
 

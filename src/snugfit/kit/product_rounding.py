@@ -97,6 +97,23 @@ class Switches(NamedTuple):
         )
 
 
+def lacks_capability(device: torch.device, capability: tuple[int, int], arithmetic: str) -> str | None:
+    """Return why a device has no units for an arithmetic that begins at a compute capability of CUDA; None if it has them.
+
+    >>> lacks_capability(torch.device("cpu"), (8, 0), "tf32")
+    'cpu is no CUDA device'
+    """
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"{device} is no CUDA device"
+    present = torch.cuda.get_device_capability(device)
+    if present >= capability:
+        return None
+    least = ".".join(map(str, capability))
+    return (
+        f"{device} has the compute capability {present[0]}.{present[1]}, and {arithmetic} begins at {least}"
+    )
+
+
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
     """Temporarily multiply and convolve float32 on CUDA in "ieee" or "tf32"; other devices compute as they do.

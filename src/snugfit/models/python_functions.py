@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ def load_python_model(
     *,
     folder: Path | None = None,
     seed: int = 0,
-    arguments: Mapping[str, Any] | None = None,
-    setting: str = "model",
     empty: bool = False,
 ) -> nn.Module:
     """Build a model by calling the function or class that `spec` names.
@@ -29,7 +27,6 @@ def load_python_model(
     Args:
         folder: where the module is looked for first (the recipe's folder).
         seed: of the weights it draws; the caller's random state is left as it was.
-        arguments: keyword arguments of the call.
         empty: on the meta device where the function can do without weights.
     Raises:
         ModelError: not found, the call failed, or what came back is no `nn.Module`.
@@ -37,36 +34,36 @@ def load_python_model(
     device = torch.device("cpu")
     with import_path(folder), preserved_randomness(device):
         seed_device(seed, device)
-        function = load_object(spec, setting=setting, folder=folder, error=ModelError)
+        function = load_object(spec, setting="model", folder=folder, error=ModelError)
         if isinstance(function, nn.Module):
             return copy.deepcopy(function)  # training must not change the user's own object
         if not callable(function):
             raise ModelError(
-                setting,
+                "model",
                 f"'{spec}' is {type(function).__name__}, not a function that returns a model",
                 "Name a function: package.module:function.",
             )
         # again: the import, which only the first call runs, may have drawn numbers of its own
         seed_device(seed, device)
         try:
-            model = _without_weights(function, arguments or {}) if empty else None
+            model = _without_weights(function) if empty else None
             if model is None:
-                model = function(**(arguments or {}))
+                model = function()
         except Exception as failure:
             raise ModelError(
-                setting, f"'{spec}' failed: {describe(failure)}", "Correct the function."
+                "model", f"'{spec}' failed: {describe(failure)}", "Correct the function."
             ) from failure
     if not isinstance(model, nn.Module):
         raise ModelError(
-            setting, f"'{spec}' returned {type(model).__name__}, not a torch.nn.Module", "Return a module."
+            "model", f"'{spec}' returned {type(model).__name__}, not a torch.nn.Module", "Return a module."
         )
     return model
 
 
-def _without_weights(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _without_weights(function: Callable[..., Any]) -> Any:
     """Return what it returns where tensors hold nothing; None where it asks for their values."""
     try:
         with torch.device("meta"):
-            return function(**arguments)
+            return function()
     except (RuntimeError, NotImplementedError, ValueError):
         return None

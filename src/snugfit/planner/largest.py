@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import describe_model
 from snugfit.units import format_bytes
 
-What = Literal["batch", "sequence", "model"]
 UNITS: Mapping[str, str] = {"batch": "examples", "sequence": "tokens", "model": "blocks"}
 _MOST = 2**20
 """Nothing larger is looked at."""

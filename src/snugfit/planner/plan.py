@@ -24,7 +24,7 @@ from snugfit.planner.choice.search_answer import alternatives, describe, rejecte
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.measure import measure
 from snugfit.planner.prediction.predict import Planner
-from snugfit.planner.trace.dry_run import Subject
+from snugfit.planner.trace.dry_run import Subject, own_garbage
 from snugfit.system.second_process import second_process
 
 
@@ -203,11 +203,8 @@ def make_measured_plan(
 def _settled() -> Iterator[None]:
     """Temporarily leave out what there was before when unreachable objects are collected, which each dry run does."""
     gc.collect()
-    gc.freeze()
-    try:
+    with own_garbage():
         yield
-    finally:
-        gc.unfreeze()
 
 
 def _asked(planner: Planner, request: Request) -> Candidate:

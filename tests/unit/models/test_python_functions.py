@@ -75,10 +75,6 @@ def test_the_weights_are_those_of_the_seed_and_the_caller_keeps_its_own(folder):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_arguments_reach_the_function(folder):
-    assert load_python_model("my_nets:needs", folder=folder, arguments={"width": 7}).layer.in_features == 7
-
-
 def test_a_ready_model_is_copied(folder):
     first, second = (load_python_model("my_nets:ready", folder=folder) for _ in range(2))
     assert first is not second

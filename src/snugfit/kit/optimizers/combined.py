@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from snugfit.kit.optimizers.parameter_walk import loss_of
+
 
 class CombinedOptimizer(Optimizer):
     """Steps each optimizer in turn; its groups and state are theirs, in order, so that it loads and saves as one of torch.
@@ -37,10 +39,7 @@ class CombinedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for optimizer in self.optimizers:
             optimizer.step()
         return loss

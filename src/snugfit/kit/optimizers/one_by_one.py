@@ -15,6 +15,7 @@ from snugfit.core.phases import alike
 from snugfit.core.tree import leaves
 from snugfit.kit.memory_layout import laid_out_like
 from snugfit.kit.optimizers.combined import CombinedOptimizer
+from snugfit.kit.optimizers.parameter_walk import loss_of
 from snugfit.kit.placement import set_data_
 from snugfit.kit.row_chunks import own_rows, piece_rows, pieces, put_rows
 from snugfit.kit.sharded_tensors import is_sharded, sharded_like, spread_state
@@ -208,10 +209,7 @@ class ShadowOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
         before = dict(zip(stepped[1:], stepped, strict=False)) if self.route.looks_ahead else {}
 

@@ -10,6 +10,14 @@ from torch import nn
 from snugfit.core.parameters import ParameterGroup
 
 
+def loss_of(closure: Any) -> Any:
+    """Return what a closure of `Optimizer.step` gives, which makes the gradients; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class OwnOptimizer(torch.optim.Optimizer):
     """A torch optimizer that changes the parameters of one group at a time; those without a gradient are passed over.
 
@@ -21,10 +29,7 @@ class OwnOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             self.update(group, [parameter for parameter in group["params"] if parameter.grad is not None])
         return loss

@@ -4,7 +4,8 @@ The rules are those of torch 2.11 to 2.13 with their defaults, on one stream:
 <https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp>. A request is rounded to 512 bytes. Up to 1 MiB it
 comes from the small pool, whose segments are of 2 MiB; above from the large pool, whose segments are of 20 MiB for less than 10 MiB,
 else of the request rounded to 2 MiB. The smallest free block that fits is taken, of two alike the one at the lower address, and split
-where enough remains. A block that is freed merges with its free neighbours. Segments go back to the device only for want of memory.
+where enough remains. A block that is freed merges with its free neighbours. Segments go back to the device only for want
+of memory, which is not replayed: what a plan reserves is compared with the device as a whole.
 
 Where the driver puts a new segment is not known: here each lies above all before it, which decides only between free blocks of one size.
 """
@@ -32,23 +33,11 @@ _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """The request that did not fit: its bytes, what was allocated and reserved by then, and the number of events before it."""
-
-    bytes: int
-    allocated: int
-    reserved: int
-    event: int
-
-
-@dataclass(frozen=True)
 class Reserved:
     """The memory of a stream of allocations, in bytes, under the names of `torch.cuda.memory_stats`.
 
     `peak_requested` is what was asked for, `peak_allocated` that with the rounding of blocks, `peak_reserved` what was taken of the
-    device; `requested`, `allocated` and `reserved` are there at the end. `idle_at_peak` was reserved and not allocated when
-    `peak_reserved` was first reached. `retries` counts how often cached segments were given back for want of memory;
-    `out_of_memory` is the request that failed all the same, at which the replay ended, or None.
+    device; `requested`, `allocated` and `reserved` are there at the end.
     """
 
     peak_requested: int
@@ -57,14 +46,6 @@ class Reserved:
     requested: int
     allocated: int
     reserved: int
-    idle_at_peak: int
-    retries: int
-    out_of_memory: Refusal | None
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of `peak_reserved` that nothing lay in when it was reached."""
-        return self.idle_at_peak / self.peak_reserved if self.peak_reserved else 0.0
 
 
 class AllocatorSettings(NamedTuple):
@@ -99,49 +80,37 @@ class AllocatorSettings(NamedTuple):
         return tuple(notes)
 
 
-def reserved_bytes(
-    trace: Trace, device: str, capacity: int | None = None, *, expandable_segments: bool = False
-) -> Reserved:
+def reserved_bytes(trace: Trace, device: str, *, expandable_segments: bool = False) -> Reserved:
     """Return what the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`."""
     changes = (
         (number, sign * storage.bytes)
         for number, storage, sign in trace.changes()
         if storage.device == device
     )
-    return replay(changes, capacity, expandable_segments=expandable_segments)
+    return replay(changes, expandable_segments=expandable_segments)
 
 
-def replay(
-    changes: Iterable[tuple[int, int]], capacity: int | None = None, *, expandable_segments: bool = False
-) -> Reserved:
+def replay(changes: Iterable[tuple[int, int]], *, expandable_segments: bool = False) -> Reserved:
     """Replay allocations and frees.
 
     Args:
         changes: `(number, bytes)` allocates a tensor of that number, `(number, -bytes)` frees it; none of 0 bytes is ever allocated.
-        capacity: bytes that the allocator may take; None stands for no limit.
         expandable_segments: as with `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
-    >>> found = replay([(0, 3 << 20), (1, 4 << 20), (0, -(3 << 20))])
-    >>> found.peak_allocated >> 20, found.peak_reserved >> 20, found.allocated >> 20
+    >>> memory = replay([(0, 3 << 20), (1, 4 << 20), (0, -(3 << 20))])
+    >>> memory.peak_allocated >> 20, memory.peak_reserved >> 20, memory.allocated >> 20
     (7, 20, 4)
     """
-    allocator = (_Expandable if expandable_segments else _Segments)(capacity)
+    allocator = _Expandable() if expandable_segments else _Segments()
     blocks: dict[int, Block] = {}
-    requested = peak_requested = peak_allocated = peak_reserved = idle_at_peak = 0
-    refusal = None
-    for event, (number, size) in enumerate(changes):
+    requested = peak_requested = peak_allocated = peak_reserved = 0
+    for number, size in changes:
         if size > 0:
-            block = allocator.allocate(size)
-            if block is None:
-                refusal = Refusal(size, allocator.allocated, allocator.reserved, event)
-                break
-            blocks[number] = block
+            blocks[number] = allocator.allocate(size)
             requested += size
             peak_requested = max(peak_requested, requested)
             peak_allocated = max(peak_allocated, allocator.allocated)
-            if allocator.reserved > peak_reserved:
-                peak_reserved = allocator.reserved
-                idle_at_peak = peak_reserved - allocator.allocated
+            peak_reserved = max(peak_reserved, allocator.reserved)
         elif size < 0:
             allocator.free(blocks.pop(number))
             requested += size
@@ -152,9 +121,6 @@ def replay(
         requested,
         allocator.allocated,
         allocator.reserved,
-        idle_at_peak,
-        allocator.retries,
-        refusal,
     )
 
 
@@ -163,25 +129,16 @@ class _Segments:
 
     smallest_rest_of_large = SMALL_REQUEST + 1
 
-    def __init__(self, capacity: int | None) -> None:
-        self.capacity = capacity
-        self.allocated = self.reserved = self.retries = 0
+    def __init__(self) -> None:
+        self.allocated = self.reserved = 0
         self.pools = (Pool(small=False), Pool(small=True))
         self._end = 0  # of all addresses so far
 
-    def allocate(self, size: int) -> Block | None:
-        """Return a block of at least `size`, or None where the capacity has no room."""
+    def allocate(self, size: int) -> Block:
+        """Return a block of at least `size`."""
         size = _up(size, ROUNDING)
         pool = self.pools[size <= SMALL_REQUEST]
         block = self._cached(pool, size) or self._taken(pool, size)
-        if block is None:
-            self.retries += 1
-            for each in self.pools:
-                for cached in list(each.blocks.values()):
-                    self._release(cached)
-            block = self._taken(pool, size)
-        if block is None:
-            return None
         pool.remove(block)
         block.free = False
         rest = block.size - size
@@ -198,30 +155,17 @@ class _Segments:
     def _cached(self, pool: Pool, size: int) -> Block | None:
         return next(pool.fitting(size), None)
 
-    def _taken(self, pool: Pool, size: int) -> Block | None:
+    def _taken(self, pool: Pool, size: int) -> Block:
         """Return a free block of a new segment."""
         if pool.small:
             segment = SMALL_SEGMENT
         else:
             segment = LARGE_SEGMENT if size < LARGE_REQUEST else _up(size, LARGE_ROUNDING)
-        if not self._reserve(segment):
-            return None
+        self.reserved += segment
         block = Block(pool, self._end, segment)
         self._end += segment
         pool.add(block)
         return block
-
-    def _reserve(self, size: int) -> bool:
-        if self.capacity is not None and self.reserved + size > self.capacity:
-            return False
-        self.reserved += size
-        return True
-
-    def _release(self, block: Block) -> None:
-        """Give a free block back to the device if it is a whole segment."""
-        if block.previous is None and block.next is None:
-            block.pool.remove(block)
-            self.reserved -= block.size
 
 
 class _Expandable(_Segments):
@@ -232,8 +176,8 @@ class _Expandable(_Segments):
 
     smallest_rest_of_large = ROUNDING
 
-    def __init__(self, capacity: int | None) -> None:
-        super().__init__(capacity)
+    def __init__(self) -> None:
+        super().__init__()
         self._first = {pool: Block(pool, 0, _ADDRESS_SPACE, mapped=False) for pool in self.pools}
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
@@ -247,16 +191,15 @@ class _Expandable(_Segments):
             best, best_room = block, room
         return best
 
-    def _taken(self, pool: Pool, size: int) -> Block | None:
+    def _taken(self, pool: Pool, size: int) -> Block:
         """Return the lowest free addresses that suffice, with memory where they have none."""
         block = self._room(pool, size)
-        if not block.mapped and not self._map(block, min(block.size, size)):
-            return None
+        if not block.mapped:
+            self._map(block, min(block.size, size))
         while block.size < size:
             following = block.next
             assert following is not None and not following.mapped
-            if not self._map(following, min(following.size, size - block.size)):
-                return None
+            self._map(following, min(following.size, size - block.size))
         return block
 
     def _room(self, pool: Pool, size: int) -> Block:
@@ -275,33 +218,14 @@ class _Expandable(_Segments):
             block = block.next
         raise AssertionError("the address space of an expandable segment is used up")
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: Block, size: int) -> None:
         """Give memory to the beginning of an unmapped block, which joins the free block before and after it."""
         size = _up(size, _page(block.pool))
-        if not self._reserve(size):
-            return False
+        self.reserved += size
         if size < block.size:
             split(block, size).mapped = False
         block.mapped = True
         block.pool.add(merged(block))
-        return True
-
-    def _release(self, block: Block) -> None:
-        """Take the whole pages of a free block away."""
-        page, pool = _page(block.pool), block.pool
-        start, end = _up(block.address, page), (block.address + block.size) // page * page
-        if start >= end:
-            return
-        pool.remove(block)
-        if end < block.address + block.size:
-            pool.add(split(block, end - block.address))
-        if start > block.address:
-            rest = split(block, start - block.address)
-            pool.add(block)
-            block = rest
-        block.mapped = False
-        self.reserved -= block.size
-        merged(block)
 
 
 def _up(size: int, multiple: int) -> int:

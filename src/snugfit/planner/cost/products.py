@@ -1,22 +1,24 @@
 """The workspace of products of matrices on a CPU: copies that BLAS can read, and what oneDNN packs.
 
-Which way oneDNN takes for a product in bfloat16 is not known: `workspace.json` has what `benchmarks/planner/workspace.py` measured.
+Which way oneDNN takes for a product in bfloat16 depends on the processor, so such a product is measured at its first use.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.planner.cost.convolutions import Arguments, Rule
+from snugfit.planner.cost.kernel_memory import measured_bytes
+
+_MOST = 1024
+"""Rows or columns from which on oneDNN packs hardly more, a megabyte or two at most, beside matrices that are larger by far."""
+
+_MOST_IN_A_STACK = 8
 
 
 def product(first: int) -> Rule:
@@ -24,11 +26,8 @@ def product(first: int) -> Rule:
 
     def rule(args: Arguments, _kwargs: Mapping[str, Any], _out: Tensor) -> int:
         left, right = args[first], args[first + 1]
-        copied = _blas(left) + _blas(right)
-        if left.dtype == torch.bfloat16 and left.dim() == 2:
-            layout = "tn" if left.stride(-1) != 1 else "nt" if right.stride(-1) != 1 else "nn"
-            return copied + _packed(layout, (*left.shape, right.shape[1]))
-        return copied
+        packed = _packed(left, right) if left.dtype == torch.bfloat16 else 0
+        return _blas(left) + _blas(right) + packed
 
     return rule
 
@@ -41,30 +40,17 @@ def _blas(tensor: Tensor) -> int:
     return 0 if fine else rows * columns * tensor.element_size()
 
 
-def _packed(layout: str, sizes: Sequence[int]) -> int:
-    """Return what a product in bfloat16 takes, between the nearest that were measured.
-
-    Args:
-        layout: of the factors: "nn", "nt" with the second one transposed, "tn" with the first.
-        sizes: rows, inner dimension and columns.
-    """
-    table = _table()
-    axis, threads = table["sizes"], min(torch.get_num_threads(), len(table["threads"]))
-    measured = table["threads"][threads - 1][layout]
-    corners = [(0, 1.0)]
-    for size in sizes:
-        place = min(max(bisect_right(axis, size) - 1, 0), len(axis) - 2)
-        share = math.log(size / axis[place]) / math.log(axis[place + 1] / axis[place])
-        share = min(max(share, 0.0), 1.0)
-        corners = [
-            (len(axis) * number + place + step, weight * part)
-            for number, weight in corners
-            for step, part in ((0, 1 - share), (1, share))
-        ]
-    return round(math.exp(sum(weight * math.log(measured[number] + 1) for number, weight in corners))) - 1
+def _packed(left: Tensor, right: Tensor) -> int:
+    """Return what a product in bfloat16 takes within itself; of one that is larger than need be, a smaller one is measured."""
+    func = torch.ops.aten.mm.default if left.dim() == 2 else torch.ops.aten.bmm.default
+    with _disable_current_modes():
+        return measured_bytes(func, (_smaller(left), _smaller(right)), {})
 
 
-@cache
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((resources.files(__package__) / "workspace.json").read_text())
-    return table
+def _smaller(matrix: Tensor) -> Tensor:
+    """Return a matrix, or a stack of them, of the same layout and no numbers."""
+    rows, columns = (min(size, _MOST) for size in matrix.shape[-2:])
+    stack = [min(size, _MOST_IN_A_STACK) for size in matrix.shape[:-2]]
+    if matrix.stride(-1) == 1:
+        return torch.empty(*stack, rows, columns, dtype=matrix.dtype, device="meta")
+    return torch.empty(*stack, columns, rows, dtype=matrix.dtype, device="meta").transpose(-2, -1)

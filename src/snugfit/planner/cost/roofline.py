@@ -105,14 +105,6 @@ def combined(costs: Costs, device: Device, overlap: bool = False) -> float:
     return on_host + pages + (busy + waiting if device.kind == "cpu" else max(busy, waiting))
 
 
-def update_seconds(
-    ops: Iterable[Op], device: Device, host: Device | None = None, tf32: bool = False, overlap: bool = False
-) -> float:
-    """Return seconds of an update made of these operators; the arguments are those of `costs_of` and `combined`."""
-    costs = sum((costs_of(op, device, host, tf32) for op in ops), NO_COSTS)
-    return device.update + combined(costs, device, overlap)
-
-
 def peak_rate(ops: Iterable[Op], device: Device, tf32: bool = False) -> float:
     """FLOP/s of operators that each reach the device's peak for the numbers they compute in; without any, of float32.
 
@@ -127,17 +119,6 @@ def peak_rate(ops: Iterable[Op], device: Device, tf32: bool = False) -> float:
             work += op.flops
             taken += op.flops / peak
     return work / taken if taken else device.flops["float32"]
-
-
-def hidden_tokens(bytes_per_param: float, flops: float, link_bandwidth: float) -> float:
-    """Tokens per micro-step from which on a frozen layer streams in unnoticed behind the work on the one before.
-
-    A token costs 2 FLOPs per parameter in the forward, and each parameter `bytes_per_param` on the link.
-
-    >>> round(hidden_tokens(0.5, 100e12, 25e9))
-    1000
-    """
-    return bytes_per_param * flops / (2 * link_bandwidth)
 
 
 def number_type(dtype: torch.dtype, tf32: bool = False) -> str:

@@ -1,8 +1,8 @@
 """The workspace of kernels within one operator, beside their results: those on a CPU, and cuDNN's recurrent layers.
 
 Such memory is in no tensor that a recorder sees, and counts at the peak. Where a kernel's way is known the number follows from its
-shapes. What is of a CPU holds for torch 2.11 to 2.13 on x86-64 with AVX-512, the products for AMX too; kernels for other processors pad to
-fewer channels, and take less.
+shapes; where it depends on the processor the kernel is measured at its first use. What is of a CPU holds for torch 2.11 to 2.13 on x86-64
+with AVX-512; kernels for other processors pad to fewer channels, and take less.
 """
 
 from __future__ import annotations

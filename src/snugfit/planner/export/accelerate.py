@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from snugfit.planner.export.exported_plan import ExportedPlan
-from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, of
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, notes_on_windows, of
 
 _TABLE: Table = {
     "fp32": Rule({"mixed_precision": "no"}),
@@ -79,13 +79,7 @@ def _notes(plan: ExportedPlan) -> Iterable[str]:
         f"Accelerator(gradient_accumulation_steps={plan.accumulation}), for {plan.global_batch} examples an update."
     )
     yield f"length: the script ends after {plan.total_updates} updates itself, and calls set_seed({plan.seed})."
-    if plan.max_length is not None:
-        yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."
-    if plan.accumulation * plan.devices > 1:
-        yield (
-            "accumulation: gradients are the mean of the micro-batches' means there, and the last window of an epoch is divided as if "
-            "it were whole: not the mean over tokens or rows where micro-batches differ."
-        )
+    yield from notes_on_windows(plan)
 
 
 _SCRIPT = "accelerate launch starts your script, which makes it."

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from snugfit.planner.export.exported_plan import ExportedPlan, Strategy
-from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, of
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, notes_on_windows, of
 
 _DECAYED = {"weight_decay": "all parameters are decayed there, biases and norms too."}
 _RATES = {
@@ -133,13 +133,7 @@ def _notes(plan: ExportedPlan) -> Iterable[str]:
     made = {"fsdp-zero2": "sharding_strategy='SHARD_GRAD_OP'", "fsdp-offload": "cpu_offload=True"}
     if plan.strategy in made:
         yield f"strategy: LightningCLI makes it; for Trainer(**…) make FSDPStrategy({made[plan.strategy]}) yourself."
-    if plan.max_length is not None:
-        yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."
-    if plan.accumulation * plan.devices > 1:
-        yield (
-            "accumulation: gradients are the mean of the micro-batches' means there, and the last window of an epoch is divided as if "
-            "it were whole: not the mean over tokens or rows where micro-batches differ."
-        )
+    yield from notes_on_windows(plan)
 
 
 TOOL = Tool(

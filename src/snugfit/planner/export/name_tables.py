@@ -33,6 +33,17 @@ def planned(*settings: str, by: Callable[..., Any]) -> From:
     return From(settings, by)
 
 
+def notes_on_windows(plan: ExportedPlan) -> Iterator[str]:
+    """Yield what a script has to do about the length of examples, and how its gradients differ, where the tool gives it a batch alone."""
+    if plan.max_length is not None:
+        yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."
+    if plan.accumulation * plan.devices > 1:
+        yield (
+            "accumulation: gradients are the mean of the micro-batches' means there, and the last window of an epoch is divided as if "
+            "it were whole: not the mean over tokens or rows where micro-batches differ."
+        )
+
+
 @dataclass(frozen=True)
 class Rule:
     """The counterpart of a technique in a tool.

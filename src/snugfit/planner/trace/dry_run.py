@@ -103,7 +103,7 @@ def dry_run(
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
     sharding = nullcontext() if strategy is None else shards_followed(recorder.resized)
-    with explaining(), as_real(), sharding, _own_garbage(), deterministic(plan.deterministic), mode:
+    with explaining(), as_real(), sharding, own_garbage(), deterministic(plan.deterministic), mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
@@ -144,7 +144,7 @@ def dry_run(
 
 
 @contextmanager
-def _own_garbage() -> Iterator[None]:
+def own_garbage() -> Iterator[None]:
     """Temporarily look for garbage among what is made within, and not each time among all that the libraries hold."""
     gc.freeze()
     try:

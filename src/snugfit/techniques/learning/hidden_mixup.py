@@ -19,12 +19,10 @@ from snugfit.errors import SettingError
 from snugfit.kit.mixing import (
     PAIR,
     between_labels,
-    draw_shares,
-    host_generator,
     mix,
-    on_device_of,
     partners,
     share_of,
+    shares_of,
     with_entry,
     with_shares,
 )
@@ -125,9 +123,7 @@ class HiddenMixup(Technique):
         def batch(window: Batch, moment: Moment) -> Batch:
             nonlocal called
             called = False
-            share = on_device_of(
-                window, window.own(draw_shares(window.total, self.alpha, host_generator(moment)))
-            )
+            share = shares_of(window, self.alpha, moment)
             mixed = replace(with_shares(window, share), group=PAIR)
             return _united(mixed) if _embeds(module) else mixed
 

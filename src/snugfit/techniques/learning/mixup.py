@@ -10,16 +10,7 @@ from torch import Tensor
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.mixing import (
-    PAIR,
-    between_labels,
-    draw_shares,
-    host_generator,
-    map_inputs,
-    mix,
-    on_device_of,
-    with_shares,
-)
+from snugfit.kit.mixing import PAIR, between_labels, map_inputs, mix, shares_of, with_shares
 
 
 def mixed_inputs(data: Any, share: Tensor) -> Any:
@@ -79,9 +70,7 @@ class Mixup(Technique):
 
     def seams(self, context: Context) -> Seams:
         def batch(window: Batch, moment: Moment) -> Batch:
-            share = on_device_of(
-                window, window.own(draw_shares(window.total, self.alpha, host_generator(moment)))
-            )
+            share = shares_of(window, self.alpha, moment)
             return with_shares(replace(window, data=mixed_inputs(window.data, share)), share)
 
         return Seams(batch=batch, loss=between_labels)

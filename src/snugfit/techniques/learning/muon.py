@@ -16,6 +16,7 @@ from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.optimizers.combined import CombinedOptimizer
 from snugfit.kit.optimizers.foreach import fastest_kernel
+from snugfit.kit.optimizers.parameter_walk import loss_of
 from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like, whole
 
 
@@ -64,10 +65,7 @@ class GatheringMuon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -21,6 +21,7 @@ from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.bf16_rounding import alternative, has_bf16
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
+from snugfit.kit.product_rounding import lacks_capability
 from snugfit.system.log_filters import importing_torchao
 
 CAPABILITY = (8, 9)
@@ -29,20 +30,6 @@ MULTIPLE = 16
 """Their units take inputs and outputs by so many."""
 RECIPE = "rowwise_with_gw_hp"
 """Of torchao: one scale a token and an output, and the gradient of the weight in high precision."""
-
-
-def lacks_fp8(device: torch.device) -> str | None:
-    """Return why `device` does not multiply in fp8; None if it does.
-
-    >>> lacks_fp8(torch.device("cpu"))
-    'cpu is no CUDA device'
-    """
-    if device.type != "cuda" or torch.version.hip is not None:
-        return f"{device} is no CUDA device"
-    capability = torch.cuda.get_device_capability(device)
-    if capability >= CAPABILITY:
-        return None
-    return f"{device} has the compute capability {capability[0]}.{capability[1]}, and fp8 begins at 8.9"
 
 
 def fp8_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, emulate: bool = False) -> Tensor:
@@ -227,7 +214,7 @@ class FP8(Technique):
     def seams(self, context: Context) -> Seams:
         device = context.device
         best = "bf16" if has_bf16(device) else alternative(device)
-        reason = lacks_fp8(device)
+        reason = lacks_capability(device, CAPABILITY, "fp8")
         if not self.emulate and reason is not None:
             raise SettingError(
                 "plan.numerics",

@@ -7,34 +7,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import torch
-
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
-from snugfit.kit.product_rounding import products_in
+from snugfit.kit.product_rounding import lacks_capability, products_in
 
 CAPABILITY = (8, 0)
 """Of the first GPUs with tf32: Ampere."""
 
 
-def lacks_tf32(device: torch.device) -> str | None:
-    """Return why `device` does not compute in tf32; None if it does.
-
-    >>> lacks_tf32(torch.device("cpu"))
-    'cpu is no CUDA device'
-    """
-    if device.type != "cuda" or torch.version.hip is not None:
-        return f"{device} is no CUDA device"
-    capability = torch.cuda.get_device_capability(device)
-    if capability >= CAPABILITY:
-        return None
-    return f"{device} has the compute capability {capability[0]}.{capability[1]}, and tf32 begins at 8.0"
-
-
 def in_tf32() -> AbstractContextManager[None]:
     """Temporarily let CUDA multiply and convolve float32 in tf32; other devices compute as they do.
 
+    >>> import torch
     >>> with in_tf32():
     ...     torch.backends.cuda.matmul.fp32_precision
     'tf32'
@@ -72,7 +57,7 @@ class TF32(Technique):
         return (cls(),)  # it saves time, not memory
 
     def seams(self, context: Context) -> Seams:
-        reason = lacks_tf32(context.device)
+        reason = lacks_capability(context.device, CAPABILITY, "tf32")
         if self.required and reason is not None:
             raise SettingError(
                 "plan.numerics",

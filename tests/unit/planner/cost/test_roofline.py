@@ -8,16 +8,7 @@ import torch
 
 from snugfit.errors import SettingError
 from snugfit.planner.cost.records import Op, Phase, Place
-from snugfit.planner.cost.roofline import (
-    combined,
-    costs_of,
-    hidden_tokens,
-    number_type,
-    peak_rate,
-    pricing,
-    seconds,
-    update_seconds,
-)
+from snugfit.planner.cost.roofline import combined, costs_of, number_type, peak_rate, pricing, seconds
 from snugfit.planner.devices.device import Device, Link
 
 PLACE = Place(update=0, phase=Phase.FORWARD, turn=0, micro_batch=0, module="", block=-1)
@@ -45,6 +36,12 @@ CPU = replace(GPU, kind="cpu", flops={"float32": 1e11}, bandwidth=1e10, launch=0
 
 def op(name="mm", flops=0, read=0, written=0, dtype=torch.float32, device="cuda:0"):
     return Op(f"aten.{name}.default", PLACE, device, dtype, flops, read, written, 0)
+
+
+def update_seconds(ops, device, host=None, overlap=False):
+    """As a prediction adds them up."""
+    costs = np.sum([costs_of(each, device, host) for each in ops], axis=0)
+    return device.update + combined(costs, device, overlap)
 
 
 @pytest.mark.parametrize("changed", [each.name for each in fields(Op) if each.name not in ("event", "times")])
@@ -180,12 +177,6 @@ def test_costs_add_up_over_operators():
     costs = np.sum([costs_of(each, GPU, CPU) for each in ops], axis=0)
     assert costs == pytest.approx([1.0, 0.0, 1.0, 2.2e-5, 0.0])
     assert combined(costs, GPU) == pytest.approx(2.0)
-
-
-def test_streaming_nf4_over_pcie4_is_hidden_from_a_thousand_tokens_at_100_tflops():
-    tokens = hidden_tokens(0.5, 100e12, 25e9)
-    assert tokens * 2 / 100e12 == pytest.approx(0.5 / 25e9)  # a parameter computes for as long as it travels
-    assert tokens == pytest.approx(1000)
 
 
 def test_eight_bit_floats_of_any_kind_are_one_type():

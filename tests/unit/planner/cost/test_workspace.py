@@ -264,12 +264,24 @@ def test_a_recurrent_layer_takes_its_weights_and_gates_and_keeps_what_fake_resul
         assert aten.mkldnn_rnn_layer.default(*args)[3].nbytes == 0  # else there is nothing to be added
 
 
-@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="the table was measured with AMX")
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(512, 256, 1024), (1024, 1024, 256)])
-def test_a_product_in_bfloat16_is_read_from_the_table(rows: int, inner: int, columns: int) -> None:
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(512, 256, 1024), (1024, 1024, 256), (100, 60, 3000)])
+@pytest.mark.parametrize("layout", ["both as they lie", "left transposed", "right transposed"])
+def test_a_product_in_bfloat16_takes_on_this_processor_what_was_measured(
+    layout: str, rows: int, inner: int, columns: int
+) -> None:
     left, right = torch.randn(rows, inner).bfloat16(), torch.randn(inner, columns).bfloat16()
+    if layout == "left transposed":
+        left = left.t().contiguous().t()
+    if layout == "right transposed":
+        right = right.t().contiguous().t()
     taken, predicted = measured(lambda: left @ right)["aten::mm"]
-    assert predicted == pytest.approx(taken, rel=0.25)  # a size between those measured has other ways to go
+    assert predicted == pytest.approx(taken, rel=0.01, abs=SCALARS)
+
+
+def test_a_stack_of_products_in_bfloat16_takes_what_was_measured() -> None:
+    left, right = torch.randn(12, 128, 48).bfloat16(), torch.randn(12, 128, 48).bfloat16()
+    taken, predicted = measured(lambda: torch.bmm(left, right.mT))["aten::bmm"]
+    assert predicted == pytest.approx(taken, rel=0.01, abs=SCALARS)
 
 
 def test_fake_tensors_are_told_the_same_as_real_ones() -> None:
