@@ -40,9 +40,9 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """What grows with what; `points` yields both.
+    """Something that grows with something else; `points` yields both.
 
-    `most` is the exponent that it may have; above it something is done again that was done before.
+    `most` is the exponent that it may have: above it something is done again that was done before.
     """
 
     name: str
@@ -146,7 +146,9 @@ def report() -> Iterator[Point]:
 
     for count in (1_000, 10_000, 100_000):
         with tempfile.TemporaryDirectory() as folder:
-            result = sf.train(net(), TensorDataset(*rows(64)), updates=2, output=folder, track=False, display=None)
+            result = sf.train(
+                net(), TensorDataset(*rows(64)), updates=2, output=folder, track=False, display=None
+            )
             from snugfit.tracking.spool import Spool
 
             assert result.run_dir is not None
