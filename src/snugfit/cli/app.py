@@ -494,13 +494,16 @@ def _track() -> None:
 def replay(
     run: _Run,
     uri: Annotated[
-        str | None, typer.Option(metavar="URI", help="Another tracker than the run's own, or tensorboard.")
+        str | None,
+        typer.Option(
+            metavar="URI", help="Another tracker than the run's own, or tensorboard, wandb or trackio."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send what a run's tracker has not got yet.
 
-    With another tracker's address, the whole run is sent there; with tensorboard it is written for TensorBoard, into the run's folder.
+    With another tracker's address or name, the whole run is sent there: with tensorboard it is written for TensorBoard, into the run's folder.
     """
     from snugfit.tracking.sender import replay as send
 

@@ -211,12 +211,19 @@ class Track(Section):
     tensorboard: bool = setting(
         "whether the events of the run are written for TensorBoard too, into the run's folder", False
     )
+    wandb: bool = setting(
+        "whether the events of the run go to Weights & Biases too, online or, with WANDB_MODE=offline, into the run's folder",
+        False,
+    )
+    trackio: bool = setting("whether the events of the run go to Trackio too, into its own database", False)
     uri: str | None = setting(
-        "address of the tracker; null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
+        "address of MLflow's tracker; null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
         None,
         example="http://127.0.0.1:5000",
     )
-    experiment: str = setting("experiment of MLflow that the run belongs to", "snugfit")
+    experiment: str = setting(
+        "experiment of MLflow that the run belongs to, and project of the other trackers", "snugfit"
+    )
     register: str | None = setting(
         "name under which the best model is registered; null: it is not", None, example="news"
     )

@@ -44,7 +44,7 @@ from snugfit.tasks import python
 from snugfit.tasks.task import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
-from snugfit.tracking.tensorboard import missing_tensorboard
+from snugfit.tracking.named import NAMED
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_bytes, parse_seconds
 
@@ -91,7 +91,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
             None shows nothing.
         output: the folder in which the run's own is made. None writes nothing anywhere: no checkpoints, no tracker, no report; the best
             weights are kept in host memory, and the result has them.
-        track: send the run to MLflow, by default in a database beside the runs; or names of trackers: "tensorboard", ["mlflow", "tensorboard"].
+        track: send the run to MLflow, by default in a database beside the runs; or names of trackers, such as "tensorboard" or ["mlflow", "wandb"].
 
     Returns:
         How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report. `.model` is the best model, `.predict(rows)`
@@ -107,7 +107,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         return execute(replace(spec, display=display, tracking=_tracking(given, folder)))
 
 
-_TRACKERS = ("mlflow", "tensorboard")
+_TRACKERS = ("mlflow", *NAMED)
 
 
 def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
@@ -275,15 +275,15 @@ def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | 
     trackers = _trackers(given["track"])
     if not trackers or given["output"] is None or not this_world().leads:
         return None
-    tensorboard = "tensorboard" in trackers
-    if tensorboard and (missing := missing_tensorboard()):
-        raise missing
+    others = tuple(NAMED[name] for name in trackers if name in NAMED)
+    for tracker in others:
+        tracker.require()
     if "mlflow" not in trackers:
-        return Tracking(None, tensorboard=tensorboard)
+        return Tracking(None, others=others)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(given["track_uri"], Path(given["output"]), stored=stored)
     check_uri(uri)
-    return Tracking(uri, tensorboard=tensorboard)
+    return Tracking(uri, others=others)
 
 
 def _trackers(track: bool | str | Sequence[str]) -> tuple[str, ...]:

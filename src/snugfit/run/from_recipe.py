@@ -39,7 +39,7 @@ from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
-from snugfit.tracking.tensorboard import missing_tensorboard
+from snugfit.tracking.named import NAMED
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_seconds
 
@@ -216,17 +216,18 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
             f"only {' and '.join(registered())} models can be registered, the task is {recipe.task}",
             "Remove it; the best model is in the run's folder.",
         )
-    if options.is_smoke or not this_world().leads or not (track.mlflow or track.tensorboard):
+    others = tuple(tracker for name, tracker in NAMED.items() if getattr(track, name))
+    if options.is_smoke or not this_world().leads or not (track.mlflow or others):
         return None
-    if track.tensorboard and (missing := missing_tensorboard()):
-        raise missing
+    for tracker in others:
+        tracker.require()
     if not track.mlflow:
-        return Tracking(None, tensorboard=track.tensorboard)
+        return Tracking(None, track.experiment, others)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(track.uri, recipe.output, stored=stored)
     check_uri(uri, experiment=track.experiment, model=track.register)
     register = partial(_register, track.register) if track.register else None
-    return Tracking(uri, track.experiment, track.tensorboard, register)
+    return Tracking(uri, track.experiment, others, register)
 
 
 def _inputs(recipe: Recipe, task: Task, training: Training) -> list[dict[str, Any]]:

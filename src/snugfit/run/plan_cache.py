@@ -50,6 +50,8 @@ _UNSEEN = (
     ("track", "experiment"),
     ("track", "register"),
     ("track", "tensorboard"),
+    ("track", "wandb"),
+    ("track", "trackio"),
     ("plan", "timeout"),
 )
 """Settings that no plan looks at."""

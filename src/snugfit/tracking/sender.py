@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
 from snugfit.system.redaction import redact
-from snugfit.tracking.backend import Backend, RunGone
+from snugfit.tracking.backend import Backend, RunGone, reason
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import MlflowBackend
+from snugfit.tracking.named import NAMED, MakeBackend, NamedTracker
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.spool import SPOOL_NAME
-from snugfit.tracking.tensorboard import NAME, TensorBoardBackend
 from snugfit.tracking.translate import to_batch
 from snugfit.tracking.uri import check_uri, resolve_uri
-
-MakeBackend = Callable[[str, str], Backend]  # (uri, experiment)
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ def replay(
     """Send what a run's tracker has not got yet, or all of the run to another tracker.
 
     Args:
-        uri: "tensorboard" for event files in the run's folder. Default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
+        uri: or the name of a tracker that has no address, such as "tensorboard" or "wandb". Default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
             beside the runs. The run itself stays with its first tracker when it is resumed.
         progress: is told after each batch how many events have been sent.
     Raises:
@@ -130,8 +127,8 @@ def replay(
         raise RunFolderError(
             run_dir, f"is not a run's folder: it has no {SPOOL_NAME}", "Name the folder of a run."
         )
-    if uri == NAME:
-        return _replay_to_tensorboard(run_dir, backend, progress)
+    if uri in NAMED:
+        return _replay_to(NAMED[uri], run_dir, experiment, backend, progress)
     cursors = Cursors(run_dir)
     own, own_experiment = _own_tracker(run_dir)
     stored = cursors.current_uri
@@ -147,12 +144,19 @@ def replay(
         return _send_all(Sender(run_dir, uri, experiment, client, current=current), client, progress)
 
 
-def _replay_to_tensorboard(
-    run_dir: Path, backend: MakeBackend | None, progress: Callable[[int], None] | None
+def _replay_to(
+    tracker: NamedTracker,
+    run_dir: Path,
+    experiment: str | None,
+    backend: MakeBackend | None,
+    progress: Callable[[int], None] | None,
 ) -> ReplayResult:
-    with sending(run_dir, NAME):
-        client = (backend or tensorboard_backend(run_dir))(NAME, "")
-        return _send_all(Sender(run_dir, NAME, "", client, current=True, files=NAME), client, progress)
+    known = Cursors(run_dir, tracker.files).get(tracker.name)
+    experiment = experiment or (known.experiment if known else _own_tracker(run_dir)[1])
+    with sending(run_dir, tracker.files):
+        client = (backend or tracker.backend(run_dir))(tracker.name, experiment)
+        sender = Sender(run_dir, tracker.name, experiment, client, current=True, files=tracker.files)
+        return _send_all(sender, client, progress)
 
 
 def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] | None) -> ReplayResult:
@@ -162,11 +166,14 @@ def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] |
         TrackingError: the tracker does not take it.
     """
     try:
-        more = True
-        while more:
-            more = sender.send_next()
-            if progress is not None:
-                progress(sender.sent)
+        try:
+            more = True
+            while more:
+                more = sender.send_next()
+                if progress is not None:
+                    progress(sender.sent)
+        finally:
+            client.close()
     except SnugfitError:
         raise
     except Exception as error:
@@ -175,8 +182,6 @@ def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] |
             f"did not take the events of {sender.run_dir}: {reason(error)} Sent: {sender.sent}, still to send: {sender.unsent()}",
             "Call it again when the tracker answers.",
         ) from error
-    finally:
-        client.close()
     return ReplayResult(sender.sent, sender.unsent(), sender.cursor.run_id, sender.uri)
 
 
@@ -205,24 +210,3 @@ def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
 def mlflow_backend(uri: str, experiment: str) -> Backend:
     """Return the default backend; MLflow is imported here, so it is to be called in the thread that sends."""
     return MlflowBackend(uri, experiment)
-
-
-def tensorboard_backend(run_dir: Path) -> MakeBackend:
-    """Return what makes the backend that writes into a run's folder."""
-    return lambda _uri, _experiment: TensorBoardBackend(run_dir / NAME)
-
-
-def reason(error: BaseException) -> str:
-    """Return an exception in one short line without passwords; of a failed connection only what failed."""
-    root = error
-    while inner := root.__cause__ or root.__context__:
-        root = inner
-    # of a database SQLAlchemy tells the query too; sqlite3 is not in every Python
-    if (
-        isinstance(root, (ConnectionError, TimeoutError, socket.gaierror))
-        or type(root).__module__ == "sqlite3"
-    ):
-        error = root
-    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    text = redact(text)  # before it is cut: the beginning of a secret has no shape
-    return text if len(text) <= 300 else f"{text[:299]}…"

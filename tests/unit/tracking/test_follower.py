@@ -11,10 +11,10 @@ import pytest
 from snugfit.errors import MissingExtra, RunFolderError, TrackingError
 from snugfit.tracking import follower, sender
 from snugfit.tracking import mlflow as mlflow_module
-from snugfit.tracking.backend import Batch
+from snugfit.tracking.backend import Batch, reason
 from snugfit.tracking.cursor import Cursors, sending
 from snugfit.tracking.follower import Tracker
-from snugfit.tracking.sender import reason, replay
+from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import Spool
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store, finish, new_run, train
 

@@ -1,0 +1,79 @@
+"""Trackers that have a name and no address of ours: each follows a run beside MLflow, with a file of its own for its progress."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from snugfit.errors import MissingExtra
+from snugfit.tracking import tensorboard, trackio, wandb
+from snugfit.tracking.backend import Backend
+from snugfit.tracking.client_process import Client, ClientProcess
+
+MakeBackend = Callable[[str, str], Backend]  # (uri, experiment)
+
+
+@dataclass(frozen=True)
+class NamedTracker:
+    """A tracker by its name, as recipes, commands and messages say it.
+
+    Args:
+        make: its backend, of the run's folder, the experiment, and whether the run goes on in this process now.
+        package: that has to be installed for it, and Snugfit's extra that brings it; None: nothing.
+    """
+
+    name: str
+    make: Callable[[Path, str, bool], Backend]
+    package: str | None = None
+
+    @property
+    def files(self) -> str:
+        """The name under which its progress is kept in the run's folder."""
+        return self.name if self.package else f"tracker-{re.sub(r'[^A-Za-z0-9_.]+', '-', self.name)}"
+
+    def require(self) -> None:
+        """Refuse a run that asks for it where it is not installed; imports nothing.
+
+        Raises:
+            MissingExtra
+        """
+        if self.package is not None and importlib.util.find_spec(self.package) is None:
+            raise MissingExtra(self.package, self.package)
+
+    def backend(self, run_dir: Path, *, live: bool = False) -> MakeBackend:
+        """Return what makes its backend for a run."""
+
+        def make(_uri: str, experiment: str) -> Backend:
+            self.require()
+            return self.make(run_dir, experiment, live)
+
+        return make
+
+
+def _tensorboard(folder: Path, _experiment: str, _live: bool) -> Backend:
+    return tensorboard.TensorBoardBackend(folder / tensorboard.NAME)
+
+
+def _wandb(folder: Path, experiment: str, live: bool) -> Backend:
+    arguments = {"folder": folder, "project": experiment, "watched": os.getpid() if live else None}
+    return ClientProcess(Client("snugfit.tracking.wandb:WandbBackend", arguments))
+
+
+def _trackio(folder: Path, experiment: str, live: bool) -> Backend:
+    arguments = {"folder": folder, "project": experiment, "measure": live}
+    return ClientProcess(Client("snugfit.tracking.trackio:TrackioBackend", arguments))
+
+
+NAMED = {
+    name: NamedTracker(name, make, package=name)
+    for name, make in (
+        (tensorboard.NAME, _tensorboard),
+        (wandb.NAME, _wandb),
+        (trackio.NAME, _trackio),
+    )
+}
+"""Snugfit's own, by name."""
