@@ -109,6 +109,9 @@ class Tracker:
         self._answered = 0
         self._closing = False
         self._given_up = False
+        self._last: int | None = (
+            None  # byte behind which events are not waited for: of the wait itself, of other trackers
+        )
         self._thread = threading.Thread(target=self._follow, name="snugfit-tracker", daemon=True)
 
     @property
@@ -147,6 +150,8 @@ class Tracker:
 
     def begin_to_close(self) -> None:
         """Have the thread send the rest and stop, without waiting for it: of several trackers each has its time then."""
+        if self._last is None:
+            self._last = Pending(self.run_dir / SPOOL_NAME, 0).size()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -192,11 +197,11 @@ class Tracker:
 
     def _result(self, late: str) -> TrackingResult:
         if self._sender is not None:
-            sent, unsent = self._sender.sent, self._sender.unsent()
+            sent, unsent = self._sender.sent, self._sender.unsent(self._last)
         else:
             known = Cursors(self.run_dir, self._files).get(self.uri)
             offset = known.offset if known else 0
-            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset)
+            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset, self._last)
         problem = self.problem
         if problem is None and unsent:
             problem = late

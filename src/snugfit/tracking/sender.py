@@ -81,9 +81,9 @@ class Sender:
         self.sent += chunk.lines
         return chunk.full
 
-    def unsent(self) -> int:
-        """Return how many events wait in the spool."""
-        return self._pending.count(self.cursor.offset)
+    def unsent(self, until: int | None = None) -> int:
+        """Return how many events wait in the spool, or in its beginning up to that byte."""
+        return self._pending.count(self.cursor.offset, until)
 
     def _connect(self, start_ms: int) -> bool:
         """Open the tracker's run; True if it had to be begun anew, so that what is pending has changed."""

@@ -441,3 +441,20 @@ def test_a_locked_database_is_said_in_its_own_words_and_not_with_the_query(tmp_p
         connection.exec_driver_sql("select name from runs")
     assert reason(raised.value) == "database is locked"
     holder.close()
+
+
+def test_what_a_client_cannot_end_is_said_and_what_is_written_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    run_dir, spool = new_run(tmp_path)
+
+    class Late(FakeBackend):
+        def close(self) -> None:
+            spool.append("warning", message="of another tracker")
+            raise OSError("half of it is on the disk")
+
+    train(spool, range(1, 4))
+    tracker = tracker_of(run_dir, Late(Store()), uri="late").start()
+    wait_until(lambda: tracker.flush(60).unsent == 0)
+    tracker.begin_to_close()
+    result = tracker.close(timeout=60)
+    assert (result.unsent, result.unfinished) == (0, "half of it is on the disk")
+    assert result.message(run_dir) == "late: half of it is on the disk"
