@@ -52,6 +52,7 @@ _UNSEEN = (
     ("track", "tensorboard"),
     ("track", "wandb"),
     ("track", "trackio"),
+    ("track", "others"),
     ("plan", "timeout"),
 )
 """Settings that no plan looks at."""

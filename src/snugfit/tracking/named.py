@@ -1,15 +1,20 @@
-"""Trackers that have a name and no address of ours: each follows a run beside MLflow, with a file of its own for its progress."""
+"""Trackers that have a name and no address of ours: each follows a run beside MLflow, with a file of its own for its progress.
+
+One of the user's own is a class that is made with the run's folder and the experiment, and has the methods of a `Backend`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from snugfit.errors import MissingExtra
+from snugfit.errors import MissingExtra, SettingError, nearest
+from snugfit.system.plugins import Importer, Kind
 from snugfit.tracking import tensorboard, trackio, wandb
 from snugfit.tracking.backend import Backend
 from snugfit.tracking.client_process import Client, ClientProcess
@@ -77,3 +82,55 @@ NAMED = {
     )
 }
 """Snugfit's own, by name."""
+
+_METHODS = ("open", "send", "close")
+
+
+def check_backend(value: Any, path: str, setting: str, _ours: Collection[str]) -> type[Backend]:
+    """Return `value` if it is a class that can follow a run.
+
+    Raises:
+        SettingError: it is not: says what is missing.
+    """
+    if not isinstance(value, type):
+        raise SettingError(
+            setting,
+            f"got '{path}', which is a {type(value).__name__}, expected the class of a tracker",
+            f"Write a class with the methods {', '.join(_METHODS)}.",
+        )
+    lacking = [name for name in _METHODS if not callable(getattr(value, name, None))]
+    if lacking:
+        raise SettingError(
+            setting,
+            f"got '{path}', a class without {' and '.join(lacking)}",
+            "Add what it lacks, as snugfit.tracking.backend.Backend has it.",
+        )
+    return value
+
+
+TRACKERS: Kind[type[Backend]] = Kind("tracker", "snugfit.trackers", check_backend)
+"""Trackers as plugins."""
+
+
+def tracker(name: str, setting: str, importer: Importer, others: Iterable[str] = ()) -> NamedTracker:
+    """Return the tracker of a name: one of Snugfit's, or one of the user's own by its path or its entry point.
+
+    Args:
+        others: names that were meant, perhaps, for a suggestion.
+    Raises:
+        CodeRefused: it is code, without consent.
+        SettingError: there is none, or it cannot be used.
+    """
+    if name in NAMED:
+        return NAMED[name]
+    own = importer.load(TRACKERS, name, setting, NAMED)
+    if own is None:
+        known = [*others, *NAMED, *TRACKERS.entry_points()]
+        raise SettingError(setting, f"there is no tracker '{name}'", nearest(name, known))
+    path, make = own
+
+    def backend(folder: Path, experiment: str, _live: bool) -> Backend:
+        made: Backend = make(folder, experiment)  # type: ignore[call-arg]  # a class says so by its methods alone
+        return made
+
+    return NamedTracker(path, backend)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.system.plugins import Importer
 from snugfit.system.redaction import redact
+from snugfit.system.user_objects import is_python_path
 from snugfit.tracking.backend import Backend, RunGone, reason
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import MlflowBackend
-from snugfit.tracking.named import NAMED, MakeBackend, NamedTracker
+from snugfit.tracking.named import NAMED, TRACKERS, MakeBackend, NamedTracker, tracker
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.spool import SPOOL_NAME
 from snugfit.tracking.translate import to_batch
@@ -114,7 +116,8 @@ def replay(
     """Send what a run's tracker has not got yet, or all of the run to another tracker.
 
     Args:
-        uri: or the name of a tracker that has no address, such as "tensorboard" or "wandb". Default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
+        uri: or the name of a tracker that has no address, such as "tensorboard", "wandb" or the `package.module:Class` of one's own. By
+            default it is where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
             beside the runs. The run itself stays with its first tracker when it is resumed.
         progress: is told after each batch how many events have been sent.
     Raises:
@@ -127,8 +130,9 @@ def replay(
         raise RunFolderError(
             run_dir, f"is not a run's folder: it has no {SPOOL_NAME}", "Name the folder of a run."
         )
-    if uri in NAMED:
-        return _replay_to(NAMED[uri], run_dir, experiment, backend, progress)
+    if uri is not None and (uri in NAMED or is_python_path(uri) or uri in TRACKERS.entry_points()):
+        named = tracker(uri, "uri", Importer(folder=Path.cwd(), allowed=True))
+        return _replay_to(named, run_dir, experiment, backend, progress)
     cursors = Cursors(run_dir)
     own, own_experiment = _own_tracker(run_dir)
     stored = cursors.current_uri
@@ -145,17 +149,17 @@ def replay(
 
 
 def _replay_to(
-    tracker: NamedTracker,
+    named: NamedTracker,
     run_dir: Path,
     experiment: str | None,
     backend: MakeBackend | None,
     progress: Callable[[int], None] | None,
 ) -> ReplayResult:
-    known = Cursors(run_dir, tracker.files).get(tracker.name)
+    known = Cursors(run_dir, named.files).get(named.name)
     experiment = experiment or (known.experiment if known else _own_tracker(run_dir)[1])
-    with sending(run_dir, tracker.files):
-        client = (backend or tracker.backend(run_dir))(tracker.name, experiment)
-        sender = Sender(run_dir, tracker.name, experiment, client, current=True, files=tracker.files)
+    with sending(run_dir, named.files):
+        client = (backend or named.backend(run_dir))(named.name, experiment)
+        sender = Sender(run_dir, named.name, experiment, client, current=True, files=named.files)
         return _send_all(sender, client, progress)
 
 
