@@ -16,7 +16,7 @@ from snugfit.core.job import (
     StrategyName,
     Train,
 )
-from snugfit.core.settings import Bound, Count, Section, setting
+from snugfit.core.settings import Bound, Count, Section, setting, wanted
 from snugfit.data.picture_kinds import AUGMENTATIONS
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
@@ -218,7 +218,7 @@ class Track(Section):
     )
     trackio: bool = setting("whether the events of the run go to Trackio too, into its own database", False)
     others: tuple[str, ...] = setting(
-        "further trackers: names that installed packages list, or package.module:Class of one's own",
+        "further trackers, none by default: names that installed packages list, or package.module:Class of one's own",
         (),
         takes="a list of names or package.module:Class",
         example=("mine:Tracker",),
@@ -247,7 +247,7 @@ class Recipe(Section):
     task: Task = setting(
         "task that the model learns",
         example=text_classification.CARD.name,
-        takes=f"one of {', '.join(discover())}, or package.module:CARD",
+        takes=f"{wanted(Literal[tuple(discover())])}, or package.module:CARD",
     )
     model: str = setting(
         "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings",

@@ -24,7 +24,7 @@ from snugfit.system.plugins import Importer
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover, import_task, known
 from snugfit.tasks.task_card import Card
-from snugfit.tracking.named import tracker
+from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
 
 _LIMIT_BYTES = 2**20
 
@@ -174,12 +174,17 @@ def _with_task(tree: Mapping[str, Any], importer: Importer, places: Places) -> d
 
 
 def _with_trackers(track: m.Track, importer: Importer, places: Places) -> m.Track:
-    """Return settings whose trackers of the user's own are imported, and named by their paths."""
+    """Return settings whose trackers of the user's own are named by their paths; a run imports them."""
+    paths, setting = [], "track.others"
     try:
-        others = tuple(tracker(name, "track.others", importer).name for name in track.others)
+        for name in track.others:
+            path = name if name in NAMED else importer.path(TRACKERS, name, setting)
+            if path is None:
+                raise no_tracker(name, setting)
+            paths.append(path)
     except SettingError as error:
         raise error.about(places.name(("track", "others"))) from error
-    return replace(track, others=others)
+    return replace(track, others=tuple(paths))
 
 
 def _card_of(tree: Mapping[str, Any]) -> Card | None:

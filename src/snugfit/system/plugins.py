@@ -160,17 +160,29 @@ class Importer:
             CodeRefused: the reader has not consented.
             SettingError: it cannot be imported, or is none of this kind; two packages list the name.
         """
-        if is_python_path(name):
-            self._require(setting, name)
-            value = load_object(name, setting=setting, folder=self.folder)
-            return name, kind.check(value, name, setting, ours)
-        entry = kind.only_entry_point(name, setting)
-        if entry is None:
+        path = self.path(kind, name, setting)
+        if path is None:
             return None
-        path = import_path(entry)
-        self._require(setting, path)
+        if is_python_path(name):
+            value = load_object(name, setting=setting, folder=self.folder)
+            return path, kind.check(value, name, setting, ours)
+        entry = kind.only_entry_point(name, setting)
+        assert entry is not None
         return path, kind.load_entry_point(entry, setting, ours)
 
-    def _require(self, setting: str, path: str) -> None:
+    def path(self, kind: Kind[Plugin], name: str, setting: str) -> str | None:
+        """Return the path that a name stands for, which may be imported from now on; None where it stands for none.
+
+        Raises:
+            CodeRefused: the reader has not consented.
+            SettingError: two packages list the name.
+        """
+        path = name
+        if not is_python_path(name):
+            entry = kind.only_entry_point(name, setting)
+            if entry is None:
+                return None
+            path = import_path(entry)
         named = self.code if path in self.code.values() else {**self.code, setting: path}
         code_consent.require(named, self.origin, folder=self.folder, allowed=self.allowed)
+        return path

@@ -112,6 +112,12 @@ TRACKERS: Kind[type[Backend]] = Kind("tracker", "snugfit.trackers", check_backen
 """Trackers as plugins."""
 
 
+def no_tracker(name: str, setting: str, others: Iterable[str] = ()) -> SettingError:
+    """Return the error of a name that no tracker has, with the nearest one."""
+    known = [*others, *NAMED, *TRACKERS.entry_points()]
+    return SettingError(setting, f"there is no tracker '{name}'", nearest(name, known))
+
+
 def tracker(name: str, setting: str, importer: Importer, others: Iterable[str] = ()) -> NamedTracker:
     """Return the tracker of a name: one of Snugfit's, or one of the user's own by its path or its entry point.
 
@@ -125,8 +131,7 @@ def tracker(name: str, setting: str, importer: Importer, others: Iterable[str] =
         return NAMED[name]
     own = importer.load(TRACKERS, name, setting, NAMED)
     if own is None:
-        known = [*others, *NAMED, *TRACKERS.entry_points()]
-        raise SettingError(setting, f"there is no tracker '{name}'", nearest(name, known))
+        raise no_tracker(name, setting, others)
     path, make = own
 
     def backend(folder: Path, experiment: str, _live: bool) -> Backend:

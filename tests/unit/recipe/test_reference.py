@@ -101,6 +101,7 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         "track.tensorboard",
         "track.wandb",
         "track.trackio",
+        "track.others",
         "track.uri",
         "track.experiment",
         "track.register",
