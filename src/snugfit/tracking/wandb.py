@@ -29,8 +29,8 @@ _OF_MLFLOW = "mlflow."
 class WandbBackend:
     """W&B's client behind the follower: a metric is a point at its update, settings are the config, tags are in the summary.
 
-    Steps of W&B only grow: a point behind the newest, of a batch that is sent twice or of updates that a resume repeats, is left out,
-    as its value is there already. Meant for a process of its own, whose service it takes down with it.
+    Steps of W&B only grow, and it leaves out a point behind the newest: of a batch that is sent twice, or of updates that a resume
+    repeats, whose values are there already. Meant for a process of its own, whose service it takes down with it.
 
     Args:
         folder: of the run; W&B's files lie in its `wandb/`.
@@ -42,7 +42,6 @@ class WandbBackend:
         self.folder, self.watched = folder, watched
         self.project = os.environ.get("WANDB_PROJECT") or project_name(project)
         self._run: Any = None
-        self._step = -1
         self._status: str | None = None
 
     def open(self, run_id: str | None, name: str, start_ms: int) -> str:
@@ -82,7 +81,6 @@ class WandbBackend:
             if "deleted" in str(error):
                 raise RunGone(run_id) from error
             raise
-        self._step = self._run.step - 1
         return str(self._run.id)
 
     def send(self, run_id: str, batch: Batch) -> None:  # noqa: ARG002  # it is open
@@ -93,10 +91,9 @@ class WandbBackend:
         best = {each.name: each.value for each in batch.metrics if each.name.startswith(_BEST)}
         rows: dict[int, list[Metric]] = {}
         for metric in batch.metrics:
-            if metric.name not in best and metric.step >= self._step:
+            if metric.name not in best:
                 rows.setdefault(metric.step, []).append(metric)
         for step, metrics in sorted(rows.items()):
-            self._step = step
             values = {each.name: each.value for each in metrics}
             self._run.log({**values, "_timestamp": metrics[0].time_ms / 1000}, step=step)
         self._run.summary.update(best)

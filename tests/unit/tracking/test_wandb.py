@@ -110,6 +110,7 @@ def _text(path: Path) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_a_run_is_in_wandbs_records_and_goes_on_as_the_same_run(tmp_path: Path) -> None:
     before = processes_of_wandb()
     run_dir, spool = new_run(tmp_path)
