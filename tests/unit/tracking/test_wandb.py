@@ -24,6 +24,7 @@ from snugfit.tracking.cursor import Cursors
 from snugfit.tracking.sender import replay
 from snugfit.tracking.wandb import NAME, WandbBackend
 from tests.unit.tracking.tracking_fakes import finish, new_run, train
+from tests.unit.tracking.wandb_server import wandb_server
 
 pytest.importorskip("wandb", reason="wandb is not installed: pip install 'snugfit[wandb]'")
 
@@ -172,6 +173,26 @@ def test_a_run_goes_to_wandb_beside_others_with_its_process_measured(tmp_path: P
     measured = [item.key for each in file for item in each.stats.item]
     assert any(key.startswith("proc.memory") for key in measured), measured
     assert processes_of_wandb() <= before
+
+
+@pytest.mark.slow
+def test_a_server_gets_the_run_once_and_its_resume_goes_on_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    run_dir, spool = new_run(tmp_path)
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        train(spool, range(1, 11))
+        first = replay(run_dir, NAME)
+        train(spool, range(11, 21))
+        finish(spool, 20)
+        assert replay(run_dir, NAME).run_id == first.run_id
+    assert set(server.names) == {first.run_id}
+    assert [row["_step"] for row in server.rows] == list(range(1, 21)) and 10 in server.offsets
+    assert [row["train/loss"] for row in server.rows] == pytest.approx([1 / step for step in range(1, 21)])
+    assert server.summary["snugfit.status"] == "finished" and server.exit_codes == [1, 0]
 
 
 @pytest.mark.slow
