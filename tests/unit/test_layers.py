@@ -27,6 +27,7 @@ HEAVY = {
     "tokenizers",
     "torchao",
     "torchmetrics",
+    "trackio",
     "transformers",
     "wandb",
 }

@@ -14,7 +14,8 @@ from snugfit.run.time_limit import TIME
 SOURCE = Path(snugfit.__file__).parent
 PAGE = (SOURCE.parents[1] / "docs" / "run_folder.md").read_text(encoding="utf-8")
 _EMITTED = re.compile(r'(?:\bemit|\bevents|_events|_emit)\(\s*"([a-z_]+)"')
-UNSAID = ("tracking.lock", "tensorboard.lock", "tracking.json.tmp", "tensorboard.json.tmp", "found.json")
+TRACKERS = ("tracking", "tensorboard", "wandb", "trackio")
+UNSAID = (*(f"{name}.{kind}" for name in TRACKERS for kind in ("lock", "json.tmp")), "found.json")
 """Files that are of use to Snugfit alone, or lie elsewhere."""
 
 

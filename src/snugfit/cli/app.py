@@ -421,10 +421,15 @@ def tasks(
     from snugfit.recipe import task_catalogue
 
     facts = task_catalogue.tasks(name)
-    if as_json:
-        show({"tasks": facts}, as_json)
+    if name is not None:
+        values, text = {"tasks": facts}, task_catalogue.page(facts[0])
     else:
-        print(task_catalogue.listing(facts) if name is None else task_catalogue.page(facts[0]))
+        others = task_catalogue.listed()
+        values, text = {"tasks": facts, "packages": others}, task_catalogue.listing(facts, others)
+    if as_json:
+        show(values, as_json)
+    else:
+        print(text)
 
 
 @app.command(
@@ -467,10 +472,9 @@ def schema(
 
     An editor finds it by a recipe's first line: # yaml-language-server: $schema=snugfit.schema.json
     """
-    from snugfit.recipe import json_schema
-    from snugfit.techniques.plugins import entry_points
+    from snugfit.recipe import schema_with_plugins
 
-    content = json_schema(entry_points())
+    content = schema_with_plugins()
     if output is not None:
         write(output, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         show({"schema": str(output)}, as_json)
@@ -494,13 +498,16 @@ def _track() -> None:
 def replay(
     run: _Run,
     uri: Annotated[
-        str | None, typer.Option(metavar="URI", help="Another tracker than the run's own, or tensorboard.")
+        str | None,
+        typer.Option(
+            metavar="URI", help="Another tracker than the run's own, or tensorboard, wandb or trackio."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send what a run's tracker has not got yet.
 
-    With another tracker's address, the whole run is sent there; with tensorboard it is written for TensorBoard, into the run's folder.
+    With another tracker's address or name, the whole run is sent there: with tensorboard it is written for TensorBoard, into the run's folder.
     """
     from snugfit.tracking.sender import replay as send
 

@@ -1,13 +1,14 @@
-"""The command `new`: the files of a technique of the user's own, with everything named that has to be filled in."""
+"""The command `new`: the files of a technique or a task of the user's own, with everything named that has to be filled in."""
 
 from __future__ import annotations
 
 import keyword
 import string
 import sys
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,13 +16,23 @@ from snugfit.cli.options import JsonOption
 from snugfit.cli.output import show
 from snugfit.errors import RunFolderError, SettingError
 
+Kind = Literal["technique", "task"]
+
 FILL_IN = "FILL IN"
 """What stands where something has to be written."""
 
-_FILES = {"{name}.py": "technique.py.txt", "test_{name}.py": "test.py.txt", "{name}.md": "page.md.txt"}
+_FILES = {
+    "{name}.py": "{kind}.py.txt",
+    "test_{name}.py": "{kind}_test.py.txt",
+    "{name}.md": "{kind}_page.md.txt",
+}
 """The files by name, each with the template that it is written from."""
 
-new_app = typer.Typer(help="Begin something of your own: snugfit new technique NAME.")
+_EXAMPLES = {"technique": "sharper_loss", "task": "reading_time"}
+
+new_app = typer.Typer(help="Begin something of your own: snugfit new technique NAME, snugfit new task NAME.")
+
+_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Your package, or any folder.")]
 
 
 @new_app.callback()
@@ -32,48 +43,70 @@ def _new() -> None:
 @new_app.command(epilog="Example: snugfit new technique sharper_loss my_pkg")
 def technique(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the technique, such as sharper_loss.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Your package, or any folder.")] = Path(),
+    folder: _Folder = Path(),
     as_json: JsonOption = False,
 ) -> None:
     """Write a technique of your own, its test and its page into a folder.
 
     The test passes as it is written. What has to be filled in is marked FILL IN. Nothing is overwritten.
     """
-    files = write_technique(name, folder)
-    module, class_name = module_of(folder / f"{name}.py"), class_name_of(name)
-    test = files[1]
-    show(
-        {
-            "files": [str(file) for file in files],
-            "fill in": f"each place that says {FILL_IN}",
-            "import from": str(root_of(test)),
-            "test": f"pytest {test}",
-            "certify": f"snugfit certify --technique {module}:{class_name} --oracle {module_of(test)}:train",
-            "recipe": f'techniques: ["{module}:{class_name}"]',
-        },
-        as_json,
+    from snugfit.techniques import discover
+
+    files = write_files("technique", name, folder, discover())
+    module, class_name = module_of(files[0]), class_name_of(name)
+    answer = _answer(files)
+    answer["certify"] = (
+        f"snugfit certify --technique {module}:{class_name} --oracle {module_of(files[1])}:train"
     )
+    show({**answer, "recipe": f'techniques: ["{module}:{class_name}"]'}, as_json)
 
 
-def write_technique(name: str, folder: Path) -> list[Path]:
-    """Write the files of a technique, and return them.
+@new_app.command(epilog="Example: snugfit new task reading_time my_pkg")
+def task(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the task, such as reading_time.")],
+    folder: _Folder = Path(),
+    as_json: JsonOption = False,
+) -> None:
+    """Write a task of your own, its test and its page into a folder.
 
+    The test passes as it is written. What has to be filled in is marked FILL IN. Nothing is overwritten.
+    """
+    from snugfit.tasks import discover
+
+    files = write_files("task", name, folder, discover())
+    show({**_answer(files), "recipe": f"task: {module_of(files[0])}:CARD"}, as_json)
+
+
+def _answer(files: list[Path]) -> dict[str, object]:
+    """Return what is said of any kind of files."""
+    return {
+        "files": [str(file) for file in files],
+        "fill in": f"each place that says {FILL_IN}",
+        "import from": str(root_of(files[1])),
+        "test": f"pytest {files[1]}",
+    }
+
+
+def write_files(kind: Kind, name: str, folder: Path, ours: Collection[str]) -> list[Path]:
+    """Write the files of a technique or a task, and return them.
+
+    Args:
+        ours: names of Snugfit's own, none of which it can have.
     Raises:
         SettingError: it cannot have that name, or one of the files is there already; none is written then.
         RunFolderError: they cannot be written.
     """
-    _check_name(name)
+    command = f"new {kind}"
+    _check_name(kind, name, ours)
     if folder.exists() and not folder.is_dir():
         raise SettingError(
-            "new technique", f"{folder} is a file, expected a folder", "Name the folder of your package."
+            command, f"{folder} is a file, expected a folder", "Name the folder of your package."
         )
-    texts = {folder / file.format(name=name): template for file, template in _FILES.items()}
+    texts = {folder / file.format(name=name): template.format(kind=kind) for file, template in _FILES.items()}
     for path in texts:
         if path.exists():
             raise SettingError(
-                "new technique",
-                f"{path} exists, and nothing is overwritten",
-                "Choose another name or folder.",
+                command, f"{path} exists, and nothing is overwritten", "Choose another name or folder."
             )
     values = {"name": name, "class_name": class_name_of(name), "module": module_of(folder / f"{name}.py")}
     templates = resources.files("snugfit.cli").joinpath("templates")
@@ -85,9 +118,7 @@ def write_technique(name: str, folder: Path) -> list[Path]:
                 file.write(text.substitute(values))
     except OSError as error:
         raise RunFolderError(
-            "new technique",
-            f"{folder} cannot be written: {error.strerror}",
-            "Name a folder that can be written.",
+            command, f"{folder} cannot be written: {error.strerror}", "Name a folder that can be written."
         ) from error
     return list(texts)
 
@@ -111,18 +142,17 @@ def root_of(file: Path) -> Path:
     return next(each for each in file.resolve().parents if not (each / "__init__.py").exists())
 
 
-def _check_name(name: str) -> None:
-    from snugfit.techniques import discover
-
+def _check_name(kind: Kind, name: str, ours: Collection[str]) -> None:
+    command = f"new {kind}"
     if not name.isidentifier() or not name.isascii() or name != name.lower() or keyword.iskeyword(name):
         raise SettingError(
-            "new technique",
-            f"got the name '{name}', expected small letters, digits and _, such as sharper_loss",
+            command,
+            f"got the name '{name}', expected small letters, digits and _, such as {_EXAMPLES[kind]}",
             "Give another name.",
         )
     if name in sys.stdlib_module_names:
         raise SettingError(
-            "new technique", f"{name}.py would hide Python's own module '{name}'", "Choose another name."
+            command, f"{name}.py would hide Python's own module '{name}'", "Choose another name."
         )
-    if name in discover():
-        raise SettingError("new technique", f"Snugfit has a technique '{name}'", "Choose another name.")
+    if name in ours:
+        raise SettingError(command, f"Snugfit has a {kind} '{name}'", "Choose another name.")

@@ -36,14 +36,18 @@ class Bound:
     Args:
         above, least, below: of a number.
         entries: of a list, at least.
+        pattern: that a text has to match as a whole.
     """
 
     above: float | None = None
     least: float | None = None
     below: float | None = None
     entries: int = 0
+    pattern: str | None = None
 
     def admits(self, value: Any) -> bool:
+        if isinstance(value, str):
+            return self.pattern is None or re.fullmatch(self.pattern, value) is not None
         if isinstance(value, tuple):
             return len(value) >= self.entries
         return (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from snugfit.errors import SnugfitError, TrackingError
 from snugfit.system.redaction import redact
+from snugfit.tracking.backend import reason
 from snugfit.tracking.mlflow import REGISTRY_ENVIRONMENT, environment, import_mlflow
-from snugfit.tracking.sender import reason
 from snugfit.tracking.uri import database_path, registry_uri
 
 if TYPE_CHECKING:

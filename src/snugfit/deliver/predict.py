@@ -20,15 +20,18 @@ from snugfit.data.loader import Loader, Order
 from snugfit.deliver.ensemble import Ensemble, bundles_of
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
-from snugfit.models.bundle import DETERMINISTIC, load_bundle
+from snugfit.models.bundle import DETERMINISTIC, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import named_metrics
+from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
+from snugfit.tasks import import_again, known
 from snugfit.tasks.classes import in_detail
 from snugfit.tasks.inference import Inference
+from snugfit.tasks.task_card import Card
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
 
@@ -67,7 +70,7 @@ class Predictor:
         Raises:
             ModelError: the task predicts nothing.
         """
-        card = discover_tasks().get(self.meta.get("task", ""))
+        card = known(self.meta.get("task"))
         if self.use is None and card is not None and card.inference is not None:
             raise ModelError(self.source, "has no tokenizer, which predictions need", "Put its files back.")
         if self.use is None:
@@ -175,8 +178,32 @@ def load_predictor(
         CodeRefused: it names code, without consent.
         ModelError: the bundle is damaged.
     """
+    meta = read_meta(find_bundle(Path(folder)))
+    require(named_code({"task": meta.get("task")}), Path(folder) / META, folder=None, allowed=allow_code)
+    card = _card(meta, folder)
+    if model is None and card is not None and card.make_model is not None:
+        model = card.make_model(meta)
     model, meta, tokenizer = load_bundle(Path(folder), model=model, extend=extended, allow_code=allow_code)
     return predictor_of(model, meta, tokenizer, device, folder)
+
+
+def _card(meta: Mapping[str, Any], source: str | os.PathLike[str]) -> Card | None:
+    """Return the card of the task that a model was trained for; None where there is none of that name.
+
+    Raises:
+        ModelError: it is one of the user's own, and cannot be imported here.
+    """
+    name = meta.get("task") or ""
+    if not is_python_path(name):
+        return known(name)
+    try:
+        return import_again(name, Path.cwd())
+    except SettingError as error:
+        raise ModelError(
+            source,
+            f"is of the task '{name}', which cannot be used here: {error.problem}",
+            "Call it in the folder that has its package, or install that.",
+        ) from error
 
 
 def predictor_of(
@@ -192,7 +219,7 @@ def predictor_of(
         meta: what it was saved with, or would be.
         source: where it comes from, for messages.
     """
-    card, torch_device = discover_tasks().get(meta.get("task", "")), torch.device(find_device(device))
+    card, torch_device = _card(meta, source), torch.device(find_device(device))
     ready = card is not None and (not card.reads_texts or tokenizer is not None)
     use = (
         card.inference(meta, tokenizer) if card is not None and ready and card.inference is not None else None

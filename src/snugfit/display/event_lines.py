@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.display.run_state import Standing
-from snugfit.tasks import discover, of_files
+from snugfit.tasks import known
 from snugfit.units import format_bytes, format_seconds
 
 _MOST_LABELS = 6
@@ -196,10 +196,9 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
         of_recipe = (run.get("recipe") or {}).get("task") is not None
         again = f"snugfit resume {folder}" if of_recipe else f'sf.train(…, resume="{folder}")'
         return [*lines, f"{'next':<10}{again}"]
-    task = (run.get("recipe") or {}).get("task")
-    if end["status"] == "finished" and task in of_files():
-        rows = discover()[task].new_rows
-        lines.append(f"{'next':<10}snugfit predict {registered or folder} {rows} -o predictions.csv")
+    card = known((run.get("recipe") or {}).get("task"))
+    if end["status"] == "finished" and card is not None and card.predicts_files:
+        lines.append(f"{'next':<10}snugfit predict {registered or folder} {card.new_rows} -o predictions.csv")
     return lines
 
 

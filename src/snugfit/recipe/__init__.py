@@ -7,6 +7,14 @@ from snugfit.recipe.infer import infer_recipe
 from snugfit.recipe.load import load_recipe
 from snugfit.recipe.located import located
 from snugfit.recipe.overrides import is_override
-from snugfit.recipe.schema import json_schema
+from snugfit.recipe.schema import json_schema, schema_with_plugins
 
-__all__ = ["Recipe", "infer_recipe", "is_override", "json_schema", "load_recipe", "located"]
+__all__ = [
+    "Recipe",
+    "infer_recipe",
+    "is_override",
+    "json_schema",
+    "load_recipe",
+    "located",
+    "schema_with_plugins",
+]

@@ -11,7 +11,7 @@ from snugfit.tasks import find
 if TYPE_CHECKING:
     from snugfit.recipe.declarations import Recipe
 
-_TEXT = ("name", "task", "preset", "folder", "output", "track")
+_TEXT = ("name", "preset", "folder", "output")
 _COLUMNS = ("text", "label", "completion", "image", "columns", "categories")
 """Settings whose text is never imported, whatever it looks like."""
 
@@ -34,6 +34,7 @@ def written_code(recipe: Recipe) -> dict[str, str]:
 def _named(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, str]:
     values = {key: value for key, value in settings.items() if key not in _TEXT}
     values["data"] = {key: value for key, value in values["data"].items() if key not in _COLUMNS}
+    values["track"] = values["track"]["others"]
     values["evaluate"] = {key: value for key, value in values["evaluate"].items() if key != "best"}
     if not find(recipe.task).own_code:
         del values["model"]  # a name on the hub, a folder, or `config:NAME`

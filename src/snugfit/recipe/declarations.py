@@ -16,10 +16,11 @@ from snugfit.core.job import (
     StrategyName,
     Train,
 )
-from snugfit.core.settings import Bound, Count, Section, setting
+from snugfit.core.settings import Bound, Count, Section, setting, wanted
 from snugfit.data.picture_kinds import AUGMENTATIONS
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
+from snugfit.system.user_objects import PYTHON_PATH
 from snugfit.tasks import discover, find, text_classification
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 else:
     # a declaration's type is looked at when a recipe is read, and techniques need torch
     Technique = Techniques = Any
-    Task = Literal[tuple(discover())]
+    Task = Literal[tuple(discover())] | Annotated[str, Bound(pattern=PYTHON_PATH)]
 
 RUNS = ("train", "resume", "cv", "tune")
 """Commands that train whole runs."""
@@ -211,12 +212,25 @@ class Track(Section):
     tensorboard: bool = setting(
         "whether the events of the run are written for TensorBoard too, into the run's folder", False
     )
+    wandb: bool = setting(
+        "whether the events of the run go to Weights & Biases too, online or, with WANDB_MODE=offline, into the run's folder",
+        False,
+    )
+    trackio: bool = setting("whether the events of the run go to Trackio too, into its own database", False)
+    others: tuple[str, ...] = setting(
+        "further trackers, none by default: names that installed packages list, or package.module:Class of one's own",
+        (),
+        takes="a list of names or package.module:Class",
+        example=("mine:Tracker",),
+    )
     uri: str | None = setting(
-        "address of the tracker; null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
+        "address of MLflow's tracker; null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
         None,
         example="http://127.0.0.1:5000",
     )
-    experiment: str = setting("experiment of MLflow that the run belongs to", "snugfit")
+    experiment: str = setting(
+        "experiment of MLflow that the run belongs to, and project of the other trackers", "snugfit"
+    )
     register: str | None = setting(
         "name under which the best model is registered; null: it is not", None, example="news"
     )
@@ -230,7 +244,11 @@ class Recipe(Section):
     """
 
     name: str = setting("name of the run; the file's name by default", example="news")
-    task: Task = setting("task that the model learns", example=text_classification.CARD.name)
+    task: Task = setting(
+        "task that the model learns",
+        example=text_classification.CARD.name,
+        takes=f"{wanted(Literal[tuple(discover())])}, or package.module:CARD",
+    )
     model: str = setting(
         "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings",
         example="gpt2",

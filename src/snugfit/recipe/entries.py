@@ -17,7 +17,7 @@ from snugfit.recipe.strict_yaml import Keys, Places
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
-    from snugfit.techniques.plugins import Importer
+    from snugfit.system.plugins import Importer
 
 SEAMS_OF_THEIR_OWN = ("optimizer", "schedule")
 """Seams whose techniques have a key of their own in the recipe."""
@@ -242,10 +242,13 @@ def _technique_of(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Te
 def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) -> type[Technique] | None:
     """Return the technique of the user's own that `name` stands for; None where it is none."""
     from snugfit.techniques import discover
+    from snugfit.techniques.plugins import TECHNIQUES
 
-    setting = ".".join(keys)
+    if importer is None:
+        return None
     try:
-        return None if importer is None else importer.technique(name, setting, discover())
+        own = importer.load(TECHNIQUES, name, ".".join(keys), discover())
+        return None if own is None else own[1]
     except SettingError as error:
         raise error.about(places.name(keys)) from error
 

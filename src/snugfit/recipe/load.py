@@ -20,9 +20,11 @@ from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
 from snugfit.recipe.read_sections import read_section
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
+from snugfit.system.plugins import Importer
 from snugfit.system.user_objects import is_python_path
-from snugfit.tasks import discover
+from snugfit.tasks import discover, import_task, known
 from snugfit.tasks.task_card import Card
+from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
 
 _LIMIT_BYTES = 2**20
 
@@ -71,19 +73,21 @@ def build(
         name: of the run, if the settings give none.
         allow_code: consent to import techniques of the user's own; those that were consented to before need none.
     """
-    given = _absolute(tree, folder)
     overrides = tuple(overrides)
+    origin = places.of(()) or "the settings"
+    tree = _with_task(tree, Importer(origin, folder, allow_code), places)
+    given = _absolute(tree, folder)
     named = apply_overrides(given, [text for text in overrides if text.startswith("preset=")], places)
     preset = _preset(named, places)
     given = apply_overrides({"techniques": preset.techniques, **given}, overrides, places)
+    given = _with_task(given, Importer(origin, folder, allow_code), places)
     given = _absolute(given, Path.cwd())
     # without `..`, as a copy of the recipe has it: consent is for a folder
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
     recipe = read_section(m.Recipe, filled, places)
 
-    from snugfit.techniques.plugins import Importer  # torch, which a mistake in a section is found without
-
-    importer = Importer(places.of(()) or "the settings", recipe.folder, allow_code, written_code(recipe))
+    importer = Importer(origin, recipe.folder, allow_code, written_code(recipe))
+    recipe = replace(recipe, track=_with_trackers(recipe.track, importer, places))
     optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places, importer)
     schedule = recipe.schedule
     if "schedule" not in given and "schedule" in optimizer.card.seams:
@@ -155,9 +159,37 @@ def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return result
 
 
+def _with_task(tree: Mapping[str, Any], importer: Importer, places: Places) -> dict[str, Any]:
+    """Return settings whose task, where it is none of Snugfit's, is imported and named by its path."""
+    name, place = tree.get("task"), tree.get("folder")
+    if not isinstance(name, str) or name in discover():
+        return dict(tree)
+    if isinstance(place, str):
+        importer = replace(importer, folder=Path(_path(place, importer.folder or Path.cwd())))
+    try:
+        path = import_task(name, importer)
+    except SettingError as error:
+        raise error.about(places.name(("task",))) from error
+    return {**tree, **({} if path is None else {"task": path})}
+
+
+def _with_trackers(track: m.Track, importer: Importer, places: Places) -> m.Track:
+    """Return settings whose trackers of the user's own are named by their paths; a run imports them."""
+    paths, setting = [], "track.others"
+    try:
+        for name in track.others:
+            path = name if name in NAMED else importer.path(TRACKERS, name, setting)
+            if path is None:
+                raise no_tracker(name, setting)
+            paths.append(path)
+    except SettingError as error:
+        raise error.about(places.name(("track", "others"))) from error
+    return replace(track, others=tuple(paths))
+
+
 def _card_of(tree: Mapping[str, Any]) -> Card | None:
     task = tree.get("task")
-    return discover().get(task) if isinstance(task, str) else None
+    return known(task) if isinstance(task, str) else None
 
 
 def _path(text: str, folder: Path) -> str:

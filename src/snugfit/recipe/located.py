@@ -61,8 +61,9 @@ def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
     if name in _SECTIONS:
         return (name, setting)
 
+    from snugfit.system.plugins import import_path
     from snugfit.techniques import discover
-    from snugfit.techniques.plugins import entry_points, import_path, loaded
+    from snugfit.techniques.plugins import TECHNIQUES, loaded
 
     own = {
         path: plugin for path in paths if (plugin := loaded(path)) is not None and plugin.card.name == name
@@ -70,7 +71,11 @@ def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
     if name in discover():
         own[name] = discover()[name]
     elif not own:
-        listed = [plugin for each in entry_points().get(name, []) if (plugin := loaded(import_path(each)))]
+        listed = [
+            plugin
+            for each in TECHNIQUES.entry_points().get(name, [])
+            if (plugin := loaded(import_path(each)))
+        ]
         own = {name: listed[0]} if listed else {}
     for written, technique in own.items():
         if setting in settings_of(technique):

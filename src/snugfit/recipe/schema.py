@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from snugfit.core.technique import Technique
 
 
-def json_schema(listed: Iterable[str] = ()) -> dict[str, Any]:
+def schema_with_plugins() -> dict[str, Any]:
+    """Return the schema with the names of techniques and tasks that installed packages list; none of them is imported."""
+    from snugfit.tasks.plugins import TASKS
+    from snugfit.techniques.plugins import TECHNIQUES
+
+    return json_schema(TECHNIQUES.entry_points(), TASKS.entry_points())
+
+
+def json_schema(listed: Iterable[str] = (), tasks: Iterable[str] = ()) -> dict[str, Any]:
     """Return a JSON schema of recipes for editors, with Snugfit's techniques and their settings.
 
     In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`. Techniques of other packages are not imported for it: it takes any
@@ -27,6 +35,7 @@ def json_schema(listed: Iterable[str] = ()) -> dict[str, Any]:
 
     Args:
         listed: names of techniques that other packages list, which it takes with any settings too.
+        tasks: names of tasks that they list.
     """
     from snugfit.techniques import discover
 
@@ -38,6 +47,7 @@ def json_schema(listed: Iterable[str] = ()) -> dict[str, Any]:
     properties["schedule"]["anyOf"].append({"type": "null"})
     properties["techniques"] |= {"type": "array", "items": {"anyOf": _entries(known(None), definitions)}}
     properties["preset"]["enum"] = list(presets())
+    properties["task"]["anyOf"][0]["enum"] += tasks
     numerics = {name: technique for name, technique in discover().items() if technique.card.precision}
     names, whole = _entries(numerics, definitions)
     names["enum"] = list(precisions())
@@ -152,7 +162,9 @@ def type_schema(annotation: Any) -> dict[str, Any]:
             for name, word in _BOUNDS.items()
             if (value := getattr(bound, name)) is not None and (name != "entries" or value)
         )
-        return {**type_schema(arguments[0]), **dict(bounds)}
+        patterns = [bound.pattern for bound in arguments[1:] if bound.pattern is not None]
+        pattern = {"pattern": f"^{patterns[0]}$"} if patterns else {}
+        return {**type_schema(arguments[0]), **dict(bounds), **pattern}
     if origin is Literal:
         return (
             {"type": "string", "const": arguments[0]}

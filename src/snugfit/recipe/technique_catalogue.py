@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Card = Mapping[str, Any]
 
+OF_OTHERS = "of other packages (not imported; named in a recipe, they are code that needs consent)"
+
 
 def cards(name: str | None = None) -> list[Card]:
     """Return the cards of all techniques of Snugfit's, or of one of any origin, as plain values.
@@ -42,23 +44,10 @@ def listed() -> list[Card]:
 
     None of them is imported.
     """
-    from snugfit.techniques import discover, plugins
+    from snugfit.techniques import discover
+    from snugfit.techniques.plugins import TECHNIQUES
 
-    def refusal(name: str, count: int) -> str:
-        if name in discover():
-            return "it has the name of a technique of Snugfit's"
-        return "another package lists the same name: use the path" if count > 1 else ""
-
-    return [
-        {
-            "name": name,
-            "package": plugins.distribution(entry),
-            "path": plugins.import_path(entry),
-            "refused": refusal(name, len(entries)),
-        }
-        for name, entries in plugins.entry_points().items()
-        for entry in entries
-    ]
+    return [*TECHNIQUES.listed(discover())]
 
 
 def _card(technique: type[Technique], written: str) -> Card:
@@ -115,14 +104,19 @@ def listing(own_cards: Sequence[Card], others: Sequence[Card] = ()) -> str:
         lines += [f"  {card['name']:<{width}}  {card['summary']}" for card in own_cards if card["key"] == key]
         lines.append("")
     if others:
-        lines.append("of other packages (not imported; named in a recipe, they are code that needs consent):")
-        for each in others:
-            refusal = f", refused: {each['refused']}" if each["refused"] else ""
-            lines.append(f"  {each['name']:<{width}}  {each['package']}, {each['path']}{refusal}")
-        lines.append("")
+        lines += [f"{OF_OTHERS}:", *(f"  {line}" for line in lines_of_others(others, width)), ""]
     lines.append("preset:")
     lines += [f"  {name:<{width}}  {preset.about}" for name, preset in presets().items()]
     return "\n".join([*lines, "", "One of them with its settings: snugfit techniques NAME"])
+
+
+def lines_of_others(others: Sequence[Card], width: int) -> list[str]:
+    """Return plugins that installed packages list, one a line, with names as wide as those of ours."""
+    return [
+        f"{each['name']:<{width}}  {each['package']}, {each['path']}"
+        + (f", refused: {each['refused']}" if each["refused"] else "")
+        for each in others
+    ]
 
 
 def page(card: Card) -> str:

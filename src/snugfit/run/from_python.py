@@ -17,7 +17,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
@@ -39,12 +39,13 @@ from snugfit.step.step import Forward
 from snugfit.step.trainable import check_module
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import known_strategy, named_strategy
+from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world
 from snugfit.tasks import python
 from snugfit.tasks.task import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
-from snugfit.tracking.tensorboard import missing_tensorboard
+from snugfit.tracking.named import tracker
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_bytes, parse_seconds
 
@@ -91,7 +92,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
             None shows nothing.
         output: the folder in which the run's own is made. None writes nothing anywhere: no checkpoints, no tracker, no report; the best
             weights are kept in host memory, and the result has them.
-        track: send the run to MLflow, by default in a database beside the runs; or names of trackers: "tensorboard", ["mlflow", "tensorboard"].
+        track: send the run to MLflow, by default in a database beside the runs; or names of trackers, such as "tensorboard" or ["mlflow", "wandb"].
 
     Returns:
         How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report. `.model` is the best model, `.predict(rows)`
@@ -107,7 +108,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         return execute(replace(spec, display=display, tracking=_tracking(given, folder)))
 
 
-_TRACKERS = ("mlflow", "tensorboard")
+_MLFLOW = "mlflow"
 
 
 def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
@@ -275,29 +276,30 @@ def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | 
     trackers = _trackers(given["track"])
     if not trackers or given["output"] is None or not this_world().leads:
         return None
-    tensorboard = "tensorboard" in trackers
-    if tensorboard and (missing := missing_tensorboard()):
-        raise missing
-    if "mlflow" not in trackers:
-        return Tracking(None, tensorboard=tensorboard)
+    importer = Importer(folder=Path.cwd(), allowed=True)  # the caller has named it
+    others = tuple(tracker(name, "track", importer, (_MLFLOW,)) for name in trackers if name != _MLFLOW)
+    for each in others:
+        each.require()
+    if _MLFLOW not in trackers:
+        return Tracking(None, others=others)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(given["track_uri"], Path(given["output"]), stored=stored)
     check_uri(uri)
-    return Tracking(uri, tensorboard=tensorboard)
+    return Tracking(uri, others=others)
 
 
 def _trackers(track: bool | str | Sequence[str]) -> tuple[str, ...]:
     """Return names of trackers.
 
     Raises:
-        SettingError: there is none of such a name.
+        SettingError: something else is among them.
     """
     if isinstance(track, bool):
-        return _TRACKERS[:1] if track else ()
+        return (_MLFLOW,) if track else ()
     names = (track,) if isinstance(track, str) else tuple(track)
     for name in names:
-        if name not in _TRACKERS:
-            raise SettingError("track", f"there is no tracker '{name}'", nearest(name, _TRACKERS))
+        if not isinstance(name, str):
+            raise SettingError("track", f"got {name!r} as a tracker", "Give names, or package.module:Class.")
     return names
 
 

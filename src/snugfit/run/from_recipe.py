@@ -19,6 +19,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
+from snugfit.run.identity.identity import task_identity
 from snugfit.run.newest import holds_runs, newest_resumable
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
@@ -34,12 +35,13 @@ from snugfit.run.training.stop_requests import StopRequest
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
+from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world
 from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
-from snugfit.tracking.tensorboard import missing_tensorboard
+from snugfit.tracking.named import NAMED, tracker
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_seconds
 
@@ -167,7 +169,8 @@ def recipe_spec(
             else:
                 write_beginning(new, recipe, plan, answer)
 
-        return {"identity": {"recipe": recipe.learned()}, "recipe": recipe.as_dict(), "begin": begin}
+        identity = {"recipe": recipe.learned(), **task_identity(recipe.task)}
+        return {"identity": identity, "recipe": recipe.as_dict(), "begin": begin}
 
     def of_updates(updates: int) -> dict[str, Any]:
         shorter = replace(recipe, train=replace(recipe.train, epochs=None, updates=updates))
@@ -216,17 +219,20 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
             f"only {' and '.join(registered())} models can be registered, the task is {recipe.task}",
             "Remove it; the best model is in the run's folder.",
         )
-    if options.is_smoke or not this_world().leads or not (track.mlflow or track.tensorboard):
+    names = [*(name for name in NAMED if getattr(track, name)), *track.others]
+    importer = Importer("the recipe", recipe.folder)  # consented to when the recipe was read
+    others = tuple(tracker(name, "track.others", importer) for name in dict.fromkeys(names))
+    if options.is_smoke or not this_world().leads or not (track.mlflow or others):
         return None
-    if track.tensorboard and (missing := missing_tensorboard()):
-        raise missing
+    for each in others:
+        each.require()
     if not track.mlflow:
-        return Tracking(None, tensorboard=track.tensorboard)
+        return Tracking(None, track.experiment, others)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(track.uri, recipe.output, stored=stored)
     check_uri(uri, experiment=track.experiment, model=track.register)
     register = partial(_register, track.register) if track.register else None
-    return Tracking(uri, track.experiment, track.tensorboard, register)
+    return Tracking(uri, track.experiment, others, register)
 
 
 def _inputs(recipe: Recipe, task: Task, training: Training) -> list[dict[str, Any]]:

@@ -50,6 +50,9 @@ _UNSEEN = (
     ("track", "experiment"),
     ("track", "register"),
     ("track", "tensorboard"),
+    ("track", "wandb"),
+    ("track", "trackio"),
+    ("track", "others"),
     ("plan", "timeout"),
 )
 """Settings that no plan looks at."""

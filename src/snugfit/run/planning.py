@@ -35,7 +35,7 @@ from snugfit.step.build import Material, describe_model
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.step import Forward
 from snugfit.system.memory import memory_bytes
-from snugfit.tasks import find
+from snugfit.tasks import find, import_again
 from snugfit.tasks.prepare import lacking, prepare, prepare_assumed
 from snugfit.tasks.task import Task
 
@@ -112,6 +112,7 @@ def _timeout(target: Target) -> float:
 
 
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
+    import_again(recipe.task, recipe.folder)
     with machine_of(target) as machine:
         if not target.search or target.largest is not None or target.probe:  # else the search decides
             from snugfit.recipe.plan_choices import (

@@ -1,4 +1,4 @@
-"""The trackers of a run, which follow its events: MLflow, TensorBoard. None of them harms the run, or another."""
+"""The trackers of a run, which follow its events: MLflow, and those that have a name alone. None of them harms the run, or another."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events
 from snugfit.run.training.stop_requests import interrupts
 from snugfit.tracking.follower import Tracker, TrackingResult
-from snugfit.tracking.sender import tensorboard_backend
-from snugfit.tracking.tensorboard import NAME as TENSORBOARD
+from snugfit.tracking.named import NamedTracker
 
 if TYPE_CHECKING:
     from snugfit.tasks.task import Task
@@ -27,14 +26,15 @@ class Tracking:
 
     Args:
         uri: of MLflow; None for none.
-        tensorboard: whether its events are written for TensorBoard.
+        experiment: that the run belongs to, there and with the others.
+        others: trackers that have a name and no address.
         register: stores the best model and says how, given the task, the run's folder, the address, and the tracker's id of the run;
             None registers nothing.
     """
 
     uri: str | None
     experiment: str = "snugfit"
-    tensorboard: bool = False
+    others: tuple[NamedTracker, ...] = ()
     register: Callable[[Task, RunFolder, str, str | None], Mapping[str, Any]] | None = None
 
 
@@ -49,7 +49,7 @@ class Trackers:
     def __init__(self, tracking: Tracking | None, folder: RunFolder | None, events: Events) -> None:
         self._folder, self._events = folder, events
         self._mlflow: Tracker | None = None
-        self._tensorboard: Tracker | None = None
+        self._trackers: list[Tracker] = []
         if tracking is None or folder is None:
             return
         if tracking.uri is not None:
@@ -58,14 +58,17 @@ class Trackers:
             ).start()
             if self._mlflow.problem:
                 events("warning", message=f"{self._mlflow.problem} Events are kept in {folder.events.name}.")
-        if tracking.tensorboard:
-            self._tensorboard = Tracker(
+            self._trackers.append(self._mlflow)
+        for named in tracking.others:
+            tracker = Tracker(
                 folder.path,
-                uri=TENSORBOARD,
-                backend=tensorboard_backend(folder.path),
+                uri=named.name,
+                experiment=tracking.experiment,
+                backend=named.backend(folder.path, live=True),
                 say=self._note,
-                files=TENSORBOARD,
-            ).start()
+                files=named.files,
+            )
+            self._trackers.append(tracker.start())
 
     @property
     def run_id(self) -> str | None:
@@ -74,7 +77,9 @@ class Trackers:
 
     def close(self) -> None:
         """Send what can be sent soon, and end; a signal to stop ends the wait."""
-        for tracker in filter(None, (self._mlflow, self._tensorboard)):
+        for tracker in self._trackers:
+            tracker.begin_to_close()
+        for tracker in self._trackers:
             with interrupts():
                 tracker.close()
 
@@ -90,7 +95,9 @@ class Trackers:
                 sent = self._mlflow.flush()
                 if register is not None:
                     self._register(register, sent)
-        for tracker in filter(None, (self._mlflow, self._tensorboard)):
+        for tracker in self._trackers:
+            tracker.begin_to_close()
+        for tracker in self._trackers:
             with interrupts():
                 message = tracker.close().message(self._folder.path if self._folder else "")
                 if message is not None:

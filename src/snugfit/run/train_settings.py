@@ -114,7 +114,10 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "output": (str | Path | None, "a folder or None"),
     "time": (str | int | float | None, "seconds, or text such as '3h', or None"),
     "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
-    "track": (bool | str | Sequence, "True, False, or names of trackers: mlflow, tensorboard"),
+    "track": (
+        bool | str | Sequence,
+        "True, False, or names of trackers: mlflow, tensorboard, wandb, trackio",
+    ),
     "strategy": (str, "the name of a strategy"),
     "collate": (Callable[..., Any] | None, "a function or None"),
     "display": (Callable[..., Any] | Literal["auto"] | None, '"auto", a function or None'),

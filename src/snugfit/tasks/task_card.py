@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from snugfit.tasks.task import Task
 
 
-ModelKind = Literal["encoder", "decoder", "pictures", "table"]
-"""An encoder of texts, a decoder that predicts next tokens, which can be used as an encoder too, a model that sees pictures, or a
-network that is made for the columns of a table."""
+ModelKind = Literal["encoder", "decoder", "pictures", "table", "own"]
+"""An encoder of texts, a decoder that predicts next tokens, which can be used as an encoder too, a model that sees pictures, a
+network that is made for the columns of a table, or what a task of the user's own makes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,10 @@ class Card:
         load_empty: the model of that name without weights, where neither rows nor tokenizer are there; None where a plan needs them.
         classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
         inference: how its models are used, given what the best one was saved with and its tokenizer.
+        make_model: its model anew, with other weights, given what the best one was saved with; None where transformers, or the function
+            that a recipe names, makes it.
         own_code: model and rows are made by functions of the user's own.
-        model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, or a network for tables.
+        model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, a network for tables, or one of its own.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
         new_rows: name of others, in an example of a command that predicts for them.
@@ -56,6 +58,7 @@ class Card:
     load_empty: Callable[[Recipe, str], nn.Module] | None = None
     classes: bool = False
     inference: Callable[[Mapping[str, Any], Any], Inference] | None = None
+    make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None
     own_code: bool = False
     model: ModelKind = "encoder"
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
@@ -69,6 +72,11 @@ class Card:
         return not self.own_code and self.model in ("encoder", "decoder")
 
     @property
+    def predicts_files(self) -> bool:
+        """True where its models predict for files of rows."""
+        return self.inference is not None and not self.own_code
+
+    @property
     def reads_models(self) -> bool:
         """True where its model lies in files, or on the hub, by transformers."""
-        return not self.own_code and self.model != "table"
+        return not self.own_code and self.model not in ("table", "own")

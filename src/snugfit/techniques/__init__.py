@@ -11,8 +11,9 @@ from pathlib import Path
 
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.system.plugins import Importer
 from snugfit.system.user_objects import is_python_path
-from snugfit.techniques.plugins import Importer, entry_points, loaded
+from snugfit.techniques.plugins import TECHNIQUES, loaded
 
 _FAMILIES = ("learning", "placement", "numerics")
 _SUGGESTED = 4  # names in a hint
@@ -115,9 +116,10 @@ def find_any(name: str, folder: Path, others: Iterable[str] = ()) -> type[Techni
     ours = name if name in known else of_alias(name)
     if ours is not None:
         return known[ours]
-    own = Importer(folder=folder, allowed=True).technique(name, "techniques", known)
+    own = Importer(folder=folder, allowed=True).load(TECHNIQUES, name, "techniques", known)
     if own is None:
+        listed = TECHNIQUES.entry_points()
         raise SettingError(
-            "techniques", f"there is no '{name}'", suggestion(name, [*known, *entry_points(), *others])
+            "techniques", f"there is no '{name}'", suggestion(name, [*known, *listed, *others])
         )
-    return own
+    return own[1]

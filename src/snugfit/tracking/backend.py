@@ -1,9 +1,14 @@
-"""The interface of a tracker, and what it is sent: the seam between the spool's follower and MLflow."""
+"""The interface of a tracker, and what it is sent: the seam between the spool's follower and the clients of trackers."""
 
 from __future__ import annotations
 
+import re
+import socket
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from snugfit.system.json_text import parse_json
+from snugfit.system.redaction import redact
 
 
 @dataclass(frozen=True)
@@ -66,4 +71,53 @@ class Backend(Protocol):
         """Store a batch; when it returns, the batch is stored. Sending the same batch twice must do no harm."""
 
     def close(self) -> None:
-        """Give back what was taken; called once, also after failures."""
+        """Give back what was taken; called once, also after failures. An error says what of all batches is not stored after all."""
+
+
+def sources_of(batch: Batch) -> dict[str, str]:
+    """Return the sources of a run's rows as settings, for trackers that know no data sets."""
+    return {f"data.{each.context}": f"{each.name} ({each.digest[:12]})" for each in batch.inputs}
+
+
+def table(values: dict[str, str]) -> str:
+    """Return names and values as a table in Markdown."""
+    rows = [f"| {key} | {value.replace('|', '&#124;')} |" for key, value in sorted(values.items())]
+    return "\n".join(["| | |", "|---|---|", *(row.replace("\n", " ") for row in rows)])
+
+
+def typed(text: str) -> bool | int | float | str:
+    """Return a setting as the number or the truth value that its text is, so that a tracker can sort by it.
+
+    >>> typed("0.001"), typed("true"), typed("adamw"), typed("[1, 2]"), typed("NaN")
+    (0.001, True, 'adamw', '[1, 2]', 'NaN')
+    """
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (bool, int, float)) and value == value else text
+
+
+def project_name(experiment: str) -> str:
+    """Return the name of an experiment as one that a project may have, which is part of an address.
+
+    >>> project_name("/Users/me@firm.com/news: small")
+    'Users-me@firm.com-news- small'
+    """
+    return re.sub(r"[/\\#?%:]+", "-", experiment).strip("-") or "snugfit"
+
+
+def reason(error: BaseException) -> str:
+    """Return an exception in one short line without passwords; of a failed connection only what failed."""
+    root = error
+    while inner := root.__cause__ or root.__context__:
+        root = inner
+    # of a database SQLAlchemy tells the query too; sqlite3 is not in every Python
+    if (
+        isinstance(root, (ConnectionError, TimeoutError, socket.gaierror))
+        or type(root).__module__ == "sqlite3"
+    ):
+        error = root
+    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    text = redact(text)  # before it is cut: the beginning of a secret has no shape
+    return text if len(text) <= 300 else f"{text[:299]}…"

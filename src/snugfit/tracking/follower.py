@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Self
 
 from snugfit.system.redaction import redact
-from snugfit.tracking.backend import Backend
+from snugfit.tracking.backend import Backend, reason
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow
+from snugfit.tracking.named import MakeBackend
 from snugfit.tracking.pending import Pending
-from snugfit.tracking.sender import MakeBackend, Sender, mlflow_backend, reason
+from snugfit.tracking.sender import Sender, mlflow_backend
 from snugfit.tracking.spool import SPOOL_NAME
-from snugfit.tracking.tensorboard import NAME
 
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 60.0
@@ -41,21 +41,28 @@ _SILENT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class TrackingResult:
-    """The progress of the tracker: events sent by this process, events that wait in the spool, and why."""
+    """The progress of the tracker: events sent by this process, events that wait in the spool, and why.
+
+    Args:
+        named: whether it has a name in place of an address.
+        unfinished: why it has not ended its own work on what it was sent.
+    """
 
     uri: str
     run_id: str | None
     sent: int
     unsent: int
     problem: str | None
+    named: bool = False
+    unfinished: str | None = None
 
     def message(self, run_dir: str | os.PathLike[str]) -> str | None:
         """Return what to tell the user, if anything."""
         if not self.unsent:
-            return None
+            return None if self.unfinished is None else f"{redact(self.uri)}: {self.unfinished}"
         return (
             f"{self.unsent} events have not reached {redact(self.uri)} ({self.problem or 'no time left'}); "
-            f"they are kept. Send them with: snugfit track replay {run_dir}{f' --uri {NAME}' if self.uri == NAME else ''}"
+            f"they are kept. Send them with: snugfit track replay {run_dir}{f' --uri {self.uri}' if self.named else ''}"
         )
 
 
@@ -89,6 +96,7 @@ class Tracker:
         self.uri = uri
         self.experiment = experiment
         self.problem: str | None = None
+        self._unfinished: str | None = None
         self._make_backend = backend or mlflow_backend
         self._interval = interval_seconds
         self._say, self._files = say, files
@@ -101,6 +109,9 @@ class Tracker:
         self._answered = 0
         self._closing = False
         self._given_up = False
+        self._last: int | None = (
+            None  # byte behind which events are not waited for: of the wait itself, of other trackers
+        )
         self._thread = threading.Thread(target=self._follow, name="snugfit-tracker", daemon=True)
 
     @property
@@ -137,15 +148,21 @@ class Tracker:
 
         return self._result(self._wait(answered, timeout))
 
+    def begin_to_close(self) -> None:
+        """Have the thread send the rest and stop, without waiting for it: of several trackers each has its time then."""
+        if self._last is None:
+            self._last = Pending(self.run_dir / SPOOL_NAME, 0).size()
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
     def close(self, timeout: float | None = None) -> TrackingResult:
         """Send the rest and stop; the result says what was not sent.
 
         Gives up at once when the tracker fails, so a dead server is not waited for, and otherwise after `timeout` seconds: by default
         after what is left of `END_SECONDS`, of which a flush before it takes its part. Ctrl-C ends the wait.
         """
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self.begin_to_close()
 
         def ended(seconds: float) -> bool:
             if self._thread.is_alive():
@@ -153,6 +170,8 @@ class Tracker:
             return not self._thread.is_alive()
 
         late = self._wait(ended, timeout)
+        if self._thread.is_alive():
+            self._unfinished = f"it has not ended its work ({late})."
         self._given_up = True  # a batch under way may still be acknowledged; the next is left to a replay
         return self._result(late)
 
@@ -178,15 +197,16 @@ class Tracker:
 
     def _result(self, late: str) -> TrackingResult:
         if self._sender is not None:
-            sent, unsent = self._sender.sent, self._sender.unsent()
+            sent, unsent = self._sender.sent, self._sender.unsent(self._last)
         else:
             known = Cursors(self.run_dir, self._files).get(self.uri)
             offset = known.offset if known else 0
-            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset)
+            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset, self._last)
         problem = self.problem
         if problem is None and unsent:
             problem = late
-        return TrackingResult(self.uri, self.run_id, sent, unsent, problem)
+        named = self._files != TRACKING
+        return TrackingResult(self.uri, self.run_id, sent, unsent, problem, named, self._unfinished)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -208,10 +228,16 @@ class Tracker:
             self.problem = reason(error)
         finally:
             if backend is not None:
-                backend.close()
+                self._end(backend)
             with self._changed:
                 self._answered = sys.maxsize  # nobody need wait for this thread any more
                 self._changed.notify_all()
+
+    def _end(self, backend: Backend) -> None:
+        try:
+            backend.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._unfinished = reason(error)
 
     def _wait_for_measurement(self) -> None:
         path = self.run_dir / SPOOL_NAME

@@ -88,13 +88,16 @@ class Pending:
         self._resumes = [(at, resume) for at, resume in self._resumes if at > chunk.offset]
         return chunk
 
-    def count(self, offset: int) -> int:
-        """Return lines from this offset to the end of the file, an unfinished one not counted."""
-        return (
-            sum(1 for _ in complete_lines(self.path, offset, limit_bytes=1 << 62))
-            if self.path.exists()
-            else 0
-        )
+    def count(self, offset: int, until: int | None = None) -> int:
+        """Return lines from this offset to another or to the end of the file, an unfinished one not counted."""
+        if not self.path.exists():
+            return 0
+        ends = (end for end, _ in complete_lines(self.path, offset, limit_bytes=1 << 62))
+        return sum(1 for end in ends if until is None or end <= until)
+
+    def size(self) -> int:
+        """Return where the file ends now."""
+        return os.stat(self.path).st_size if self.path.exists() else 0
 
     def has_more(self, offset: int) -> bool:
         """Return whether the file has grown beyond this offset."""

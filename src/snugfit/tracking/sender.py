@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.system.plugins import Importer
 from snugfit.system.redaction import redact
-from snugfit.tracking.backend import Backend, RunGone
+from snugfit.system.user_objects import is_python_path
+from snugfit.tracking.backend import Backend, RunGone, reason
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import MlflowBackend
+from snugfit.tracking.named import NAMED, TRACKERS, MakeBackend, NamedTracker, tracker
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.spool import SPOOL_NAME
-from snugfit.tracking.tensorboard import NAME, TensorBoardBackend
 from snugfit.tracking.translate import to_batch
 from snugfit.tracking.uri import check_uri, resolve_uri
-
-MakeBackend = Callable[[str, str], Backend]  # (uri, experiment)
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class Sender:
         self.sent += chunk.lines
         return chunk.full
 
-    def unsent(self) -> int:
-        """Return how many events wait in the spool."""
-        return self._pending.count(self.cursor.offset)
+    def unsent(self, until: int | None = None) -> int:
+        """Return how many events wait in the spool, or in its beginning up to that byte."""
+        return self._pending.count(self.cursor.offset, until)
 
     def _connect(self, start_ms: int) -> bool:
         """Open the tracker's run; True if it had to be begun anew, so that what is pending has changed."""
@@ -117,7 +116,8 @@ def replay(
     """Send what a run's tracker has not got yet, or all of the run to another tracker.
 
     Args:
-        uri: "tensorboard" for event files in the run's folder. Default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
+        uri: or the name of a tracker that has no address, such as "tensorboard", "wandb" or the `package.module:Class` of one's own. By
+            default it is where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
             beside the runs. The run itself stays with its first tracker when it is resumed.
         progress: is told after each batch how many events have been sent.
     Raises:
@@ -130,8 +130,9 @@ def replay(
         raise RunFolderError(
             run_dir, f"is not a run's folder: it has no {SPOOL_NAME}", "Name the folder of a run."
         )
-    if uri == NAME:
-        return _replay_to_tensorboard(run_dir, backend, progress)
+    if uri is not None and (uri in NAMED or is_python_path(uri) or uri in TRACKERS.entry_points()):
+        named = tracker(uri, "uri", Importer(folder=Path.cwd(), allowed=True))
+        return _replay_to(named, run_dir, experiment, backend, progress)
     cursors = Cursors(run_dir)
     own, own_experiment = _own_tracker(run_dir)
     stored = cursors.current_uri
@@ -147,12 +148,19 @@ def replay(
         return _send_all(Sender(run_dir, uri, experiment, client, current=current), client, progress)
 
 
-def _replay_to_tensorboard(
-    run_dir: Path, backend: MakeBackend | None, progress: Callable[[int], None] | None
+def _replay_to(
+    named: NamedTracker,
+    run_dir: Path,
+    experiment: str | None,
+    backend: MakeBackend | None,
+    progress: Callable[[int], None] | None,
 ) -> ReplayResult:
-    with sending(run_dir, NAME):
-        client = (backend or tensorboard_backend(run_dir))(NAME, "")
-        return _send_all(Sender(run_dir, NAME, "", client, current=True, files=NAME), client, progress)
+    known = Cursors(run_dir, named.files).get(named.name)
+    experiment = experiment or (known.experiment if known else _own_tracker(run_dir)[1])
+    with sending(run_dir, named.files):
+        client = (backend or named.backend(run_dir))(named.name, experiment)
+        sender = Sender(run_dir, named.name, experiment, client, current=True, files=named.files)
+        return _send_all(sender, client, progress)
 
 
 def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] | None) -> ReplayResult:
@@ -162,11 +170,14 @@ def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] |
         TrackingError: the tracker does not take it.
     """
     try:
-        more = True
-        while more:
-            more = sender.send_next()
-            if progress is not None:
-                progress(sender.sent)
+        try:
+            more = True
+            while more:
+                more = sender.send_next()
+                if progress is not None:
+                    progress(sender.sent)
+        finally:
+            client.close()
     except SnugfitError:
         raise
     except Exception as error:
@@ -175,8 +186,6 @@ def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] |
             f"did not take the events of {sender.run_dir}: {reason(error)} Sent: {sender.sent}, still to send: {sender.unsent()}",
             "Call it again when the tracker answers.",
         ) from error
-    finally:
-        client.close()
     return ReplayResult(sender.sent, sender.unsent(), sender.cursor.run_id, sender.uri)
 
 
@@ -205,24 +214,3 @@ def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
 def mlflow_backend(uri: str, experiment: str) -> Backend:
     """Return the default backend; MLflow is imported here, so it is to be called in the thread that sends."""
     return MlflowBackend(uri, experiment)
-
-
-def tensorboard_backend(run_dir: Path) -> MakeBackend:
-    """Return what makes the backend that writes into a run's folder."""
-    return lambda _uri, _experiment: TensorBoardBackend(run_dir / NAME)
-
-
-def reason(error: BaseException) -> str:
-    """Return an exception in one short line without passwords; of a failed connection only what failed."""
-    root = error
-    while inner := root.__cause__ or root.__context__:
-        root = inner
-    # of a database SQLAlchemy tells the query too; sqlite3 is not in every Python
-    if (
-        isinstance(root, (ConnectionError, TimeoutError, socket.gaierror))
-        or type(root).__module__ == "sqlite3"
-    ):
-        error = root
-    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    text = redact(text)  # before it is cut: the beginning of a secret has no shape
-    return text if len(text) <= 300 else f"{text[:299]}…"

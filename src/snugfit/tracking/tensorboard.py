@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from snugfit.errors import MissingExtra
-from snugfit.tracking.backend import Batch, RunGone
+from snugfit.tracking.backend import Batch, RunGone, sources_of, table
 
 NAME = "tensorboard"
 """Of the tracker, of its folder in a run's, and of the file that says how far it has got."""
@@ -20,13 +18,9 @@ class TensorBoardBackend:
 
     Args:
         folder: of the event files.
-    Raises:
-        MissingExtra: TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
-        if missing := missing_tensorboard():
-            raise missing
         self.folder = folder
         self._writer: Any = None
         self._tags: dict[str, str] = {}
@@ -46,28 +40,16 @@ class TensorBoardBackend:
         for metric in batch.metrics:
             self._step = metric.step
             self._writer.add_scalar(metric.name, metric.value, metric.step, walltime=metric.time_ms / 1000)
-        sources = {f"data.{each.context}": f"{each.name} ({each.digest[:12]})" for each in batch.inputs}
         if batch.params:
-            self._writer.add_text("settings", _table({**batch.params, **sources}), 0)
+            self._writer.add_text("settings", table({**batch.params, **sources_of(batch)}), 0)
         if batch.tags or batch.untagged:
             self._tags = {
                 key: value for key, value in self._tags.items() if key not in batch.untagged
             } | batch.tags
-            self._writer.add_text("about", _table(self._tags), self._step)
+            self._writer.add_text("about", table(self._tags), self._step)
         self._writer.flush()
 
     def close(self) -> None:
         """End the file."""
         if self._writer is not None:
             self._writer.close()
-
-
-def missing_tensorboard() -> MissingExtra | None:
-    """Return the error where TensorBoard is not installed; None where it is. Does not import it."""
-    return None if importlib.util.find_spec(NAME) is not None else MissingExtra(NAME, NAME)
-
-
-def _table(values: dict[str, str]) -> str:
-    """Return names and values as a table in Markdown."""
-    rows = [f"| {key} | {value.replace('|', '&#124;')} |" for key, value in sorted(values.items())]
-    return "\n".join(["| | |", "|---|---|", *(row.replace("\n", " ") for row in rows)])

@@ -1,4 +1,4 @@
-"""A technique of the user's own begins with three files, which pass as they are written and overwrite nothing."""
+"""A technique or a task of the user's own begins with three files, which pass as they are written and overwrite nothing."""
 
 from __future__ import annotations
 
@@ -55,6 +55,30 @@ def test_the_written_test_passes_and_fails_where_the_technique_does_something_el
     assert code == 1 and summary == "1 failed, 3 passed"
     technique.write_text(technique.read_text().replace('self.require_positive("factor")', "pass"))
     assert passes(package / "test_sharper_loss.py")[1] == "4 failed"
+
+
+def test_a_task_begins_with_three_files_that_name_each_other(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "task", "reading_time", "my_pkg/inner", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    names = ["reading_time.py", "test_reading_time.py", "reading_time.md"]
+    assert [Path(file).name for file in answer["files"]] == names
+    assert answer["recipe"] == "task: my_pkg.inner.reading_time:CARD"
+    for file in answer["files"]:
+        text = Path(file).read_text()
+        assert text.count(FILL_IN) >= 2 and "$" not in text, file
+    page = (package / "reading_time.md").read_text()
+    recipe = read_yaml(page.partition("```yaml\n")[2].partition("```")[0], "page", Places())
+    assert recipe["task"] == "my_pkg.inner.reading_time:CARD"
+    assert main(["new", "task", "python", "my_pkg/inner"]) == 2
+    assert "Snugfit has a task 'python'" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # a process of its own, with a run
+def test_the_written_test_of_a_task_passes(package: Path) -> None:
+    assert main(["new", "task", "reading_time", "my_pkg/inner"]) == 0
+    assert passes(package / "test_reading_time.py") == (0, "3 passed")
 
 
 def passes(test: Path) -> tuple[int, str]:

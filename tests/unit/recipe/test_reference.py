@@ -99,6 +99,9 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
     assert [each.key for each in entries("track")] == [
         "track.mlflow",
         "track.tensorboard",
+        "track.wandb",
+        "track.trackio",
+        "track.others",
         "track.uri",
         "track.experiment",
         "track.register",

@@ -18,7 +18,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run import launch
 from snugfit.run.events import Events
 from snugfit.system.redaction import redact, redacted
-from snugfit.tracking.sender import reason
+from snugfit.tracking.backend import reason
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import _text
 from snugfit.tracking.uri import check_uri, resolve_uri

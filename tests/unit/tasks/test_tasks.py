@@ -32,7 +32,7 @@ from snugfit.recipe import load_recipe
 from snugfit.recipe.schema import json_schema
 from snugfit.tasks.prepare import prepare
 
-assert "toy" in snugfit.tasks.discover() and "toy" in json_schema()["properties"]["task"]["enum"]
+assert "toy" in snugfit.tasks.discover() and "toy" in json_schema()["properties"]["task"]["anyOf"][0]["enum"]
 recipe = load_recipe(Path(sys.argv[1]) / "recipe.yaml", allow_code=True)
 assert recipe.loss == "mse" and recipe.evaluate.metrics == ("accuracy",)
 assert set(recipe.as_dict()["data"]) == {"train", "validation", "collate"}, recipe.as_dict()["data"]

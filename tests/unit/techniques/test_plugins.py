@@ -20,8 +20,9 @@ from snugfit.core.entry import as_entry
 from snugfit.deliver.predict import extended
 from snugfit.errors import CodeRefused, SettingError
 from snugfit.recipe import Recipe, json_schema, load_recipe
-from snugfit.system import code_consent
-from snugfit.techniques import find, plugins
+from snugfit.system import code_consent, plugins
+from snugfit.techniques import find
+from snugfit.techniques.plugins import TECHNIQUES
 
 TECHNIQUE = '''\
 from __future__ import annotations
@@ -125,7 +126,7 @@ def install(folder: Path, distribution: str, **entries: str) -> None:
     place.mkdir(parents=True)
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
     listed = "\n".join(f"{name} = {path}" for name, path in entries.items())
-    (place / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{listed}\n")
+    (place / "entry_points.txt").write_text(f"[{TECHNIQUES.group}]\n{listed}\n")
 
 
 @pytest.fixture
@@ -304,11 +305,11 @@ def test_two_packages_that_list_one_name_are_both_named(site: Path, folder: Path
 
 def test_an_entry_point_under_the_name_of_ours_is_refused(site: Path) -> None:
     install(site, "own-package", ema=PATH)
-    ((entry,),) = plugins.entry_points().values()
+    ((entry,),) = TECHNIQUES.entry_points().values()
     with pytest.raises(
         SettingError, match="'ema' of own-package 1.0 has the name of a technique of Snugfit's"
     ):
-        plugins.load_entry_point(entry, "techniques", {"ema"})
+        TECHNIQUES.load_entry_point(entry, "techniques", {"ema"})
 
 
 def test_an_entry_point_that_is_not_called_as_its_card_is_refused(site: Path, folder: Path) -> None:
@@ -464,7 +465,7 @@ def test_a_technique_without_example_settings_is_told_what_to_define(
 
 def test_the_schema_takes_techniques_of_others(site: Path, folder: Path) -> None:
     install(site, "own-package", scaled=PATH)
-    schema = json_schema(plugins.entry_points())
+    schema = json_schema(TECHNIQUES.entry_points())
     for entry, fits in ((PATH, True), (f"{PATH}: {{factor: 2}}", True), ("scaled", True), ("scald", False)):
         recipe = yaml.safe_load(recipe_in(folder, entry).read_text())
         assert jsonschema.Draft202012Validator(schema).is_valid(recipe) == fits, entry

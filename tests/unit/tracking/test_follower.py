@@ -11,10 +11,10 @@ import pytest
 from snugfit.errors import MissingExtra, RunFolderError, TrackingError
 from snugfit.tracking import follower, sender
 from snugfit.tracking import mlflow as mlflow_module
-from snugfit.tracking.backend import Batch
+from snugfit.tracking.backend import Batch, reason
 from snugfit.tracking.cursor import Cursors, sending
 from snugfit.tracking.follower import Tracker
-from snugfit.tracking.sender import reason, replay
+from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import Spool
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store, finish, new_run, train
 
@@ -416,7 +416,9 @@ def test_a_run_that_writes_all_the_time_is_sent_at_intervals_and_not_line_by_lin
     assert len(store.sent) == 1
     tracker.flush(timeout=60)
     assert len(store.sent) == 2
-    assert tracker.close(timeout=60).unsent == 1
+    assert (
+        tracker.close(timeout=60).sent == len(store.sent) == 3
+    )  # what is written meanwhile is left to a replay
 
 
 def test_batches_are_bounded(tmp_path: Path) -> None:
@@ -441,3 +443,20 @@ def test_a_locked_database_is_said_in_its_own_words_and_not_with_the_query(tmp_p
         connection.exec_driver_sql("select name from runs")
     assert reason(raised.value) == "database is locked"
     holder.close()
+
+
+def test_what_a_client_cannot_end_is_said_and_what_is_written_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    run_dir, spool = new_run(tmp_path)
+
+    class Late(FakeBackend):
+        def close(self) -> None:
+            spool.append("warning", message="of another tracker")
+            raise OSError("half of it is on the disk")
+
+    train(spool, range(1, 4))
+    tracker = tracker_of(run_dir, Late(Store()), uri="late").start()
+    wait_until(lambda: tracker.flush(60).unsent == 0)
+    tracker.begin_to_close()
+    result = tracker.close(timeout=60)
+    assert (result.unsent, result.unfinished) == (0, "half of it is on the disk")
+    assert result.message(run_dir) == "late: half of it is on the disk"

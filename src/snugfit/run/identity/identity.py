@@ -29,6 +29,8 @@ from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitE
 from snugfit.run.identity.source_code import NAME, code_of, code_of_classes, module_lines, name_of
 from snugfit.strategies.base import Strategy
 from snugfit.system.digest import NO_DIGEST, digest, digest_of_settings
+from snugfit.system.user_objects import is_python_path
+from snugfit.tasks import find
 
 if TYPE_CHECKING:
     from snugfit.run.training.loop import Training
@@ -79,6 +81,13 @@ def techniques_identity(techniques: Sequence[Technique]) -> dict[str, dict[str, 
         f"techniques.{each.card.name}": code_of(each, package=each.__module__.partition(".")[0])
         for each in own
     }
+
+
+def task_identity(name: str) -> dict[str, dict[str, Any]]:
+    """Return the code by which a task that is not Snugfit's loads model and data, by `task`."""
+    if not is_python_path(name):
+        return {}
+    return {"task": code_of(find(name).load, package=name.partition(":")[0].partition(".")[0])}
 
 
 def model_identity(model: nn.Module) -> dict[str, Any]:

@@ -292,7 +292,6 @@ def _written(path: Path, text: str) -> list[Path]:
 
 
 def _schema() -> str:
-    from snugfit.recipe import json_schema
-    from snugfit.techniques.plugins import entry_points
+    from snugfit.recipe import schema_with_plugins
 
-    return json.dumps(json_schema(entry_points()), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(schema_with_plugins(), indent=2, ensure_ascii=False) + "\n"
