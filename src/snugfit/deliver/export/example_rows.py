@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
+from snugfit.data.examples import FILE
 from snugfit.deliver.export.scored import Scored, answer_tokens, greedy, logits_for
 from snugfit.deliver.export.subject import Subject
 from snugfit.errors import SettingError, UserError
@@ -21,7 +23,7 @@ COUNT = 8
 _DRAWN_LENGTH = 12
 
 
-def score(subject: Subject, rows: str | Sequence[Mapping[str, Any]] | None) -> Scored:
+def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> Scored:
     """Return what the model gives for some rows, of which an export has to give the same.
 
     Args:
@@ -32,9 +34,9 @@ def score(subject: Subject, rows: str | Sequence[Mapping[str, Any]] | None) -> S
     model = in_float32(subject.model)
     if subject.predictor.use is None:
         return Scored(model, drawn=f"the task '{subject.task}' has no rows to predict for")
-    taken, why = _rows_of(subject, rows)
+    taken, examples, why = _rows_of(subject, rows)
     if taken:
-        return _scored(subject, model, taken)
+        return _scored(subject, model, taken, examples)
     inputs = _drawn(subject)
     if not inputs:
         return Scored(model, drawn=f"{why}, and inputs of the task '{subject.task}' are not drawn")
@@ -55,42 +57,44 @@ def stops_of(subject: Subject) -> tuple[int, ...]:
 
 
 def _rows_of(
-    subject: Subject, rows: str | Sequence[Mapping[str, Any]] | None
-) -> tuple[list[Mapping[str, Any]], str]:
-    """Return the rows to compare on, or why there are none."""
+    subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None
+) -> tuple[list[Mapping[str, Any]], Any, str]:
+    """Return the rows to compare on with their examples, or why there are none."""
     if rows is not None and not isinstance(rows, (str, Path)):
-        return list(rows)[:COUNT], "no rows were given"
+        given = list(rows)[:COUNT]
+        return given, subject.predictor.inference.encode(given) if given else [], "no rows were given"
     if rows is not None:
-        return _read(subject, str(rows))[:COUNT], f"{rows} has no rows"
+        return *_read(subject, str(rows)), f"{rows} has no rows"
     data = subject.recipe.get("data") or {}
     sources = [each for each in (data.get("validation"), data.get("train")) if isinstance(each, str)]
     if not sources or subject.kind == "python":
-        return [], "no rows of the training are known here"
+        return [], [], "no rows of the training are known here"
     for source in sources:
         try:
-            return _read(subject, source)[:COUNT], ""
+            return *_read(subject, source), f"{source} has no rows"
         except UserError:
             continue
-    return [], f"{sources[-1]} cannot be read any more"
+    return [], [], f"{sources[-1]} cannot be read any more"
 
 
-def _read(subject: Subject, source: str) -> list[Mapping[str, Any]]:
-    """Return rows of a file, without those that are faulty."""
+def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
+    """Return the first rows of a file, without those that are faulty, and their examples."""
     from snugfit.data.sources import read_table
 
-    read = subject.predictor.inference.read
-    if read is not None:
-        return list(read(source, labelled=False, bad_rows="skip").rows)
+    use = subject.predictor.inference
+    if use.read is not None:
+        read = use.read(source, labelled=False, bad_rows="skip")
+        return list(read.rows[:COUNT]), read.examples
     if subject.kind == "python":
         raise SettingError(
             "rows", f"the task '{subject.task}' has no rows in files", "Export in Python, with rows=[…]."
         )
-    return list(read_table(source, setting="rows", folder=Path.cwd()).rows)
+    rows = list(read_table(source, setting="rows", folder=Path.cwd()).rows[:COUNT])
+    return rows, use.encode(rows)
 
 
-def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]]) -> Scored:
+def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], examples: Any) -> Scored:
     use = subject.predictor.inference
-    examples = use.encode(rows)
     if subject.generates:
         prompts = [list(examples[place]) for place in range(len(rows))]
         fitting = [place for place, prompt in enumerate(prompts) if answer_tokens(model, prompt) > 0]
@@ -110,7 +114,17 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]]) -
         )
         return _with_outputs(subject, scored)
     inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
-    return _with_outputs(subject, Scored(model, rows, inputs=inputs))
+    texts = []
+    if subject.kind == "encoder":
+        ids = [each["input_ids"][0].tolist() for each in inputs]
+        texts = list(zip([_text(subject, row) for row in rows], ids, strict=True))
+    pictures = (
+        [str(examples.rows[place][FILE]) for place in range(len(rows))]
+        if subject.kind == "pictures"
+        and all(isinstance(examples.rows[at][FILE], (str, Path)) for at in range(len(rows)))
+        else []
+    )
+    return _with_outputs(subject, Scored(model, rows, inputs=inputs, texts=texts, pictures=pictures))
 
 
 def _with_outputs(subject: Subject, scored: Scored) -> Scored:
@@ -123,18 +137,8 @@ def _with_outputs(subject: Subject, scored: Scored) -> Scored:
             {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
             for ids in whole
         ]
-    return Scored(
-        scored.model,
-        scored.rows,
-        inputs,
-        logits_for(scored.model, inputs),
-        scored.prompts,
-        answers,
-        stops,
-        scored.conversations,
-        scored.written,
-        scored.texts,
-        scored.drawn,
+    return replace(
+        scored, inputs=inputs, logits=logits_for(scored.model, inputs), answers=answers, stops=stops
     )
 
 

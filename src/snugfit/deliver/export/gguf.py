@@ -132,13 +132,15 @@ def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -
     for row, places in enumerate(reading.values["likely"]):
         start = len(scored.prompts[row]) - 1
         answer, other = scored.answers[row].tokens, reading.answers[row].tokens
-        for place, likely in enumerate(places):
-            if place > len(answer) or answer[:place] != other[:place]:
-                break  # from here on it goes on from another text
-            ids = torch.tensor([int(each) for each in likely])
-            given.append(torch.tensor(list(likely.values()), dtype=torch.float64))
+        for place, entry in enumerate(places[: len(answer) + 1]):
+            if place < len(other) and entry["token"] != other[place]:
+                break  # the server leaves out places whose text is no whole letter yet
+            ids = torch.tensor([int(each) for each in entry["top"]])
+            given.append(torch.tensor(list(entry["top"].values()), dtype=torch.float64))
             for logits, into in ((scored.logits, own), (whole, rounding)):
                 into.append(logits[row][0, start + place].double().log_softmax(-1)[ids])
+            if answer[: place + 1] != other[: place + 1]:
+                break  # from here on it goes on from another text
     difference, largest = differences(own, given)
     by_rounding = differences(own, rounding)[0]
     bound = EXACT + _SLACK + _OF_ROUNDING * by_rounding

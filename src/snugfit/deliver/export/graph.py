@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def with_graph_inputs(subject: Subject, scored: Scored) -> Scored:
     """Return the same with the inputs that the graph has."""
     names = _BY_KIND[subject.kind].inputs
     inputs = [{name: each[name] for name in names if name in each} for each in scored.inputs]
-    return Scored(scored.model, scored.rows, inputs, scored.logits, drawn=scored.drawn)
+    return replace(scored, inputs=inputs, answers=[], texts=[], conversations=[])
 
 
 def graph_of(subject: Subject, scored: Scored) -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,10 @@ def request_of(subject: Subject, scored: Scored) -> dict[str, Any]:
     request["framed"] = not subject.generates
     request["conversations"] = scored.conversations
     request["labels"] = bool(subject.meta.get("labels"))
-    if subject.kind == "pictures" and scored.rows:
+    if scored.pictures:
         from snugfit.data.picture_format import PictureFormat
 
-        paths = [row[subject.meta["image_column"]] for row in scored.rows]
-        request["pictures"] = [str(path) for path in paths if isinstance(path, (str, Path))]
+        request["pictures"] = scored.pictures
         request["mode"] = "L" if PictureFormat.of(subject.meta["pictures"]).channels == 1 else "RGB"
     return request
 
@@ -175,8 +175,9 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -
     if quantized:
         from snugfit.deliver.export.requantized import judged_quantised
 
-        return [judged_quantised(reading, scored)]
-    comparison = judged(reading, scored, round_weight=rounding_to(choice.numbers))
+        comparison = judged_quantised(reading, scored)
+    else:
+        comparison = judged(reading, scored, round_weight=rounding_to(choice.numbers))
     return [with_uses(comparison, reading, subject, scored)]
 
 
@@ -205,16 +206,7 @@ def with_uses(comparison: Comparison, reading: Reading, subject: Subject, scored
         if off > PIXELS:
             problem = problem or f"its processor makes pixels that differ by {off:.3g}, more than {PIXELS}"
         checked.append("pixels")
-    return Comparison(
-        comparison.reader,
-        comparison.rows,
-        comparison.difference,
-        comparison.largest,
-        comparison.rounding,
-        comparison.answers,
-        tuple(checked),
-        problem,
-    )
+    return replace(comparison, checked=tuple(checked), problem=problem)
 
 
 PIXELS = 1e-3

@@ -74,7 +74,7 @@ def read(reader: str, folder: Path, scored: Scored, request: Mapping[str, Any]) 
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             raise ModelError(
-                folder,
+                "--to",
                 f"{reader} cannot read what was written: {lines[-1] if lines else f'it ended with {done.returncode}'}",
                 "Nothing was delivered. Take another format.",
             )

@@ -148,7 +148,10 @@ def read_llama_cpp(request: Request, _inputs: Inputs) -> Reading:
         answers.append({"tokens": completion["tokens"][:end], "ended": ended})
         likely.append(
             [
-                {str(each["id"]): each["logprob"] for each in place["top_logprobs"]}
+                {
+                    "token": place["id"],
+                    "top": {str(each["id"]): each["logprob"] for each in place["top_logprobs"]},
+                }
                 for place in completion["completion_probabilities"]
             ]
         )
