@@ -61,7 +61,7 @@ def _rows_of(
 ) -> tuple[list[Mapping[str, Any]], Any, str]:
     """Return the rows to compare on with their examples, or why there are none."""
     if rows is not None and not isinstance(rows, (str, Path)):
-        given = list(rows)[:COUNT]
+        given: list[Mapping[str, Any]] = list(rows)[:COUNT]
         return given, subject.predictor.inference.encode(given) if given else [], "no rows were given"
     if rows is not None:
         return *_read(subject, str(rows)), f"{rows} has no rows"
@@ -89,7 +89,7 @@ def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
         raise SettingError(
             "rows", f"the task '{subject.task}' has no rows in files", "Export in Python, with rows=[…]."
         )
-    rows = list(read_table(source, setting="rows", folder=Path.cwd()).rows[:COUNT])
+    rows: list[Mapping[str, Any]] = list(read_table(source, setting="rows", folder=Path.cwd()).rows[:COUNT])
     return rows, use.encode(rows)
 
 
@@ -114,17 +114,17 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         )
         return _with_outputs(subject, scored)
     inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
-    texts = []
+    framed: list[tuple[str, list[int]]] = []
     if subject.kind == "encoder":
         ids = [each["input_ids"][0].tolist() for each in inputs]
-        texts = list(zip([_text(subject, row) for row in rows], ids, strict=True))
+        framed = [(_text(subject, row), own) for row, own in zip(rows, ids, strict=True)]
     pictures = (
         [str(examples.rows[place][FILE]) for place in range(len(rows))]
         if subject.kind == "pictures"
         and all(isinstance(examples.rows[at][FILE], (str, Path)) for at in range(len(rows)))
         else []
     )
-    return _with_outputs(subject, Scored(model, rows, inputs=inputs, texts=texts, pictures=pictures))
+    return _with_outputs(subject, Scored(model, rows, inputs=inputs, texts=framed, pictures=pictures))
 
 
 def _with_outputs(subject: Subject, scored: Scored) -> Scored:
