@@ -68,6 +68,6 @@ def export(
         show(result, as_json)
         return
     size = sum(result["files"].values())
-    show({"output": result["output"], "size_bytes": size, "rows": result["rows"] or None}, as_json)
+    show({"output": result["output"], "size_bytes": size, "compared_on": result["compared_on"]}, as_json)
     for sentence in sentences:
         print(f"{'compared':<20}{sentence}")

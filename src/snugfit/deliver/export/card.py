@@ -47,10 +47,10 @@ def write_card(
         f"# {name}",
         f"{_what(subject)} Exported by Snugfit to `{format.name}`{numbers}: {format.summary[0].lower()}{format.summary[1:]}",
         "## Use",
-        f"```python\n{written.usage.rstrip()}\n```",
+        f"```python\n{written.usage.rstrip()}\n```\n\n`FOLDER` is where this file lies.",
         *written.notes,
         "## Compared with what was scored",
-        _rows_in_words(scored),
+        f"This export was read back before it was delivered, by code that is not Snugfit's, and compared on {scored.in_words}.",
         "\n".join(f"- {each.in_words()}." for each in comparisons),
         "## Metrics",
         _metrics(subject),
@@ -129,17 +129,6 @@ def _what(subject: Subject) -> str:
         else ""
     )
     return f"A {type(subject.model).__name__} for {subject.task}{labels}{begun}."
-
-
-def _rows_in_words(scored: Scored) -> str:
-    if scored.drawn:
-        kind = (
-            f"{len(scored.inputs)} inputs that were drawn at random" if scored.inputs else "the tensors alone"
-        )
-        return (
-            f"This export was read back before it was delivered, and compared on {kind}, as {scored.drawn}:"
-        )
-    return f"This export was read back before it was delivered, and compared on {len(scored.inputs)} rows:"
 
 
 def _metrics(subject: Subject) -> str:

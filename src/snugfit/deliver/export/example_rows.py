@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
+from snugfit.data.bad_rows import BadRow, text_of
 from snugfit.data.examples import FILE
-from snugfit.deliver.export.scored import Scored, answer_tokens, greedy, logits_for
+from snugfit.deliver.export.scored import (
+    ANSWER_TOKENS,
+    Scored,
+    answer_tokens,
+    greedy,
+    logits_for,
+    positions_of,
+)
 from snugfit.deliver.export.subject import Subject
 from snugfit.errors import SettingError, UserError
 
@@ -21,6 +30,8 @@ COUNT = 8
 """Rows that are compared."""
 
 _DRAWN_LENGTH = 12
+_MOST_TOKENS, _MOST_CHARACTERS = 64, 400
+"""Of a text that a model goes on with: a row may be a whole document."""
 
 
 def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> Scored:
@@ -36,7 +47,10 @@ def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | Non
         return Scored(model, drawn=f"the task '{subject.task}' has no rows to predict for")
     taken, examples, why = _rows_of(subject, rows)
     if taken:
-        return _scored(subject, model, taken, examples)
+        scored = _scored(subject, model, taken, examples)
+        if scored.inputs:
+            return scored
+        why = "no row leaves room for an answer among the model's positions"
     inputs = _drawn(subject)
     if not inputs:
         return Scored(model, drawn=f"{why}, and inputs of the task '{subject.task}' are not drawn")
@@ -89,7 +103,13 @@ def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
         raise SettingError(
             "rows", f"the task '{subject.task}' has no rows in files", "Export in Python, with rows=[…]."
         )
-    rows: list[Mapping[str, Any]] = list(read_table(source, setting="rows", folder=Path.cwd()).rows[:COUNT])
+    rows: list[Mapping[str, Any]] = []
+    for row in read_table(source, setting="rows", folder=Path.cwd()).rows:
+        with suppress(BadRow):  # such as an empty line of a text
+            _text(subject, row)
+            rows.append(row)
+        if len(rows) == COUNT:
+            break
     return rows, use.encode(rows)
 
 
@@ -97,12 +117,15 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
     use = subject.predictor.inference
     if subject.generates:
         prompts = [list(examples[place]) for place in range(len(rows))]
+        if not subject.meta.get("conversations"):  # a whole document goes on from its beginning as well
+            room = max(1, min(_MOST_TOKENS, positions_of(model) - ANSWER_TOKENS))
+            prompts = [prompt[:room] for prompt in prompts]
         fitting = [place for place, prompt in enumerate(prompts) if answer_tokens(model, prompt) > 0]
         rows, prompts = [rows[place] for place in fitting], [prompts[place] for place in fitting]
         conversations = _conversations(subject, rows)
         tokenizer = subject.predictor.tokenizer
         written = [_written(tokenizer, each) for each in conversations]
-        texts = written or [_text(subject, row) for row in rows]
+        texts = written or [_text(subject, row)[:_MOST_CHARACTERS] for row in rows]
         tokens = [list(tokenizer(each, add_special_tokens=False)["input_ids"]) for each in texts]  # type: ignore[misc]
         scored = Scored(
             model,
@@ -176,8 +199,6 @@ def _written(tokenizer: Any, messages: list[dict[str, Any]]) -> str:
 
 
 def _text(subject: Subject, row: Mapping[str, Any]) -> str:
-    from snugfit.data.bad_rows import text_of
-
     return str(text_of(row, subject.meta.get("text_columns") or ["text"]))
 
 

@@ -94,8 +94,8 @@ def export_model(
             for path in sorted(output.rglob("*"))
             if path.is_file()
         },
+        "compared_on": scored.in_words,
         "compared": [each.as_dict() for each in comparisons],
-        "rows": scored.drawn and f"drawn inputs: {scored.drawn}",
         "sentences": [each.in_words() for each in comparisons],
     }
 

@@ -64,28 +64,37 @@ def read(reader: str, folder: Path, scored: Scored, request: Mapping[str, Any]) 
             for name, tensor in each.items()
         }
         save_file(inputs, place / "inputs.safetensors")
-        done = subprocess.run(
-            [sys.executable, "-P", str(_READER), temporary],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
-        )
-        if done.returncode:
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            raise ModelError(
-                "--to",
-                f"{reader} cannot read what was written: {lines[-1] if lines else f'it ended with {done.returncode}'}",
-                "Nothing was delivered. Take another format.",
-            )
+        run_reader(place)
         values = json.loads((place / "reading.json").read_text(encoding="utf-8"))
-        assert values["alone"], "what reads an export back is to import nothing of ours"
         tensors = load_file(place / "outputs.safetensors")
         logits, pixels = (
             [tensors[f"{group}.{row}"] for row in range(len(scored.inputs)) if f"{group}.{row}" in tensors]
             for group in ("logits", "pixels")
         )
     return Reading(values, logits, pixels)
+
+
+def run_reader(place: Path) -> None:
+    """Read what the request in a folder asks for, in a process of its own.
+
+    Raises:
+        ModelError: the library cannot read the export.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", str(_READER), str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+    )
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reader = json.loads((place / "request.json").read_text(encoding="utf-8"))["reader"]
+        raise ModelError(
+            "--to",
+            f"{reader} cannot read what was written: {lines[-1] if lines else f'it ended with {done.returncode}'}",
+            "Nothing was delivered. Take another format.",
+        )
 
 
 def prompts_of(scored: Scored) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def main(folder: str) -> None:
         for row, tensor in enumerate(reading.pop(group, ()))
     }
     save_file(tensors, place / "outputs.safetensors")
-    reading["alone"] = "snugfit" not in sys.modules
+    reading["modules"] = sorted(name for name in sys.modules if name.partition(".")[0] == "snugfit")
     (place / "reading.json").write_text(json.dumps(reading), encoding="utf-8")
 
 

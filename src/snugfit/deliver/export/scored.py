@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,14 @@ class Scored:
     pictures: list[str] = field(default_factory=list)
     drawn: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """The rows or inputs that are compared."""
+        if not self.drawn:
+            return f"{len(self.inputs)} rows"
+        kind = f"{len(self.inputs)} inputs drawn at random" if self.inputs else "the tensors alone"
+        return f"{kind}, as {self.drawn}"
+
 
 def logits_for(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     """Return what a model puts out for each row, as float32."""
@@ -84,8 +93,13 @@ def greedy(model: nn.Module, prompts: Sequence[Sequence[int]], stops: Sequence[i
 
 def answer_tokens(model: nn.Module, prompt: Sequence[int]) -> int:
     """Return how many tokens of an answer to a prompt are compared; none where the prompt fills the model's positions."""
+    return min(ANSWER_TOKENS, positions_of(model) - len(prompt))
+
+
+def positions_of(model: nn.Module) -> int:
+    """Return how many tokens a language model reads at once; many where its configuration does not say it."""
     positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return min(ANSWER_TOKENS, positions - len(prompt)) if isinstance(positions, int) else ANSWER_TOKENS
+    return positions if isinstance(positions, int) else sys.maxsize
 
 
 @contextmanager
