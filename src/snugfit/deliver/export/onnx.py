@@ -12,7 +12,7 @@ from snugfit.deliver.export.graph import check_kind, graph_of, quiet_tracing, wi
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
-from snugfit.deliver.export.torch_export import shapes_in_words
+from snugfit.deliver.export.torch_export import inputs_in_words
 from snugfit.errors import ModelError
 from snugfit.models.hub import first_line
 
@@ -57,7 +57,7 @@ def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> W
             "Take hf or torch-export.",
         ) from error
     usage = _USAGE.replace("ARGUMENTS", ", ".join(f'"{name}": {name}' for name in inputs))
-    return Written(usage=usage, notes=shapes_in_words(inputs), header={"library_name": "onnx"})
+    return Written(usage=usage, notes=inputs_in_words(subject, inputs), header={"library_name": "onnx"})
 
 
 def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:

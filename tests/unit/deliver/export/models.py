@@ -109,7 +109,7 @@ _SHAPE = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "max_position_embeddings": 128,
     "initializer_range": 0.15,
 }
