@@ -125,7 +125,8 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         conversations = _conversations(subject, rows)
         tokenizer = subject.predictor.tokenizer
         written = [_written(tokenizer, each) for each in conversations]
-        texts = written or [_text(subject, row)[:_MOST_CHARACTERS] for row in rows]
+        plain = [] if subject.meta.get("conversations") else rows
+        texts = written or [_text(subject, row)[:_MOST_CHARACTERS] for row in plain]
         tokens = [list(tokenizer(each, add_special_tokens=False)["input_ids"]) for each in texts]  # type: ignore[misc]
         scored = Scored(
             model,

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +141,13 @@ def _draft(output: Path) -> Iterator[Path]:
         RunFolderError: it cannot be written.
     """
     draft = output.with_name(f".{output.name}.draft")
+    made = [folder for folder in draft.parents if not folder.exists()]
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         yield draft
+        if output.exists():  # empty, as was seen before
+            output.rmdir()
         os.replace(draft, output)
     except Exception as error:  # safetensors and tokenizers raise no OSError where a disk is full
         if (problem := disk_problem(error)) is None:
@@ -156,3 +159,6 @@ def _draft(output: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):  # the export is in it
+                folder.rmdir()

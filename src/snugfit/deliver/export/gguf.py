@@ -150,7 +150,7 @@ def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -
         problem = f"its logits differ by {unexplained:.3g} of their spread beside the rounding of its weights, more than {bound:.3g}"
     answers, different = answers_of(reading, scored, 2 * max(largest, bound))
     checked, missed = texts_of(reading, scored)
-    ends = all(one.ended == two.ended for one, two in zip(scored.answers, reading.answers, strict=True))
+    stopped = any(one.ended and one == two for one, two in zip(scored.answers, reading.answers, strict=True))
     return Comparison(
         reading.library,
         len(scored.inputs),
@@ -158,7 +158,7 @@ def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -
         largest,
         by_rounding,
         answers,
-        (*checked, *(("stop tokens",) if ends else ())),
+        (*checked, *(("stop tokens",) if stopped else ())),
         problem or different or missed,
     )
 

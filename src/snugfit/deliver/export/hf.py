@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,14 +15,13 @@ import torch
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to, stored_numbers
+from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.models.bundle import ADAPTER
-from snugfit.models.folders import PROCESSOR
 from snugfit.models.hub import quiet_transformers
-from snugfit.models.tokenizer import save_tokenizer
 
 AUTO = {
     "decoder": "AutoModelForCausalLM",
@@ -84,20 +82,7 @@ def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Wr
         model = copy.deepcopy(subject.model).to(dtype_of(choice.numbers))
     with quiet_transformers():
         model.save_pretrained(folder)
-    notes = []
-    if subject.predictor.tokenizer is not None:
-        save_tokenizer(
-            subject.predictor.tokenizer,
-            folder,
-            subject.meta.get("max_length") if subject.meta.get("labels") else None,
-        )
-    if subject.generates:
-        write_generation_config(subject, folder, scored)
-    if subject.kind == "pictures":
-        from snugfit.data.picture_format import PictureFormat
-
-        processor = PictureFormat.of(subject.meta["pictures"]).processor()
-        (folder / PROCESSOR).write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
+    notes = write_preprocessing(subject, folder, scored, labels=False)
     if choice.quantize is not None:
         _quantise(subject, folder, choice.quantize)
         notes.append(f"The merged weights were quantised anew, to {choice.quantize} by bitsandbytes.")
@@ -114,22 +99,6 @@ def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Wr
             "{inputs}", _CHAT_INPUTS if chat else 'tokenizer("a text", return_tensors="pt")'
         )
     return Written(usage=usage, notes=notes, header={"library_name": "transformers"})
-
-
-def write_generation_config(subject: Subject, folder: Path, scored: Scored) -> None:
-    """Write how others generate: up to the tokens that ended the answers that were scored."""
-    from transformers import GenerationConfig
-
-    tokenizer: Any = subject.predictor.tokenizer
-    own = getattr(subject.model, "generation_config", None)
-    values = {} if own is None else {k: v for k, v in own.to_dict().items() if v is not None}
-    values.pop("_from_model_config", None)  # it would be made from the model's configuration again
-    values |= {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": list(scored.stops) or None,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    GenerationConfig.from_dict(values).save_pretrained(folder)
 
 
 def _quantise(subject: Subject, folder: Path, quantize: str) -> None:

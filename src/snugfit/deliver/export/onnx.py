@@ -9,6 +9,7 @@ import torch
 from snugfit.deliver.export.comparison import EXACT, Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.graph import check_kind, graph_of, quiet_tracing, with_graph_inputs
+from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
@@ -56,8 +57,12 @@ def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> W
             f"torch.onnx cannot trace the {type(subject.model).__name__}: {first_line(error)}",
             "Take hf or torch-export.",
         ) from error
+    notes = [
+        *inputs_in_words(subject, inputs),
+        *write_preprocessing(subject, folder, scored, labels=True),
+    ]
     usage = _USAGE.replace("ARGUMENTS", ", ".join(f'"{name}": {name}' for name in inputs))
-    return Written(usage=usage, notes=inputs_in_words(subject, inputs), header={"library_name": "onnx"})
+    return Written(usage=usage, notes=notes, header={"library_name": "onnx"})
 
 
 def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:

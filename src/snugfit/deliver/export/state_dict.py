@@ -12,6 +12,7 @@ from torch import nn
 from snugfit.deliver.export.comparison import Comparison, differences
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
+from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored, logits_for, rounded
 from snugfit.deliver.export.subject import Subject
@@ -38,7 +39,7 @@ def _check(subject: Subject, _choice: Choice) -> None:
         )
 
 
-def _write(subject: Subject, folder: Path, choice: Choice, _scored: Scored) -> Written:
+def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
     from safetensors.torch import save_file
 
     dtype = dtype_of(choice.numbers)
@@ -57,6 +58,7 @@ def _write(subject: Subject, folder: Path, choice: Choice, _scored: Scored) -> W
         notes.append(
             f"The module is a `{type(subject.model).__name__}` of the code that it was trained with."
         )
+    notes += write_preprocessing(subject, folder, scored, labels=not subject.is_of_transformers)
     return Written(usage=_USAGE, notes=notes, header={"library_name": "pytorch"})
 
 
