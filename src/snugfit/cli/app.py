@@ -21,6 +21,7 @@ from snugfit.cli.certify import certify
 from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
 from snugfit.cli.env import env
+from snugfit.cli.export import export
 from snugfit.cli.find import find_app
 from snugfit.cli.generate import generate
 from snugfit.cli.init import init
@@ -323,6 +324,10 @@ app.command(
     short_help="Have a trained language model answer.",
     epilog="Example: snugfit generate runs/chats/20261121-0930-1a2b --prompt 'Who are you?'",
 )(generate)
+app.command(
+    short_help="Write a trained model in the form that other libraries load.",
+    epilog="Example: snugfit export runs/chats/20261121-0930-1a2b --to gguf -o chats-gguf",
+)(export)
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")

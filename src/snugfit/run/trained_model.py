@@ -61,6 +61,39 @@ class TrainedModel:
         """
         return self.predictor.in_detail(top, proba).predict(rows)
 
+    def export(
+        self,
+        to: str,
+        output: str | os.PathLike[str],
+        *,
+        numbers: str | None = None,
+        quantize: str | None = None,
+        rows: str | Sequence[Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Write the model in the form that other libraries load, once they give again what was scored.
+
+        Args:
+            to: hf, adapter, gguf, onnx, torch-export or state-dict.
+            output: the folder to make, with the model card.
+            numbers: format of the weights: fp32 or bf16 of hf and state-dict; f16, bf16 or q8_0 of gguf.
+            quantize: for hf: nf4 or int8, quantised anew after adapters were merged.
+            rows: to compare on: a file, or rows themselves; those of the run by default.
+        Returns:
+            Where it lies, its files with their sizes, and what the comparisons gave.
+        Raises:
+            MissingExtra: a package that it needs is not installed.
+            ModelError: the format does not hold this model, or what was read back is not what was scored; nothing is delivered.
+            RunFolderError: the output holds something, or cannot be written.
+        """
+        from snugfit.deliver.export.export_model import check_request, export_model
+        from snugfit.deliver.export.subject import subject_of
+        from snugfit.models.bundle import META
+
+        check_request(to, Path(output), numbers, quantize)
+        folder = Path(self.predictor.source)
+        subject = subject_of(self.predictor, folder if (folder / META).is_file() else None)
+        return export_model(subject, to, Path(output), numbers=numbers, quantize=quantize, rows=rows)
+
     def resume(self, display: Display | Literal["auto"] | None = "auto") -> RunResult:
         """Go on with the run of a recipe from its newest checkpoint.
 

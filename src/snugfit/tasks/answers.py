@@ -60,6 +60,7 @@ def answering(
         with_generation=lambda settings, streamer: answering(
             tokenizer, encode, stops, settings, read, streamer
         ),
+        stops=tuple(stops),
         read=read,
         loss=causal_lm,
         metrics=("perplexity",),

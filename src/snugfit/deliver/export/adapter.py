@@ -1,0 +1,120 @@
+"""The adapter alone, in peft's format: a small folder that goes on the base it was trained on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.hf import AUTO, QUANTIZED, check_kind
+from snugfit.deliver.export.read_back import judged, prompts_of, read
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import Subject
+from snugfit.errors import ModelError
+from snugfit.models.bundle import ADAPTER
+from snugfit.models.tokenizer import save_tokenizer
+
+_QUANTISED_SLACK = 2e-2
+"""Difference that kernels make which compute with a quantised base, where the merged weights were scored whole."""
+
+_USAGE = """\
+import transformers
+from peft import PeftModel
+
+base = transformers.AUTO.from_pretrained("BASE"MORE)
+model = PeftModel.from_pretrained(base, "FOLDER")
+"""
+
+
+def _check(subject: Subject, _choice: Choice) -> None:
+    check_kind(subject, "adapter")
+    if subject.bundle is None or not (subject.bundle / ADAPTER).is_dir():
+        raise ModelError(
+            "--to",
+            "adapter needs a model that was trained with adapters, and this one has none",
+            "Take hf, or train with lora.",
+        )
+    if subject.recipe.get("from_scratch"):
+        raise ModelError(
+            "--to",
+            f"the base of this adapter is {subject.recipe.get('model')} with weights drawn anew, which are in no file",
+            "Take hf, which has them.",
+        )
+
+
+def _base(subject: Subject) -> str:
+    assert subject.bundle is not None
+    config = json.loads((subject.bundle / ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
+    return str(subject.recipe.get("model") or config.get("base_model_name_or_path"))
+
+
+def _quantization(subject: Subject) -> Mapping[str, Any]:
+    """Return the settings of bitsandbytes with which the base was trained; none for a whole one."""
+    for entry in subject.recipe.get("techniques") or ():
+        for name, settings in ({entry: {}} if isinstance(entry, str) else entry).items():
+            if name in QUANTIZED:
+                double = {"bnb_4bit_use_double_quant": (settings or {}).get("double", True)}
+                return {**QUANTIZED[name], **(double if name == "nf4" else {})}
+    return {}
+
+
+def _settings(subject: Subject) -> dict[str, Any]:
+    """Return the arguments with which a base gets a head for the labels."""
+    labels = list(subject.meta.get("labels") or ())
+    return {"num_labels": len(labels)} if labels else {}
+
+
+def _write(subject: Subject, folder: Path, _choice: Choice, _scored: Scored) -> Written:
+    assert subject.bundle is not None
+    shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
+    if subject.predictor.tokenizer is not None:
+        save_tokenizer(subject.predictor.tokenizer, folder)
+    quantization = _quantization(subject)
+    more = "".join(f", {name}={value!r}" for name, value in _settings(subject).items())
+    if quantization:
+        settings = ", ".join(f"{name}={value!r}" for name, value in quantization.items())
+        more += f", quantization_config=transformers.BitsAndBytesConfig({settings})"
+    usage = (
+        _USAGE.replace("AUTO", AUTO[subject.kind]).replace("BASE", _base_name(subject)).replace("MORE", more)
+    )
+    notes = (
+        [f"It was trained on a base in {'4' if 'load_in_4bit' in quantization else '8'} bits."]
+        if quantization
+        else []
+    )
+    return Written(usage=usage, notes=notes, header={"library_name": "peft"})
+
+
+def _base_name(subject: Subject) -> str:
+    """Return the base as a reader elsewhere knows it."""
+    base = _base(subject)
+    return Path(base).name if Path(base).is_dir() else base
+
+
+def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
+    quantization = _quantization(subject)
+    request = {
+        "auto": AUTO[subject.kind],
+        "base": _base(subject),
+        "settings": _settings(subject),
+        "quantization": dict(quantization),
+        "give_stops": True,
+        **prompts_of(scored),
+    }
+    reading = read("peft", folder, scored, request)
+    return [judged(reading, scored, slack=_QUANTISED_SLACK if quantization else 0.0)]
+
+
+FORMAT = Format(
+    name="adapter",
+    summary="The adapter alone, in peft's format.",
+    packages=("transformers", "peft"),
+    extra="adapters",
+    check=_check,
+    write=_write,
+    read_back=_read_back,
+)

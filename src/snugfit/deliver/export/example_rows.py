@@ -1,0 +1,223 @@
+"""Rows on which an export is compared: those that are named, those of the run, or inputs that are drawn where there are none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch, inputs_of
+from snugfit.data.bad_rows import BadRow, text_of
+from snugfit.data.examples import FILE
+from snugfit.deliver.export.scored import (
+    ANSWER_TOKENS,
+    Scored,
+    answer_tokens,
+    greedy,
+    logits_for,
+    positions_of,
+)
+from snugfit.deliver.export.subject import Subject
+from snugfit.errors import SettingError, UserError
+
+COUNT = 8
+"""Rows that are compared."""
+
+_DRAWN_LENGTH = 12
+_MOST_TOKENS, _MOST_CHARACTERS = 64, 400
+"""Of a text that a model goes on with: a row may be a whole document."""
+
+
+def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> Scored:
+    """Return what the model gives for some rows, of which an export has to give the same.
+
+    Args:
+        rows: a file, or rows themselves; without them those of the run, and without a run inputs that are drawn.
+    Raises:
+        DataError: they cannot be read.
+    """
+    model = in_float32(subject.model)
+    if subject.predictor.use is None:
+        return Scored(model, drawn=f"the task '{subject.task}' has no rows to predict for")
+    taken, examples, why = _rows_of(subject, rows)
+    if taken:
+        scored = _scored(subject, model, taken, examples)
+        if scored.inputs:
+            return scored
+        why = "no row leaves room for an answer among the model's positions"
+    inputs = _drawn(subject)
+    if not inputs:
+        return Scored(model, drawn=f"{why}, and inputs of the task '{subject.task}' are not drawn")
+    prompts = [each["input_ids"][0].tolist() for each in inputs] if subject.generates else []
+    return _with_outputs(subject, Scored(model, inputs=inputs, prompts=prompts, drawn=why))
+
+
+def in_float32(model: nn.Module) -> nn.Module:
+    """Return the model if its weights are float32, else a copy that has them so."""
+    if all(each.dtype == torch.float32 for each in model.parameters() if each.is_floating_point()):
+        return model
+    return copy.deepcopy(model).float()
+
+
+def stops_of(subject: Subject) -> tuple[int, ...]:
+    """Return the tokens that end an answer."""
+    return () if subject.predictor.use is None else subject.predictor.use.stops
+
+
+def _rows_of(
+    subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None
+) -> tuple[list[Mapping[str, Any]], Any, str]:
+    """Return the rows to compare on with their examples, or why there are none."""
+    if rows is not None and not isinstance(rows, (str, Path)):
+        given: list[Mapping[str, Any]] = list(rows)[:COUNT]
+        return given, subject.predictor.inference.encode(given) if given else [], "no rows were given"
+    if rows is not None:
+        return *_read(subject, str(rows)), f"{rows} has no rows"
+    data = subject.recipe.get("data") or {}
+    sources = [each for each in (data.get("validation"), data.get("train")) if isinstance(each, str)]
+    if not sources or subject.kind == "python":
+        return [], [], "no rows of the training are known here"
+    for source in sources:
+        try:
+            return *_read(subject, source), f"{source} has no rows"
+        except UserError:
+            continue
+    return [], [], f"{sources[-1]} cannot be read any more"
+
+
+def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
+    """Return the first rows of a file, without those that are faulty, and their examples."""
+    from snugfit.data.sources import read_table
+
+    use = subject.predictor.inference
+    if use.read is not None:
+        read = use.read(source, labelled=False, bad_rows="skip")
+        return list(read.rows[:COUNT]), read.examples
+    if subject.kind == "python":
+        raise SettingError(
+            "rows", f"the task '{subject.task}' has no rows in files", "Export in Python, with rows=[…]."
+        )
+    rows: list[Mapping[str, Any]] = []
+    for row in read_table(source, setting="rows", folder=Path.cwd()).rows:
+        with suppress(BadRow):  # such as an empty line of a text
+            _text(subject, row)
+            rows.append(row)
+        if len(rows) == COUNT:
+            break
+    return rows, use.encode(rows)
+
+
+def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], examples: Any) -> Scored:
+    use = subject.predictor.inference
+    if subject.generates:
+        prompts = [list(examples[place]) for place in range(len(rows))]
+        if not subject.meta.get("conversations"):  # a whole document goes on from its beginning as well
+            room = max(1, min(_MOST_TOKENS, positions_of(model) - ANSWER_TOKENS))
+            prompts = [prompt[:room] for prompt in prompts]
+        fitting = [place for place, prompt in enumerate(prompts) if answer_tokens(model, prompt) > 0]
+        rows, prompts = [rows[place] for place in fitting], [prompts[place] for place in fitting]
+        conversations = _conversations(subject, rows)
+        tokenizer = subject.predictor.tokenizer
+        written = [_written(tokenizer, each) for each in conversations]
+        plain = [] if subject.meta.get("conversations") else rows
+        texts = written or [_text(subject, row)[:_MOST_CHARACTERS] for row in plain]
+        tokens = [list(tokenizer(each, add_special_tokens=False)["input_ids"]) for each in texts]  # type: ignore[misc]
+        scored = Scored(
+            model,
+            rows,
+            prompts=prompts,
+            conversations=conversations,
+            written=written,
+            texts=list(zip(texts, tokens, strict=True)),
+        )
+        return _with_outputs(subject, scored)
+    inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
+    framed: list[tuple[str, list[int]]] = []
+    if subject.kind == "encoder":
+        ids = [each["input_ids"][0].tolist() for each in inputs]
+        framed = [(_text(subject, row), own) for row, own in zip(rows, ids, strict=True)]
+    pictures = (
+        [str(examples.rows[place][FILE]) for place in range(len(rows))]
+        if subject.kind == "pictures"
+        and all(isinstance(examples.rows[at][FILE], (str, Path)) for at in range(len(rows)))
+        else []
+    )
+    return _with_outputs(subject, Scored(model, rows, inputs=inputs, texts=framed, pictures=pictures))
+
+
+def _with_outputs(subject: Subject, scored: Scored) -> Scored:
+    """Return the same with logits, and with answers where the model gives any: their logits are compared too."""
+    inputs, answers, stops = scored.inputs, scored.answers, stops_of(subject)
+    if subject.generates:
+        answers = greedy(scored.model, scored.prompts, stops)
+        whole = [[*prompt, *each.tokens] for prompt, each in zip(scored.prompts, answers, strict=True)]
+        inputs = [
+            {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+            for ids in whole
+        ]
+    return replace(
+        scored, inputs=inputs, logits=logits_for(scored.model, inputs), answers=answers, stops=stops
+    )
+
+
+def _inputs(model: nn.Module, data: Any) -> dict[str, Tensor]:
+    """Return the arguments of a forward by their names."""
+    import inspect
+
+    args, kwargs = inputs_of(Batch.of(data).data)
+    names = list(inspect.signature(model.forward).parameters)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _conversations(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the messages of rows, where a chat template writes them."""
+    if not subject.meta.get("conversations") or not subject.predictor.tokenizer.chat_template:  # type: ignore[union-attr]
+        return []
+    from snugfit.data.conversations import MESSAGES, PAIRS, conversation_of
+
+    form, meta = subject.meta["conversations"], subject.meta
+    read = [
+        conversation_of(
+            row,
+            MESSAGES if MESSAGES in row else form or PAIRS,
+            text=tuple(meta.get("text_columns") or ("text",)),
+            completion=meta.get("completion_column") or "completion",
+            answered=False,
+        )
+        for row in rows
+    ]
+    return [[dict(message) for message in each.messages] for each in read if not each.tools]
+
+
+def _written(tokenizer: Any, messages: list[dict[str, Any]]) -> str:
+    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+
+def _text(subject: Subject, row: Mapping[str, Any]) -> str:
+    return str(text_of(row, subject.meta.get("text_columns") or ["text"]))
+
+
+def _drawn(subject: Subject) -> list[dict[str, Tensor]]:
+    """Return inputs that are drawn from a seed; none for a kind of model whose inputs have no known form."""
+    generator = torch.Generator().manual_seed(0)
+    tokenizer = subject.predictor.tokenizer
+    if subject.kind in ("encoder", "decoder") and tokenizer is not None:
+        special = set(tokenizer.all_special_ids)
+        usual = torch.tensor([each for each in range(len(tokenizer)) if each not in special])
+        ids = [
+            usual[torch.randint(len(usual), (1, _DRAWN_LENGTH + place), generator=generator)]
+            for place in range(COUNT)
+        ]
+        return [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+    if subject.kind == "pictures":
+        from snugfit.data.picture_format import PictureFormat
+
+        shape = PictureFormat.of(subject.meta["pictures"]).shape
+        return [{"pixel_values": torch.randn(1, *shape, generator=generator)} for _ in range(COUNT)]
+    return []

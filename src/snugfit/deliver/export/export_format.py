@@ -1,0 +1,64 @@
+"""The format of an export: its name, what it needs, how it is written, and by what it is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import Subject
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The choices of who exports.
+
+    Args:
+        numbers: format of the weights, such as bf16; empty where the export format has but one.
+        quantize: the format in which a merged model is quantised anew; None leaves its weights whole.
+    """
+
+    numbers: str = ""
+    quantize: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The result of writing, for the model card.
+
+    Args:
+        usage: code that loads it.
+        notes: sentences on what is otherwise than in the model that was scored.
+        header: entries of the card's header.
+    """
+
+    usage: str
+    notes: Sequence[str] = ()
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format that models are exported to.
+
+    Args:
+        summary: one sentence.
+        packages: needed to write it and to read it back, by the names that they are imported by.
+        extra: of ours, which installs them.
+        numbers: those that weights may be in, the default first; empty where there is no choice.
+        check: refuses a model that the format does not hold, before anything is computed.
+        write: writes the files into a folder.
+        read_back: reads the files by code that is not ours, and compares with what was scored.
+    """
+
+    name: str
+    summary: str
+    packages: tuple[str, ...] = ()
+    extra: str = "export"
+    numbers: tuple[str, ...] = ()
+    check: Callable[[Subject, Choice], None]
+    write: Callable[[Subject, Path, Choice, Scored], Written]
+    read_back: Callable[[Subject, Path, Choice, Scored], list[Comparison]]

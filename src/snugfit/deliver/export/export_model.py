@@ -1,0 +1,164 @@
+"""The way of an export: into a draft folder, read back, compared, described, and only then moved to where it was asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from snugfit.deliver.export.card import write_card
+from snugfit.deliver.export.comparison import check
+from snugfit.deliver.export.example_rows import score
+from snugfit.deliver.export.export_format import Choice, Format
+from snugfit.deliver.export.formats import find_format
+from snugfit.deliver.export.numbers import stored_numbers
+from snugfit.deliver.export.subject import Subject, load_subject
+from snugfit.errors import MissingExtra, RunFolderError, SettingError
+from snugfit.system.disk_errors import disk_problem
+
+
+def export_source(
+    source: str | Path,
+    to: str,
+    output: Path,
+    *,
+    numbers: str | None = None,
+    quantize: str | None = None,
+    rows: str | None = None,
+    uri: str | None = None,
+    allow_code: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Export a model of a run, a folder or the registry; the arguments are those of `export_model`.
+
+    Raises:
+        CodeRefused: it names code, without consent.
+        RunFolderError, TrackingError: there is no such model.
+    """
+    check_request(to, output, numbers, quantize)
+    subject = load_subject(source, uri=uri, allow_code=allow_code)
+    return export_model(subject, to, output, numbers=numbers, quantize=quantize, rows=rows, tell=tell)
+
+
+def export_model(
+    subject: Subject,
+    to: str,
+    output: Path,
+    *,
+    numbers: str | None = None,
+    quantize: str | None = None,
+    rows: str | Sequence[Mapping[str, Any]] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Write a model in the form that other libraries load, once they give again what was scored.
+
+    Args:
+        to: the format's name.
+        output: the folder to make.
+        numbers: format of the weights, as the export format has it.
+        quantize: put a merged model into fewer bits anew.
+        rows: to compare on: a file, or rows themselves; those of the run by default.
+        tell: is told what is done.
+    Returns:
+        Where it lies, its files with their sizes, and what the comparisons gave.
+    Raises:
+        MissingExtra: a package that it needs is not installed.
+        ModelError: the format does not hold this model, or what was read back is not what was scored; nothing is delivered.
+        RunFolderError: the output cannot be written.
+    """
+    format = check_request(to, output, numbers, quantize)
+    stored = stored_numbers(subject.model)
+    default = stored if stored in format.numbers else next(iter(format.numbers), "")
+    choice = Choice(numbers or default, quantize)
+    format.check(subject, choice)
+    tell("scoring the rows to compare with …")
+    scored = score(subject, rows)
+    with _draft(output) as draft:
+        tell(f"writing {format.name} …")
+        written = format.write(subject, draft, choice, scored)
+        tell("reading it back …")
+        comparisons = format.read_back(subject, draft, choice, scored)
+        check(comparisons, str(output))
+        write_card(subject, draft, format, choice, scored, written, comparisons)
+    return {
+        "output": str(output),
+        "format": format.name,
+        **({"numbers": choice.numbers} if choice.numbers else {}),
+        **({"quantized": quantize} if quantize else {}),
+        "files": {
+            path.relative_to(output).as_posix(): path.stat().st_size
+            for path in sorted(output.rglob("*"))
+            if path.is_file()
+        },
+        "compared_on": scored.in_words,
+        "compared": [each.as_dict() for each in comparisons],
+        "sentences": [each.in_words() for each in comparisons],
+    }
+
+
+def check_request(to: str, output: Path, numbers: str | None, quantize: str | None) -> Format:
+    """Return the format, and see that it can be written here: before a model is loaded, too.
+
+    Raises:
+        MissingExtra: a package that it needs is not installed.
+        SettingError: there is no such format, or it has no such numbers.
+        RunFolderError: the output holds something.
+    """
+    format = find_format(to)
+    if numbers is not None and numbers not in format.numbers:
+        able = (
+            f"{to} has {', '.join(format.numbers)}" if format.numbers else f"{to} has but one form of weights"
+        )
+        raise SettingError(
+            "--numbers",
+            f"got '{numbers}', and {able}",
+            "Give one of them." if format.numbers else "Leave it out.",
+        )
+    if quantize is not None and to != "hf":
+        more = " gguf has --numbers q8_0." if to == "gguf" else ""
+        raise SettingError(
+            "--quantize", f"is of the format hf, and the format is {to}", f"Leave it out.{more}"
+        )
+    for package in format.packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, format.extra)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(
+            "--output", f"{output} holds something already", "Name a new folder, or move it away."
+        )
+    return format
+
+
+@contextmanager
+def _draft(output: Path) -> Iterator[Path]:
+    """Yield a folder beside the output, which becomes the output when all went well and is removed otherwise.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    draft = output.with_name(f".{output.name}.draft")
+    made = [folder for folder in draft.parents if not folder.exists()]
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        yield draft
+        if output.exists():  # empty, as was seen before
+            output.rmdir()
+        os.replace(draft, output)
+    except Exception as error:  # safetensors and tokenizers raise no OSError where a disk is full
+        if (problem := disk_problem(error)) is None:
+            raise
+        raise RunFolderError(
+            "--output",
+            f"{output} cannot be written: {problem}",
+            "Free space, or name a folder that can be written.",
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):  # the export is in it
+                folder.rmdir()

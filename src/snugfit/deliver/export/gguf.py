@@ -1,0 +1,174 @@
+"""A GGUF file, for llama.cpp and what is built on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.deliver.export.comparison import EXACT, Comparison, differences
+from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.gguf_model import (
+    NUMBERS,
+    add_shape,
+    add_weights,
+    check_architecture,
+    rounding_to,
+)
+from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
+from snugfit.deliver.export.hf import AUTO, check_kind
+from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
+from snugfit.deliver.export.scored import Scored, logits_for, rounded
+from snugfit.deliver.export.subject import Subject
+from snugfit.errors import ModelError
+
+LLAMA_CPP = "xllamacpp"
+"""The package that has llama.cpp."""
+
+_MOST_PROBABILITIES = 1000
+"""Of one place that llama.cpp is asked for: they come as text."""
+
+_SLACK, _OF_ROUNDING = 1e-3, 4.0
+"""Difference that llama.cpp makes, which rounds activations and its cache as the weights are: a part of the spread, and parts of the
+difference that rounding the weights makes."""
+
+_USAGE = """\
+from llama_cpp import Llama  # or: llama-cli -m FOLDER/FILE
+
+model = Llama("FOLDER/FILE")
+CALL
+"""
+
+
+def _check(subject: Subject, _choice: Choice) -> None:
+    check_kind(subject, "gguf")
+    if subject.kind != "decoder":
+        raise ModelError(
+            "--to", f"gguf holds language models, and this one is for the task '{subject.task}'", "Take onnx."
+        )
+    check_architecture(subject.config)
+    vocabulary_of(subject.predictor.tokenizer)
+
+
+def file_name(choice: Choice) -> str:
+    """Return the name of the file."""
+    return f"model-{choice.numbers}.gguf"
+
+
+def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
+    import gguf
+
+    config, name = subject.config, file_name(choice)
+    writer = gguf.GGUFWriter(folder / name, check_architecture(config).name)
+    try:
+        writer.add_name(str(subject.run_event.get("name") or subject.task))
+        add_shape(writer, config, choice.numbers)
+        add_tokenizer(writer, subject.predictor.tokenizer, scored.stops, config.vocab_size)
+        add_weights(writer, subject.model, config, choice.numbers)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+    call = (
+        'print(model.create_chat_completion([{"role": "user", "content": "a question"}]))'
+        if scored.conversations
+        else 'print(model("a text"))'
+    )
+    notes = [
+        f"Fewer bits by llama.cpp's own command, whose K-quants no Python package writes: `llama-quantize {name} model-Q4_K_M.gguf Q4_K_M`."
+    ]
+    if not _has_llama_cpp():
+        notes.append(
+            f"It was not read by llama.cpp itself, as {LLAMA_CPP} was not installed: its tokens, its template and its stop tokens are "
+            "not compared."
+        )
+    return Written(
+        usage=_USAGE.replace("CALL", call).replace("FILE", name), notes=notes, header={"library_name": "gguf"}
+    )
+
+
+def _has_llama_cpp() -> bool:
+    return importlib.util.find_spec(LLAMA_CPP) is not None
+
+
+def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
+    round_weight = rounding_to(choice.numbers)
+    request = {"gguf": file_name(choice), "auto": AUTO["decoder"], "give_stops": True, **prompts_of(scored)}
+    with tempfile.TemporaryDirectory(prefix="snugfit-config-") as config:
+        subject.config.save_pretrained(config)
+        reading = read("transformers", folder, scored, {**request, "config": config})
+    comparisons = [judged(reading, scored, round_weight=round_weight)]
+    if _has_llama_cpp() and comparisons[0].problem is None:
+        asked: dict[str, Any] = {
+            "texts": [text for text, _ in scored.texts],
+            "conversations": scored.conversations,
+            "context": min(subject.config.max_position_embeddings, _context(scored)),
+            "probabilities": min(subject.config.vocab_size, _MOST_PROBABILITIES),
+        }
+        reading = read("llama.cpp", folder, scored, {**request, **asked})
+        with rounded(scored.model, round_weight):
+            whole = logits_for(scored.model, scored.inputs)
+        comparisons.append(_of_llama_cpp(reading, scored, whole))
+    return comparisons
+
+
+def _context(scored: Scored) -> int:
+    return max(each["input_ids"].shape[1] for each in scored.inputs) + 64
+
+
+def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -> Comparison:
+    """Return how far llama.cpp's probabilities, answers, tokens and texts are from what was scored.
+
+    Args:
+        whole: logits with weights rounded as the file's are.
+    """
+    own: list[torch.Tensor] = []
+    rounding: list[torch.Tensor] = []
+    given: list[torch.Tensor] = []
+    for row, places in enumerate(reading.values["likely"]):
+        start = len(scored.prompts[row]) - 1
+        answer, other = scored.answers[row].tokens, reading.answers[row].tokens
+        for place, entry in enumerate(places[: len(answer) + 1]):
+            if place < len(other) and entry["token"] != other[place]:
+                break  # the server leaves out places whose text is no whole letter yet
+            ids = torch.tensor([int(each) for each in entry["top"]])
+            given.append(torch.tensor(list(entry["top"].values()), dtype=torch.float64))
+            for logits, into in ((scored.logits, own), (whole, rounding)):
+                into.append(logits[row][0, start + place].double().log_softmax(-1)[ids])
+            if answer[: place + 1] != other[: place + 1]:
+                break  # from here on it goes on from another text
+    difference, largest = differences(own, given)
+    by_rounding = differences(own, rounding)[0]
+    bound = EXACT + _SLACK + _OF_ROUNDING * by_rounding
+    unexplained = differences(rounding, given)[0]
+    problem = None
+    if not unexplained <= bound:
+        problem = f"its logits differ by {unexplained:.3g} of their spread beside the rounding of its weights, more than {bound:.3g}"
+    answers, different = answers_of(reading, scored, 2 * max(largest, bound))
+    checked, missed = texts_of(reading, scored)
+    stopped = any(one.ended and one == two for one, two in zip(scored.answers, reading.answers, strict=True))
+    return Comparison(
+        reading.library,
+        len(scored.inputs),
+        difference,
+        largest,
+        by_rounding,
+        answers,
+        (*checked, *(("stop tokens",) if stopped else ())),
+        problem or different or missed,
+    )
+
+
+FORMAT = Format(
+    name="gguf",
+    summary="A GGUF file for llama.cpp: Llama, Qwen 2 and 3, Gemma 2 and 3.",
+    packages=("gguf", "transformers"),
+    numbers=NUMBERS,
+    check=_check,
+    write=_write,
+    read_back=_read_back,
+)

@@ -1,0 +1,204 @@
+"""A folder that transformers loads by itself: weights with adapters merged, tokenizer and chat template, stop tokens, processor."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to, stored_numbers
+from snugfit.deliver.export.preprocessing import write_preprocessing
+from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import Subject, check_of_transformers
+from snugfit.errors import MissingExtra, ModelError, SettingError
+from snugfit.models.bundle import ADAPTER
+from snugfit.models.hub import quiet_transformers
+
+AUTO = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModelForSequenceClassification",
+    "pictures": "AutoModelForImageClassification",
+}
+"""Classes of transformers by which a kind of model is loaded."""
+
+QUANTIZED: Mapping[str, Mapping[str, Any]] = {
+    "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    "int8": {"load_in_8bit": True},
+}
+"""Settings of bitsandbytes by the names that `--quantize` takes."""
+
+_USAGE = {
+    "decoder": """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+inputs = {inputs}
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0]))
+""",
+    "encoder": """\
+from transformers import pipeline
+
+print(pipeline("text-classification", model="FOLDER", truncation=True)("a text"))
+""",
+    "pictures": """\
+from transformers import pipeline
+
+print(pipeline("image-classification", model="FOLDER")("picture.png"))
+""",
+}
+_CHAT_INPUTS = """tokenizer.apply_chat_template(
+    [{"role": "user", "content": "a question"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+)"""
+
+
+def _check(subject: Subject, choice: Choice) -> None:
+    check_of_transformers(subject, "hf")
+    if choice.quantize is None:
+        return
+    if choice.quantize not in QUANTIZED:
+        raise SettingError("--quantize", f"got {choice.quantize!r}", f"Give {' or '.join(QUANTIZED)}.")
+    if choice.numbers == BF16:
+        raise SettingError(
+            "--numbers", f"weights are to be {BF16} and {choice.quantize} at once", "Leave one out."
+        )
+    for package in ("bitsandbytes", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, "quantization")
+
+
+def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
+    model: Any = subject.model
+    if choice.numbers != stored_numbers(subject.model) or choice.numbers == BF16:
+        model = copy.deepcopy(subject.model).to(dtype_of(choice.numbers))
+    with quiet_transformers():
+        model.save_pretrained(folder)
+    notes = write_preprocessing(subject, folder, scored, labels=False)
+    if choice.quantize is not None:
+        _quantise(subject, folder, choice.quantize)
+        notes.append(f"The merged weights were quantised anew, to {choice.quantize} by bitsandbytes.")
+    if subject.bundle is not None and (subject.bundle / ADAPTER).is_dir():
+        shutil.copytree(subject.bundle / ADAPTER, folder / ADAPTER)
+        notes.append(
+            f"The weights have their adapter merged, into the values that the base computes with; the adapter alone is in `{ADAPTER}/`, "
+            "in peft's format, for the base as it was trained on."
+        )
+    usage = _USAGE[subject.kind]
+    if subject.kind == "decoder":
+        chat = bool(scored.conversations)
+        usage = usage.replace(
+            "{inputs}", _CHAT_INPUTS if chat else 'tokenizer("a text", return_tensors="pt")'
+        )
+    return Written(usage=usage, notes=notes, header={"library_name": "transformers"})
+
+
+def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
+    """Put the weights of a folder into fewer bits, by transformers and bitsandbytes."""
+    import transformers
+
+    whole = folder / "whole"
+    whole.mkdir()
+    for name in ("config.json", *[path.name for path in folder.glob("model*")]):
+        shutil.move(folder / name, whole / name)
+    with quiet_transformers():
+        model = getattr(transformers, AUTO[subject.kind]).from_pretrained(
+            whole,
+            quantization_config=transformers.BitsAndBytesConfig(**QUANTIZED[quantize]),
+            dtype=torch.float32,
+            local_files_only=True,
+        )
+        generation = (folder / "generation_config.json").read_bytes() if subject.generates else None
+        model.save_pretrained(folder)
+    if generation is not None:
+        (folder / "generation_config.json").write_bytes(generation)
+    shutil.rmtree(whole)
+
+
+def request_of(subject: Subject, scored: Scored) -> dict[str, Any]:
+    """Return what transformers is asked to give again."""
+    request = {"auto": AUTO[subject.kind], **prompts_of(scored)}
+    request["texts"] = [text for text, _ in scored.texts]
+    request["framed"] = not subject.generates
+    request["conversations"] = scored.conversations
+    request["labels"] = bool(subject.meta.get("labels"))
+    if scored.pictures:
+        from snugfit.data.picture_format import PictureFormat
+
+        request["pictures"] = scored.pictures
+        request["mode"] = "L" if PictureFormat.of(subject.meta["pictures"]).channels == 1 else "RGB"
+    return request
+
+
+def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
+    quantized = choice.quantize is not None
+    reading = read("transformers", folder, scored, {**request_of(subject, scored), "quantized": quantized})
+    if quantized:
+        from snugfit.deliver.export.requantized import judged_quantised
+
+        comparison = judged_quantised(reading, scored)
+    else:
+        comparison = judged(reading, scored, round_weight=rounding_to(choice.numbers))
+    return [with_uses(comparison, reading, subject, scored)]
+
+
+def with_uses(comparison: Comparison, reading: Reading, subject: Subject, scored: Scored) -> Comparison:
+    """Return the comparison with stop tokens, label names and processed pictures."""
+    problem, checked = comparison.problem, list(comparison.checked)
+    if subject.generates:
+        problem = problem or stop_problem(reading.values.get("stops"), scored.stops)
+        checked.append("stop tokens")
+    classes = subject.predictor.inference.classes
+    if reading.values.get("labels") and scored.logits:
+        own = [classes[int(each.argmax())] for each in scored.logits]
+        near = comparison.largest or 0.0
+        for row, (given, name) in enumerate(zip(reading.values["labels"], own, strict=True)):
+            top = scored.logits[row].flatten().topk(min(2, len(classes))).values
+            if given != name and float(top[0] - top[-1]) > 2 * near:
+                problem = problem or f"it names row {row + 1} {given!r} where {name!r} was scored"
+        checked.append("label names")
+    if reading.pixels:
+        off = max(
+            float((one - each["pixel_values"]).abs().max())
+            if one.shape == each["pixel_values"].shape
+            else 1e9
+            for one, each in zip(reading.pixels, scored.inputs, strict=True)
+        )
+        if off > PIXELS:
+            problem = problem or f"its processor makes pixels that differ by {off:.3g}, more than {PIXELS}"
+        checked.append("pixels")
+    return replace(comparison, checked=tuple(checked), problem=problem)
+
+
+PIXELS = 1e-3
+"""Difference of a pixel, after normalising, that other orders of the same arithmetic make."""
+
+FORMAT = Format(
+    name="hf",
+    summary="A folder that transformers loads by itself, with adapters merged.",
+    packages=("transformers",),
+    extra="text",
+    numbers=(FP32, BF16),
+    check=_check,
+    write=_write,
+    read_back=_read_back,
+)
+
+
+def check_kind(subject: Subject, format: str) -> None:
+    """Refuse a kind of model that transformers has no class for.
+
+    Raises:
+        ModelError: it is such a one.
+    """
+    check_of_transformers(subject, format)
+    if subject.kind not in AUTO:
+        raise ModelError("--to", f"{format} holds no models of the task '{subject.task}'", "Take state-dict.")

@@ -1,0 +1,87 @@
+"""A graph of ONNX: logits, any batch and length, no cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from snugfit.deliver.export.comparison import EXACT, Comparison
+from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.graph import check_kind, graph_of, quiet_tracing, with_graph_inputs
+from snugfit.deliver.export.preprocessing import write_preprocessing
+from snugfit.deliver.export.read_back import judged, read
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.torch_export import inputs_in_words
+from snugfit.errors import ModelError
+from snugfit.models.hub import first_line
+
+FILE = "model.onnx"
+
+_MOST_BYTES = 1 << 30
+"""Of weights inside of one file; a protobuf ends at 2 GiB, so larger ones lie beside it."""
+
+_USAGE = """\
+import onnxruntime
+
+session = onnxruntime.InferenceSession("FOLDER/model.onnx")
+(logits,) = session.run(None, {ARGUMENTS})
+"""
+
+
+def _check(subject: Subject, _choice: Choice) -> None:
+    check_kind(subject, "onnx")
+
+
+def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> Written:
+    graph, inputs, dynamic = graph_of(subject, scored)
+    size = sum(each.nbytes for each in graph.parameters())
+    try:
+        with quiet_tracing(), torch.no_grad():
+            program = torch.onnx.export(
+                graph,
+                (),
+                None,
+                kwargs=inputs,
+                dynamo=True,
+                dynamic_shapes=dynamic,
+                output_names=["logits"],
+                verbose=False,
+            )
+            assert program is not None
+            program.save(str(folder / FILE), external_data=size > _MOST_BYTES)
+    except Exception as error:  # tracing runs the model's own code, which may fail in any way
+        raise ModelError(
+            "--to",
+            f"torch.onnx cannot trace the {type(subject.model).__name__}: {first_line(error)}",
+            "Take hf or torch-export.",
+        ) from error
+    notes = [
+        *inputs_in_words(subject, inputs),
+        *write_preprocessing(subject, folder, scored, labels=True),
+    ]
+    usage = _USAGE.replace("ARGUMENTS", ", ".join(f'"{name}": {name}' for name in inputs))
+    return Written(usage=usage, notes=notes, header={"library_name": "onnx"})
+
+
+def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
+    asked = with_graph_inputs(subject, scored)
+    reading = read("onnxruntime", folder, asked, {"file": FILE})
+    comparison = judged(reading, asked)
+    spread = max(1.0, *(float(each.abs().max()) for each in scored.logits))
+    if comparison.problem is None and not reading.values["batched"] <= EXACT * spread:
+        off = reading.values["batched"]
+        problem = f"a batch of two rows has logits that differ by {off:.3g} from those of one"
+        return [Comparison(comparison.reader, comparison.rows, problem=problem)]
+    return [comparison]
+
+
+FORMAT = Format(
+    name="onnx",
+    summary="A graph of ONNX: logits, any batch and length, no cache.",
+    packages=("onnx", "onnxscript", "onnxruntime"),
+    check=_check,
+    write=_write,
+    read_back=_read_back,
+)

@@ -1,0 +1,62 @@
+"""The files beside an export that say how its inputs are made and its outputs are read: tokenizer, processor, columns, labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import Subject
+from snugfit.models.folders import PROCESSOR
+from snugfit.models.tokenizer import save_tokenizer
+
+LABELS, TABLE = "labels.json", "table.json"
+
+
+def write_preprocessing(subject: Subject, folder: Path, scored: Scored, *, labels: bool) -> list[str]:
+    """Write what others need to make the inputs as they were scored, and return sentences about it.
+
+    Args:
+        labels: whether a file names the classes, as nothing else in the folder does.
+    """
+    sentences = []
+    tokenizer = subject.predictor.tokenizer
+    if tokenizer is not None:
+        classes = bool(subject.meta.get("labels"))
+        save_tokenizer(tokenizer, folder, subject.meta.get("max_length") if classes else None)
+    if subject.generates:
+        _write_generation_config(subject, folder, scored)
+    if subject.kind == "pictures":
+        from snugfit.data.picture_format import PictureFormat
+
+        _write(folder / PROCESSOR, PictureFormat.of(subject.meta["pictures"]).processor())
+    if subject.kind == "table":
+        _write(folder / TABLE, subject.meta["table"])
+        sentences.append(
+            f"`{TABLE}` says how cells become numbers and categories: medians, scales and codes."
+        )
+    if labels and subject.meta.get("labels"):
+        _write(folder / LABELS, list(subject.meta["labels"]))
+        sentences.append(f"`{LABELS}` names the classes in the order of the logits.")
+    return sentences
+
+
+def _write_generation_config(subject: Subject, folder: Path, scored: Scored) -> None:
+    """Write how others generate: up to the tokens that ended the answers that were scored."""
+    from transformers import GenerationConfig
+
+    tokenizer: Any = subject.predictor.tokenizer
+    own = getattr(subject.model, "generation_config", None)
+    values = {} if own is None else {k: v for k, v in own.to_dict().items() if v is not None}
+    values.pop("_from_model_config", None)  # it would be made from the model's configuration again
+    values |= {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": list(scored.stops) or None,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    GenerationConfig.from_dict(values).save_pretrained(folder)
+
+
+def _write(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

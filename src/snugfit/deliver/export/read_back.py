@@ -1,0 +1,196 @@
+"""Reading an export back in a process of its own, and judging what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from snugfit.deliver.export.comparison import EXACT, Comparison, differences
+from snugfit.deliver.export.scored import (
+    Answer,
+    RoundWeight,
+    Scored,
+    answer_tokens,
+    logits_for,
+    near_tie,
+    rounded,
+)
+from snugfit.errors import ModelError
+
+_READER = Path(__file__).with_name("reader.py")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The outputs that another library gives for the rows."""
+
+    values: Mapping[str, Any]
+    logits: list[Tensor]
+    pixels: list[Tensor]
+
+    @property
+    def library(self) -> str:
+        return str(self.values["library"])
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [Answer(list(each["tokens"]), bool(each["ended"])) for each in self.values.get("answers", ())]
+
+
+def read(reader: str, folder: Path, scored: Scored, request: Mapping[str, Any]) -> Reading:
+    """Return what a library gives for the rows, in a process that imports nothing else of ours.
+
+    Raises:
+        ModelError: it cannot read the export.
+    """
+    from safetensors.torch import load_file, save_file
+
+    with tempfile.TemporaryDirectory(prefix="snugfit-read-") as temporary:
+        place = Path(temporary)
+        asked = {"reader": reader, "folder": str(folder), "rows": len(scored.inputs), **request}
+        (place / "request.json").write_text(json.dumps(asked), encoding="utf-8")
+        inputs = {
+            f"{row}.{name}": tensor.contiguous().clone()
+            for row, each in enumerate(scored.inputs)
+            for name, tensor in each.items()
+        }
+        save_file(inputs, place / "inputs.safetensors")
+        run_reader(place)
+        values = json.loads((place / "reading.json").read_text(encoding="utf-8"))
+        tensors = load_file(place / "outputs.safetensors")
+        logits, pixels = (
+            [tensors[f"{group}.{row}"] for row in range(len(scored.inputs)) if f"{group}.{row}" in tensors]
+            for group in ("logits", "pixels")
+        )
+    return Reading(values, logits, pixels)
+
+
+def run_reader(place: Path) -> None:
+    """Read what the request in a folder asks for, in a process of its own.
+
+    Raises:
+        ModelError: the library cannot read the export.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", str(_READER), str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+    )
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reader = json.loads((place / "request.json").read_text(encoding="utf-8"))["reader"]
+        raise ModelError(
+            "--to",
+            f"{reader} cannot read what was written: {lines[-1] if lines else f'it ended with {done.returncode}'}",
+            "Nothing was delivered. Take another format.",
+        )
+
+
+def prompts_of(scored: Scored) -> dict[str, Any]:
+    """Return the part of a request that asks for greedy answers."""
+    return {
+        "prompts": scored.prompts,
+        "most": [answer_tokens(scored.model, prompt) for prompt in scored.prompts],
+        "stops": list(scored.stops),
+    }
+
+
+def judged(
+    reading: Reading, scored: Scored, *, round_weight: RoundWeight | None = None, slack: float = 0.0
+) -> Comparison:
+    """Return how far the logits and the answers of a reading are from what was scored.
+
+    Weights that were rounded have logits of their own, which are computed here: the reading has to give those. How far they are from
+    what was scored is told, and no fault.
+
+    Args:
+        round_weight: gives each weight as it comes out of the file.
+        slack: of the difference, where the other library computes in less than float32.
+    """
+    difference, largest = differences(scored.logits, reading.logits)
+    unexplained, rounding = difference, None
+    if round_weight is not None:
+        with rounded(scored.model, round_weight):
+            whole = logits_for(scored.model, scored.inputs)
+        unexplained = differences(whole, reading.logits)[0]
+        rounding = differences(scored.logits, whole)[0]
+    problem, bound = None, EXACT + slack
+    if not unexplained <= bound:
+        besides = "" if round_weight is None else " beside the rounding of its weights"
+        problem = f"its logits differ by {unexplained:.3g} of their spread{besides}, more than {bound:.3g}"
+    answers, different = answers_of(reading, scored, 2 * largest)
+    checked, missed = texts_of(reading, scored)
+    return Comparison(
+        reading.library,
+        len(scored.inputs),
+        difference,
+        largest,
+        rounding,
+        answers,
+        checked,
+        problem or different or missed,
+    )
+
+
+def answers_of(reading: Reading, scored: Scored, within: float) -> tuple[tuple[int, int] | None, str | None]:
+    """Return how many greedy answers are equal, and what is wrong with the first that is not.
+
+    Args:
+        within: two tokens whose logits are nearer than that are as good as equal, and an answer may go on with either.
+    """
+    if not reading.answers or not scored.answers:
+        return None, None
+    equal, problem = 0, None
+    pairs = zip(scored.prompts, scored.answers, reading.answers, strict=True)
+    for row, (prompt, own, other) in enumerate(pairs, 1):
+        if own == other:
+            equal += 1
+            continue
+        stop = scored.stops[0] if scored.stops else -1
+        if problem is None and not near_tie(scored.model, prompt, own, other, within, stop):
+            what = (
+                f"it does not stop where the scored model did, after {len(own.tokens)} tokens"
+                if own.ended and own.tokens == other.tokens[: len(own.tokens)]
+                else f"its tokens are {other.tokens[:8]} where {own.tokens[:8]} were scored"
+            )
+            problem = f"its greedy answer to row {row} is another: {what}"
+    return (equal, len(scored.answers)), problem
+
+
+def texts_of(reading: Reading, scored: Scored) -> tuple[tuple[str, ...], str | None]:
+    """Return what of texts is equal, in words, and what is not."""
+    checked = []
+    values = reading.values
+    if values.get("tokens") and scored.texts:
+        for row, (given, (_, own)) in enumerate(zip(values["tokens"], scored.texts, strict=True), 1):
+            if list(given) != list(own):
+                return (), f"it tokenises row {row} otherwise: {given[:8]} … where {own[:8]} … were scored"
+        checked.append("tokens")
+    if values.get("written") and scored.written:
+        for row, (text, own_text) in enumerate(zip(values["written"], scored.written, strict=True), 1):
+            if text != own_text:
+                return (
+                    (),
+                    f"its chat template writes row {row} as {text[:60]!r} where {own_text[:60]!r} was scored",
+                )
+        checked.append("chat template")
+    return tuple(checked), None
+
+
+def stop_problem(given: Any, stops: Sequence[int]) -> str | None:
+    """Return what is wrong with the stop tokens that a file names; None where they are those that were scored."""
+    named = [given] if isinstance(given, int) else list(given or ())
+    if set(named) == set(stops):
+        return None
+    return f"its stop tokens are {sorted(named)} where {sorted(stops)} ended the answers that were scored"

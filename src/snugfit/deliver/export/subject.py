@@ -1,0 +1,131 @@
+"""The model that is exported: as it was scored, with the folder that it lies in and what its run tells of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snugfit.deliver.model_registry import resolve_model
+from snugfit.deliver.predict import Predictor, load_predictor
+from snugfit.errors import ModelError, RunFolderError
+from snugfit.models.bundle import find_bundle, is_transformers_model
+from snugfit.tasks import discover
+from snugfit.tracking.spool import SPOOL_NAME, read_events
+
+BUNDLE = "best"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model that is to be exported.
+
+    Args:
+        predictor: the model on the processor, its weights as they were scored.
+        bundle: its folder; None where the run wrote nothing.
+        run_event: the event with which its run began; empty where there is no run's folder.
+    """
+
+    predictor: Predictor
+    bundle: Path | None
+    run_event: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.predictor.model
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self.predictor.meta
+
+    @property
+    def task(self) -> str:
+        return str(self.meta.get("task"))
+
+    @property
+    def kind(self) -> str:
+        """The kind of its model as the task's card names it; "python" for a model of one's own."""
+        card = discover().get(self.task)
+        return "python" if card is None or card.own_code else card.model
+
+    @property
+    def generates(self) -> bool:
+        """True where it answers or goes on with texts."""
+        return self.predictor.use is not None and self.predictor.use.with_generation is not None
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        recipe = self.run_event.get("recipe")
+        return recipe if isinstance(recipe, Mapping) else {}
+
+    @property
+    def is_of_transformers(self) -> bool:
+        """True where transformers alone makes the model again: nothing was added to it."""
+        return is_transformers_model(self.model) and not self.meta.get("extended_by")
+
+    @property
+    def config(self) -> Any:
+        """The configuration of transformers."""
+        return self.model.config
+
+
+def check_of_transformers(subject: Subject, format: str) -> None:
+    """Refuse a model that transformers does not make again.
+
+    Raises:
+        ModelError: it is such a one.
+    """
+    if not subject.is_of_transformers:
+        added = subject.meta.get("extended_by") or ()
+        names = ", ".join(next(iter(entry)) for entry in added)
+        what = (
+            f"has modules that {names} added, which transformers does not make"
+            if names
+            else f"is a {type(subject.model).__name__}, and no model of transformers"
+        )
+        raise ModelError(
+            "--to", f"{format} holds models of transformers alone, and this one {what}", "Take state-dict."
+        )
+
+
+def load_subject(source: str | Path, *, uri: str | None = None, allow_code: bool = False) -> Subject:
+    """Load a model to export: of a run, a folder or the registry.
+
+    Raises:
+        CodeRefused: it names code, without consent.
+        ModelError: it is damaged.
+        RunFolderError, TrackingError: there is none.
+    """
+    bundle = find_bundle(resolve_model(source, uri=uri))
+    return subject_of(load_predictor(bundle, "cpu", allow_code=allow_code), bundle)
+
+
+def subject_of(predictor: Predictor, bundle: Path | None) -> Subject:
+    """Return a loaded model as the subject of an export; the model itself stays as it is."""
+    if predictor.device.type != "cpu":
+        predictor = Predictor(
+            copy.deepcopy(predictor.model).cpu(),
+            predictor.meta,
+            predictor.tokenizer,
+            torch.device("cpu"),
+            predictor.use,
+            predictor.forward,
+            predictor.source,
+        )
+    return Subject(predictor, bundle, {} if bundle is None else _run_event_of(bundle))
+
+
+def _run_event_of(bundle: Path) -> Mapping[str, Any]:
+    """Return the event with which the run of a bundle began; nothing for a bundle by itself."""
+    events = bundle.parent / SPOOL_NAME
+    if not events.is_file():
+        return {}
+    try:
+        return next((event for event in reversed(read_events(events)) if event["event"] == "run"), {})
+    except RunFolderError:
+        return {}  # the model is whole without its story

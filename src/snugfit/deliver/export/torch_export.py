@@ -1,0 +1,80 @@
+"""A program of torch.export: runs without the code of the model, in Python or compiled ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.graph import check_kind, graph_of, quiet_tracing, with_graph_inputs
+from snugfit.deliver.export.preprocessing import write_preprocessing
+from snugfit.deliver.export.read_back import judged, read
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import Subject
+from snugfit.errors import ModelError
+from snugfit.models.hub import first_line
+
+FILE = "model.pt2"
+
+_USAGE = """\
+import torch
+
+model = torch.export.load("FOLDER/model.pt2").module()
+logits = model(ARGUMENTS)
+"""
+
+
+def _check(subject: Subject, _choice: Choice) -> None:
+    check_kind(subject, "torch-export")
+
+
+def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> Written:
+    graph, inputs, dynamic = graph_of(subject, scored)
+    try:
+        with quiet_tracing(), torch.no_grad():
+            program = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic)
+            torch.export.save(program, folder / FILE)
+    except Exception as error:  # tracing runs the model's own code, which may fail in any way
+        raise ModelError(
+            "--to",
+            f"torch.export cannot trace the {type(subject.model).__name__}: {first_line(error)}",
+            "Take hf or state-dict.",
+        ) from error
+    notes = [
+        *inputs_in_words(subject, inputs),
+        *write_preprocessing(subject, folder, scored, labels=True),
+    ]
+    usage = _USAGE.replace("ARGUMENTS", ", ".join(f"{name}={name}" for name in inputs))
+    return Written(usage=usage, notes=notes, header={"library_name": "pytorch"})
+
+
+def inputs_in_words(subject: Subject, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the inputs of a graph in words, for its card."""
+
+    def shape(tensor: torch.Tensor) -> str:
+        of_texts = subject.kind in ("encoder", "decoder")
+        sizes = ["batch", *("length" if of_texts else str(size) for size in tensor.shape[1:])]
+        return f"{' × '.join(sizes)}, {str(tensor.dtype).removeprefix('torch.')}"
+
+    parts = [f"`{name}` ({shape(each)})" for name, each in inputs.items()]
+    sentences = [f"Inputs: {', '.join(parts)}. Output: `logits`."]
+    if subject.generates:
+        sentences.append("There is no cache: each token of an answer takes a call on all tokens before it.")
+    return sentences
+
+
+def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
+    asked = with_graph_inputs(subject, scored)
+    return [judged(read("torch", folder, asked, {"file": FILE}), asked)]
+
+
+FORMAT = Format(
+    name="torch-export",
+    summary="A program of torch.export (.pt2): logits, any batch and length.",
+    check=_check,
+    write=_write,
+    read_back=_read_back,
+)

@@ -1,0 +1,102 @@
+"""The model card: what the hub reads of it, and what people do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from torch import nn
+
+from snugfit.deliver.export.card import write_card
+from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.export_format import Choice, Written
+from snugfit.deliver.export.formats import FORMATS
+from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.subject import subject_of
+from snugfit.deliver.predict import predictor_of
+from snugfit.tracking.spool import Spool
+
+LABELS = ["bad", "good"]
+
+
+def card(folder: Path, metrics: dict[str, Any], **event: Any) -> ModelCard:
+    """The card of a classifier that was trained so."""
+    (folder / "best").mkdir(parents=True)
+    with Spool(folder / "events.jsonl") as spool:
+        spool.append("run", name="reviews", versions={"torch": "2.13.0"}, **event)
+    meta = {
+        "task": "text-classification",
+        "labels": LABELS,
+        "update": 1200,
+        "metrics": metrics,
+        "max_length": 64,
+    }
+    predictor = predictor_of(nn.Linear(2, 2), meta, None, "cpu", "here")
+    subject = subject_of(predictor, folder / "best")
+    compared = [Comparison("transformers 5.23.0", 8, 2e-7, 1e-6, checked=("tokens",))]
+    written = Written(
+        usage="print('used')\n", notes=["It is small."], header={"library_name": "transformers"}
+    )
+    scored = Scored(nn.Linear(2, 2), inputs=[{}] * 8)
+    write_card(subject, folder, FORMATS["hf"], Choice("bf16"), scored, written, compared)
+    return ModelCard.load(folder / "README.md")
+
+
+def test_the_hub_reads_the_kind_the_base_and_the_metrics_with_what_they_were_measured_on(
+    tmp_path: Path,
+) -> None:
+    read = card(
+        tmp_path,
+        {"accuracy": 0.9, "loss": "NaN"},
+        recipe={"model": "somebody/encoder", "loss": "cross_entropy"},
+        inputs=[
+            {"context": "train", "source": "/home/me/train.csv", "sha256": "aa"},
+            {"context": "validation", "source": "/home/me/held.csv", "sha256": "bb"},
+        ],
+    )
+    assert (read.data.pipeline_tag, read.data.library_name, read.data.base_model) == (
+        "text-classification",
+        "transformers",
+        "somebody/encoder",
+    )
+    (result,) = read.data.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_name) == ("accuracy", 0.9, "held.csv")
+
+
+def test_people_read_use_comparison_data_limits_and_recipe_and_no_path_of_the_machine(tmp_path: Path) -> None:
+    text = card(
+        tmp_path,
+        {"accuracy": 0.9},
+        recipe={
+            "model": "/home/me/models/encoder",
+            "data": {"train": "/home/me/train.csv", "max_length": 64},
+            "output": "/home/me/runs",
+            "track": {"uri": "http://me:secret@host"},
+        },
+        data={"train": 900, "validation": 100, "unit": "rows", "skipped": {"empty text": 3}},
+        inputs=[{"context": "train", "source": "/home/me/train.csv", "sha256": "aa"}],
+    ).content
+    for sentence in (
+        "A Linear for text-classification of 2 classes (bad, good), trained from encoder.",
+        "print('used')",
+        "It is small.",
+        "compared on 8 rows",
+        "- transformers 5.23.0, 8 rows: logits differ by 2e-07 of their spread",
+        "At update 1,200, on the rows held out:",
+        "| accuracy | 0.9 |",
+        "900 rows to train on, 100 held out.",
+        "- train: `train.csv`, sha256 `aa`",
+        "Left out: empty text (3).",
+        "at most 64 tokens a row",
+        "The rows held out were drawn from the training data.",
+        "train: train.csv",
+    ):
+        assert sentence in text, sentence
+    assert "/home/me" not in text and "secret" not in text
+
+
+def test_a_model_that_was_measured_on_nothing_says_so(tmp_path: Path) -> None:
+    text = card(tmp_path, {}).content
+    assert "It was measured on nothing: the run had no rows held out." in text
+    assert "model-index" not in text

@@ -1,0 +1,210 @@
+"""The way of an export, in processes that import nothing of ours: written whole and compared, or not there at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import snugfit as sf
+from snugfit.cli.app import app, main
+from snugfit.deliver.export import export_model, hf, read_back
+from snugfit.deliver.export.export_model import export_source
+from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
+from snugfit.models.bundle import save_bundle
+from tests.unit.deliver.export.models import (
+    of_bytes,
+    picture_classifier,
+    stored,
+    text_classifier,
+)
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return stored(tmp_path_factory.mktemp("chat"), "qwen2", of_bytes())
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return text_classifier(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return picture_classifier(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_folder_that_transformers_loads_and_stops_by_in_a_process_without_ours(
+    chat: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, rows = chat
+    readings = []
+    read = read_back.read
+    monkeypatch.setattr(hf, "read", lambda *asked: readings.append(read(*asked)) or readings[-1])
+    output = tmp_path / "out"
+    result = CliRunner().invoke(
+        app, ["export", str(bundle), "--to", "hf", "-o", str(output), "--rows", rows, "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    assert readings[0].values["modules"] == []
+    values = json.loads(result.stdout.splitlines()[-1])
+    (compared,) = values["compared"]
+    assert compared["difference"] < 1e-6 and compared["answers"] == "4 of 4 equal"
+    assert compared["equal"] == ["tokens", "chat template", "stop tokens"]
+    tokenizer = sf.load(bundle).processing.tokenizer
+    generation = json.loads((output / "generation_config.json").read_text())
+    end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
+    assert generation["eos_token_id"] == [end, tokenizer.eos_token_id]
+    assert generation["bos_token_id"] == tokenizer.bos_token_id
+    assert "4 of 4 greedy answers are equal" in (output / "README.md").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the draft is gone"
+
+
+@pytest.mark.slow
+def test_weights_are_halved_and_labels_and_tokens_stay(
+    texts: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    result = export_source(texts[0], "hf", tmp_path / "out", numbers="bf16", rows=texts[1])
+    (compared,) = result["compared"]
+    assert compared["equal"] == ["tokens", "label names"]
+    assert 1e-4 < compared["difference"] == pytest.approx(compared["rounding"], rel=0.01)
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    assert {each.dtype for each in weights.values()} == {torch.bfloat16}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "to"),
+    [("chat", "onnx"), ("chat", "torch-export"), ("texts", "onnx"), ("pictures", "torch-export")],
+)
+def test_a_graph_takes_any_batch_and_length_and_gives_the_scored_logits(
+    kind: str, to: str, tmp_path: Path, request: pytest.FixtureRequest, reading_here: None
+) -> None:
+    bundle, rows = request.getfixturevalue(kind)
+    result = export_source(bundle, to, tmp_path / "out", rows=rows)
+    assert result["compared"][0]["difference"] < 1e-5
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert ("There is no cache" in card) == (kind == "chat")
+    if to == "torch-export":
+        model = sf.load(bundle)
+        args = (
+            {"pixel_values": torch.zeros(3, 3, 16, 16)}
+            if kind == "pictures"
+            else {name: torch.ones(3, 7, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+        )
+        program = torch.export.load(tmp_path / "out" / "model.pt2").module()
+        assert torch.allclose(program(**args), model.model(**args).logits, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_classifier_of_pictures_comes_with_a_processor_that_makes_the_same_pixels(
+    pictures: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    result = export_source(pictures[0], "hf", tmp_path / "out", rows=pictures[1])
+    assert result["compared"][0]["equal"] == ["label names", "pixels"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", ["fp32", "bf16"])
+def test_plain_weights_load_strictly_under_all_their_names(
+    numbers: str, tmp_path: Path, reading_here: None
+) -> None:
+    bundle, rows = stored(tmp_path, "qwen3", of_bytes())
+    export_source(bundle, "state-dict", tmp_path / "out", numbers=numbers, rows=rows)
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    model = sf.load(bundle).model
+    assert weights.keys() == model.state_dict().keys(), "tied ones too"
+    model.load_state_dict(weights, strict=True)
+
+
+def test_a_model_of_ones_own_has_its_weights_exported(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    save_bundle(tmp_path / "best", model, {"task": "python"})
+    trained = sf.load(
+        tmp_path / "best", model=torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    )
+    result = trained.export("state-dict", tmp_path / "out", rows=[torch.ones(3)])
+    assert result["compared"][0]["equal"] == ["all 7 tensors"] and result["compared"][0]["difference"] == 0
+    assert trained.export("state-dict", tmp_path / "bf16", numbers="bf16")["compared"][0]["rows"] == 0
+    with pytest.raises(
+        ModelError, match="hf holds models of transformers alone, and this one is a Sequential"
+    ):
+        trained.export("hf", tmp_path / "hf")
+    with pytest.raises(ModelError, match="onnx needs the form of a model's inputs"):
+        trained.export("onnx", tmp_path / "onnx")
+
+
+def test_what_is_read_back_otherwise_is_not_delivered(
+    texts: tuple[Path, str], tmp_path: Path, reading_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = hf.FORMAT.write
+
+    def spoilt(subject: Any, folder: Path, choice: Any, scored: Any) -> Any:
+        written = write(subject, folder, choice, scored)
+        path = folder / "model.safetensors"
+        weights = load_file(path)
+        weights["classifier.bias"] += 0.1 * torch.arange(3)
+        save_file(weights, path, metadata={"format": "pt"})
+        return written
+
+    spoiled = dataclasses.replace(hf.FORMAT, write=spoilt)
+    monkeypatch.setattr(export_model, "find_format", lambda _: spoiled)
+    with pytest.raises(ModelError, match=r"out: was not delivered: .*differ by 0\.\d+ of their spread"):
+        export_source(texts[0], "hf", tmp_path / "out", rows=texts[1])
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_exported_is_refused_before_a_model_is_loaded(
+    texts: tuple[Path, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for changes, error, says in [
+        ({"to": "ggufs"}, SettingError, "no format 'ggufs'. Did you mean 'gguf'"),
+        ({"numbers": "fp8"}, SettingError, "got 'fp8', and hf has fp32, bf16"),
+        ({"to": "onnx", "numbers": "fp32"}, SettingError, "onnx has but one form of weights"),
+        (
+            {"to": "gguf", "quantize": "nf4"},
+            SettingError,
+            "the format is gguf. Leave it out. gguf has --numbers q8_0",
+        ),
+        ({"output": tmp_path / "full"}, RunFolderError, "holds something already"),
+    ]:
+        asked = {"source": "nowhere", "to": "hf", "output": tmp_path / "out", **changes}
+        with pytest.raises(error, match=says):
+            export_source(**asked)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        MissingExtra, match=r"onnx is not installed. Install it with: pip install 'snugfit\[export\]'"
+    ):
+        export_source("nowhere", "onnx", tmp_path / "out")
+    monkeypatch.undo()
+    assert main(["export", str(tmp_path / "none"), "--to", "hf", "-o", str(tmp_path / "out")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["full"]
+
+
+def test_a_format_refuses_a_model_that_it_does_not_hold(texts: tuple[Path, str], tmp_path: Path) -> None:
+    for to, says in {
+        "gguf": "gguf holds language models, and this one is for the task 'text-classification'",
+        "adapter": "adapter needs a model that was trained with adapters",
+    }.items():
+        with pytest.raises(ModelError, match=says):
+            export_source(texts[0], to, tmp_path / "out", rows=texts[1])
+    with pytest.raises(SettingError, match="quantize: got 'q4'. Give nf4 or int8"):
+        export_source(texts[0], "hf", tmp_path / "out", quantize="q4")
+    assert os.listdir(tmp_path) == []
