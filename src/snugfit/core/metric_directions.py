@@ -16,6 +16,8 @@ _HIGHER = (
     "r2",
     "pearson",
     "spearman",
+    "reward_accuracy",
+    "reward_margin",
 )
 _LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
 from snugfit.core.metric_directions import name_and_direction
+from snugfit.core.preferences import BETTER, DESIRABLE, REWARDS, WORSE, of_answers
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
@@ -167,6 +168,57 @@ def _differences(outputs: Any, part: Batch) -> tuple[Tensor, Tensor]:
     return (predictions.reshape(labels.shape).float() - labels).detach(), labels
 
 
+class _Rewards:
+    """A metric of the rewards that a loss of preferences implies: of good and of bad answers, whether they come in pairs or one by one.
+
+    Args:
+        value: of the mean reward of good answers, that of bad ones, and the share of rows that are told apart.
+    """
+
+    def __init__(self, value: Callable[[float, float, float], float]) -> None:
+        self._value = value
+        self._sums: list[Tensor] = []
+
+    def update(self, outputs: Any, part: Batch) -> None:
+        rewards = outputs.get(REWARDS) if isinstance(outputs, Mapping) else None
+        if rewards is None:
+            raise SettingError(
+                "evaluate.metrics",
+                "metrics of rewards need the outputs of a loss of preferences",
+                "Use them with task: preference.",
+            )
+        self._sums.append(torch.stack(list(_reward_sums(rewards, part.data.get(DESIRABLE)))))
+
+    def compute(self, strategy: Strategy) -> float:
+        # a rank that has had no row takes part in the exchange too
+        own = read(torch.stack(self._sums), assume=[[0.0] * 6] * len(self._sums)) if self._sums else []
+        sums = [
+            sum(column) for column in zip(*(row for rows in strategy.tell(own) for row in rows), strict=True)
+        ]
+        means = [
+            total / count if count else math.nan for total, count in zip(sums[::2], sums[1::2], strict=True)
+        ]
+        return self._value(*means) if means else math.nan
+
+
+def _reward_sums(rewards: Tensor, desirable: Tensor | None) -> Iterator[Tensor]:
+    """Yield a sum and a count of the rewards of good answers, of those of bad ones, and of rows that are told apart.
+
+    Pairs are where the chosen answer has the higher reward, single answers where the sign of their reward is that of their label.
+    """
+    if desirable is None:
+        good = bad = torch.ones_like(rewards[:, 0], dtype=torch.bool)
+        of_good, of_bad = rewards[:, BETTER], rewards[:, WORSE]
+        right = of_good > of_bad
+    else:
+        good, bad = desirable, ~desirable
+        of_good = of_bad = rewards[:, 0]
+        right = (of_good > 0) == good
+    for values, counted in ((of_good, good), (of_bad, bad), (right.to(rewards.dtype), torch.ones_like(good))):
+        yield torch.where(counted, values, 0.0).sum()
+        yield counted.sum().to(rewards.dtype)
+
+
 # A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
     "accuracy": lambda: _ByClass(_accuracy),
@@ -176,6 +228,10 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "mse": lambda: _ErrorMean(torch.square),
     "rmse": lambda: _ErrorMean(torch.square, math.sqrt),
     "mae": lambda: _ErrorMean(torch.abs),
+    "reward_accuracy": lambda: _Rewards(lambda _good, _bad, right: right),
+    "reward_margin": lambda: _Rewards(lambda good, bad, _right: good - bad),
+    "reward_chosen": lambda: _Rewards(lambda good, _bad, _right: good),
+    "reward_rejected": lambda: _Rewards(lambda _good, bad, _right: bad),
     **{name: partial(Collected, function) for name, function in OF_ALL_ROWS.items()},
 }
 
@@ -213,6 +269,12 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
                 "evaluate.metrics",
                 f"{metric} compares each output with the label at its place, and causal_lm predicts the next one",
                 "Use perplexity, or a metric of your own.",
+            )
+        if not isinstance(loss, str) and of_answers(loss) and metric == "perplexity":
+            raise SettingError(
+                "evaluate.metrics",
+                "perplexity is of a cross-entropy, and the loss is of preferences",
+                "Use reward_accuracy.",
             )
         if loss == "mse" and metric == "perplexity":
             raise SettingError(

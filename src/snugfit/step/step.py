@@ -40,6 +40,7 @@ from snugfit.step.padding import Padding
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.trainable import check_module, check_trainable
+from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -177,6 +178,7 @@ class Step:
         self.has_batch_norm = has_batch_norm(model)
         loss_function = find_loss(loss)
         self.couples_rows = couples_rows(loss_function)
+        self._sums_first = asks_for_sums(loss_function, forward)
         self.user_loss = over_batches(loss_function)
         context = Context(
             model,
@@ -340,6 +342,11 @@ class Step:
             self.seams.settle(self.model, passes)
 
     @property
+    def whole_windows(self) -> bool:
+        """Return whether the loss has to be shown a window whole, as it compares rows and nothing here gives it what it needs of the others."""
+        return self.couples_rows and not self.seams.coupled and not self._sums_first
+
+    @property
     def bearers(self) -> list[nn.Parameter]:
         """Return what has the gradients, in the order of the parameters: they themselves, but where gradients leave for the host."""
         return self.parameters if self.seams.sums is None else self.seams.sums.in_place_of(self.parameters)
@@ -417,10 +424,10 @@ class Step:
         """Return the shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
         transformed = self.seams.batch(window, self.progress, self.seed)
         share = window.share
-        if share is None or not self.seams.transforms:
-            return transformed
-        counts = self.strategy.counts(transformed.rows if share.rows else 0)
-        return replace(transformed, share=share._replace(counts=counts))
+        if share is not None and self.seams.transforms:
+            counts = self.strategy.counts(transformed.rows if share.rows else 0)
+            transformed = replace(transformed, share=share._replace(counts=counts))
+        return with_window_sums(self, transformed, self._forward) if self._sums_first else transformed
 
     def _undo(self, buffers: list[BufferCopies]) -> None:
         self.drop_gradients()
