@@ -18,8 +18,9 @@ _HIGHER = (
     "spearman",
     "reward_accuracy",
     "reward_margin",
+    "reward_chosen",
 )
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
+_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "reward_rejected")
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -153,7 +153,7 @@ class ORPO(PreferenceLoss):
         ratio = F.logsigmoid(log_odds[:, BETTER] - log_odds[:, WORSE])
         if self.form == "paper":
             return LossTerms(-means[:, BETTER] - self.beta * ratio, counted(answers))
-        sums = window_sums(self, answers, data)
+        sums = window_sums(self, answers, data).to(means.dtype)
         # the window's mean of these rows is the mean over all its tokens
         text = -answers["text_log_probability"] * (sums[:, 1] / sums[:, 0].clamp(min=1))
         return LossTerms(text - self.beta * ratio, counted(answers))

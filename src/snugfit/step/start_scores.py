@@ -85,8 +85,8 @@ def compares_start(material: Material) -> bool:
 
 
 def _trains_adapters(step: Step) -> bool:
-    """Return whether adapters alone train in all of the run."""
-    trained = {each for group in step.optimizer.param_groups for each in group["params"]}
+    """Return whether adapters alone train: what they stand beside is frozen, and stays so."""
+    trained = {parameter for parameter in step.model.parameters() if parameter.requires_grad}
     return trained <= adapter_parameters(step.model)
 
 
