@@ -56,7 +56,8 @@ def orpo(model: Logits, rows: Sequence[Row], weight: float, *, of_text: bool = F
     likelihoods, ratios, texts, tokens = [], [], [], 0
     for row in rows:
         means = [
-            log_probability(model, row["prompt"], row[name]) / len(row[name]) for name in ("chosen", "rejected")
+            log_probability(model, row["prompt"], row[name]) / len(row[name])
+            for name in ("chosen", "rejected")
         ]
         odds = [mean.exp() / (1 - mean.exp()) for mean in means]
         ratios.append(-sigmoid((odds[0] / odds[1]).log()).log())
@@ -77,7 +78,8 @@ def kto(
     """
     with torch.no_grad():
         apart = [
-            log_ratio(model, first, row["prompt"], rows[place - 1]["answer"]) for place, row in enumerate(rows)
+            log_ratio(model, first, row["prompt"], rows[place - 1]["answer"])
+            for place, row in enumerate(rows)
         ]
         reference_point = max(0.0, float(sum(apart)) / len(rows))
     losses = []

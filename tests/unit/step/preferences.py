@@ -14,8 +14,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.preferences import PreferenceLoss
 from snugfit.data.preferences import PadPairs
 from snugfit.step.answer_scores import AnswerScores
-from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.build import Material
+from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.lora import LoRA, lora_

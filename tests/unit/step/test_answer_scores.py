@@ -14,7 +14,7 @@ from snugfit.step.answer_scores import AnswerScores
 from snugfit.techniques.placement.chunked_loss import ChunkedLoss
 from tests.laws.problems import relative_error
 from tests.oracles import preferences as oracle
-from tests.unit.step.preferences import copy_of, examples, gradients, decoder, next_token, rows, trained
+from tests.unit.step.preferences import copy_of, decoder, examples, gradients, next_token, rows, trained
 
 TIGHT = 1e-9
 """Sums of float64 in another order; a wrong term is off by far more than a thousandth."""
@@ -111,5 +111,7 @@ def test_rewards_are_those_that_the_loss_implies() -> None:
     for place, row in enumerate(rows(2)):
         for answer, name in enumerate(("chosen", "rejected")):
             ratio = oracle.log_ratio(policy, first, row["prompt"], row[name])
-            assert float(outputs["rewards"][place, answer]) == pytest.approx(0.3 * float(ratio.detach()), abs=KEPT)
+            assert float(outputs["rewards"][place, answer]) == pytest.approx(
+                0.3 * float(ratio.detach()), abs=KEPT
+            )
     assert not outputs["rewards"].requires_grad
