@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -12,8 +10,7 @@ from snugfit.kit.sharded_tensors import whole
 from snugfit.step.evaluate import Scored, evaluate
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
-from tests.unit.step.preferences import PadPairs, examples, trained
-from tests.unit.step.preferences import rows as preferences
+from tests.unit.step.preferences import trained
 
 TOLERANCE = 1e-6
 LOSSES: dict[str, PreferenceLoss] = {
