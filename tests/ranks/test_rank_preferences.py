@@ -28,8 +28,9 @@ def updated(name: str, strategy: str, count: int, micro_batch: int) -> dict[str,
     window = part_of(step, made.window())
     metrics = evaluate(Scored.of(step), [window], {"margin": "reward_margin", "right": "reward_accuracy"})
     result = step(window)
+    told = [float(result.metrics[key]) for key in sorted(result.metrics)]
     numbers = {key: whole(each).flatten().tolist() for key, each in step.model.named_parameters()}
-    return {**numbers, "result": [result.loss, result.weight, *metrics.values()]}
+    return {**numbers, "result": [result.loss, result.weight, *metrics.values(), *told]}
 
 
 @pytest.mark.slow

@@ -285,6 +285,38 @@ def window_sums(loss: PreferenceLoss, outputs: Mapping[str, Tensor], data: Any) 
     return terms.sum(dim=0).expand_as(terms)
 
 
+def reward_sums(rewards: Tensor, desirable: Tensor | None) -> Tensor:
+    """Return a sum and a count of the rewards of good answers, of those of bad ones, and of rows that are told apart.
+
+    Pairs are where the chosen answer has the higher reward, single answers where the sign of their reward is that of their label.
+
+    >>> reward_sums(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), None).tolist()
+    [2.0, 2.0, 4.0, 2.0, 1.0, 2.0]
+    """
+    if desirable is None:
+        good = bad = torch.ones_like(rewards[:, 0], dtype=torch.bool)
+        of_good, of_bad = rewards[:, BETTER], rewards[:, WORSE]
+        right = of_good > of_bad
+    else:
+        good, bad = desirable, ~desirable
+        of_good = of_bad = rewards[:, 0]
+        right = (of_good > 0) == good
+    parts = ((of_good, good), (of_bad, bad), (right.to(rewards.dtype), torch.ones_like(good)))
+    sums = [(torch.where(rows, values, 0.0).sum(), rows.sum().to(rewards.dtype)) for values, rows in parts]
+    return torch.stack([each for both in sums for each in both])
+
+
+def reward_metrics(sums: Tensor) -> dict[str, Tensor]:
+    """Return the metrics of what `reward_sums` gives, added up over rows; NaN where there is no answer of a kind."""
+    good, bad, right = (sums[::2] / sums[1::2]).unbind()
+    return {
+        "reward_accuracy": right,
+        "reward_margin": good - bad,
+        "reward_chosen": good,
+        "reward_rejected": bad,
+    }
+
+
 def _require_positive(loss: PreferenceLoss, setting: str) -> None:
     value = getattr(loss, setting)
     if not value > 0:

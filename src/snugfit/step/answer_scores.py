@@ -18,7 +18,14 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch
 from snugfit.core.losses import LossTerms, causal_lm
-from snugfit.core.preferences import REWARDS, WINDOW_SUMS, PreferenceLoss
+from snugfit.core.preferences import (
+    DESIRABLE,
+    REWARDS,
+    WINDOW_SUMS,
+    PreferenceLoss,
+    reward_metrics,
+    reward_sums,
+)
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import adapted, adapters_off
@@ -56,6 +63,14 @@ class AnswerScores:
             mask = _part(data, "attention_mask", _BOTH)
             return self.loss.window_terms(_counts(labels, mask))
         return self.loss.window_terms({"divergence": self._divergence(model, data)})
+
+    def measured(self, outputs: Mapping[str, Tensor], data: Mapping[str, Any]) -> Tensor:
+        """Return sums over rows that `metrics` are made of."""
+        return reward_sums(outputs[REWARDS], data.get(DESIRABLE))
+
+    def metrics(self, sums: Tensor) -> dict[str, Tensor]:
+        """Return the metrics of an update, of the sums over its window."""
+        return reward_metrics(sums)
 
     def start_scores(self, model: nn.Module, data: Mapping[str, Any]) -> Tensor:
         """Return log-probabilities of both sequences by the model as it is now, shape (rows, 2)."""

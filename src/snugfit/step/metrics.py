@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
 from snugfit.core.metric_directions import name_and_direction
-from snugfit.core.preferences import BETTER, DESIRABLE, REWARDS, WORSE, of_answers
+from snugfit.core.preferences import DESIRABLE, REWARDS, of_answers, reward_sums
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
@@ -187,7 +187,7 @@ class _Rewards:
                 "metrics of rewards need the outputs of a loss of preferences",
                 "Use them with task: preference.",
             )
-        self._sums.append(torch.stack(list(_reward_sums(rewards, part.data.get(DESIRABLE)))))
+        self._sums.append(reward_sums(rewards, part.data.get(DESIRABLE)))
 
     def compute(self, strategy: Strategy) -> float:
         # a rank that has had no row takes part in the exchange too
@@ -199,24 +199,6 @@ class _Rewards:
             total / count if count else math.nan for total, count in zip(sums[::2], sums[1::2], strict=True)
         ]
         return self._value(*means) if means else math.nan
-
-
-def _reward_sums(rewards: Tensor, desirable: Tensor | None) -> Iterator[Tensor]:
-    """Yield a sum and a count of the rewards of good answers, of those of bad ones, and of rows that are told apart.
-
-    Pairs are where the chosen answer has the higher reward, single answers where the sign of their reward is that of their label.
-    """
-    if desirable is None:
-        good = bad = torch.ones_like(rewards[:, 0], dtype=torch.bool)
-        of_good, of_bad = rewards[:, BETTER], rewards[:, WORSE]
-        right = of_good > of_bad
-    else:
-        good, bad = desirable, ~desirable
-        of_good = of_bad = rewards[:, 0]
-        right = (of_good > 0) == good
-    for values, counted in ((of_good, good), (of_bad, bad), (right.to(rewards.dtype), torch.ones_like(good))):
-        yield torch.where(counted, values, 0.0).sum()
-        yield counted.sum().to(rewards.dtype)
 
 
 # A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.

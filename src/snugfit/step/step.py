@@ -32,6 +32,7 @@ from snugfit.step.attention_masks import AttentionMasks
 from snugfit.step.changed_inputs import Inputs
 from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
+from snugfit.step.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_whole, in_memory, within_memory
 from snugfit.step.module_modes import Modes
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
@@ -179,6 +180,7 @@ class Step:
         loss_function = find_loss(loss)
         self.couples_rows = couples_rows(loss_function)
         self._sums_first = asks_for_sums(loss_function, forward)
+        self.forward_metrics = ForwardMetrics.of(forward)
         self.user_loss = over_batches(loss_function)
         context = Context(
             model,
@@ -254,6 +256,7 @@ class Step:
                     metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
                 if self._router_loss is not None:
                     metrics = {**metrics, **self._router_loss.metrics}
+                metrics = {**metrics, **self.forward_metrics.over_ranks(self.strategy)}
                 with phase("optimizer"):
                     self.optimizer.step()
                 self.progress.updates += 1
@@ -394,6 +397,7 @@ class Step:
     def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
         """Return the window's gradient; what raises leaves nothing behind."""
         self.begin_passes()
+        self.forward_metrics.begin_window()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:

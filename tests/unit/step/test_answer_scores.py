@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from snugfit.core.batch import Batch
 from snugfit.core.preferences import DPO, IPO, KTO, ORPO, PreferenceLoss
 from snugfit.data.preferences import PadPairs
 from snugfit.errors import SettingError
 from snugfit.step.answer_scores import AnswerScores
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Step
+from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.placement.chunked_loss import ChunkedLoss
 from tests.laws.problems import relative_error
 from tests.oracles import preferences as oracle
@@ -18,6 +22,7 @@ from tests.unit.step.preferences import copy_of, decoder, examples, gradients, n
 
 TIGHT = 1e-9
 """Sums of float64 in another order; a wrong term is off by far more than a thousandth."""
+REWARD_METRICS = ("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected")
 KEPT = 1e-5
 """The same where scores of the first model are kept by row, in float32."""
 
@@ -115,3 +120,22 @@ def test_rewards_are_those_that_the_loss_implies() -> None:
                 0.3 * float(ratio.detach()), abs=KEPT
             )
     assert not outputs["rewards"].requires_grad
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_an_update_tells_the_rewards_of_its_whole_window_before_it(name: str) -> None:
+    whole, split = trained(LOSSES[name], 5), trained(LOSSES[name], 5, 2)
+    scored = evaluate(Scored.of(whole.step), [whole.step_window()], {key: key for key in REWARD_METRICS})
+    for made in (whole, split):
+        metrics = made.step(made.window()).metrics
+        assert {key: float(metrics[key]) for key in REWARD_METRICS} == pytest.approx(
+            {key: scored[key] for key in REWARD_METRICS}, rel=1e-6
+        )
+    assert scored["reward_margin"] != 0
+
+
+def test_metrics_of_rewards_are_refused_without_a_loss_of_preferences() -> None:
+    step = Step(torch.nn.Linear(2, 3), SGD(), "cross_entropy")
+    window = Batch.of((torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)))
+    with pytest.raises(SettingError, match="metrics of rewards need the outputs of a loss of preferences"):
+        evaluate(Scored.of(step), [window], {"reward_margin": "reward_margin"})
