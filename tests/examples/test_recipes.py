@@ -108,10 +108,8 @@ def test_code_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (found["status"], found["updates"]) == ("finished", 2)
 
 
-def test_instruction_tuning_with_adapters_on_a_base_in_4_bit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_tokenizer(tmp_path / "decoder")
+def write_decoder(folder: Path) -> None:
+    write_tokenizer(folder)
     config = LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=64,
@@ -120,7 +118,13 @@ def test_instruction_tuning_with_adapters_on_a_base_in_4_bit(
         num_attention_heads=2,
         max_position_embeddings=512,
     )
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "decoder")
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def test_instruction_tuning_with_adapters_on_a_base_in_4_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_decoder(tmp_path / "decoder")
     pairs = [{"prompt": "the film was", "completion": word} for word in ("good", "bad")] * 40
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     found = run(
@@ -134,6 +138,23 @@ def test_instruction_tuning_with_adapters_on_a_base_in_4_bit(
     best = Path(str(found["run_dir"]), "best")
     assert (best / "adapter" / "adapter_model.safetensors").exists()
     assert (best / "model.safetensors").exists()
+
+
+def test_preferences_by_adapters_on_a_base_in_4_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_decoder(tmp_path / "decoder")
+    pairs = [{"prompt": "the film was", "chosen": "good", "rejected": "bad"}] * 40
+    (tmp_path / "prefs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    found = run(
+        capsys,
+        "preference_dpo.yaml",
+        f"model={tmp_path / 'decoder'}",
+        f"data.train={tmp_path / 'prefs.jsonl'}",
+        "data.max_length=256",
+    )
+    assert (found["status"], found["updates"]) == ("finished", 2)
+    assert (Path(str(found["run_dir"]), "best") / "adapter" / "adapter_model.safetensors").exists()
 
 
 def test_a_module_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

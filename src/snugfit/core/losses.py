@@ -91,6 +91,9 @@ def check_weight(weight: float) -> None:
         )
 
 
+LOG_PROBABILITIES = "log_probabilities"
+"""The entry of outputs that are scores of whole answers."""
+
 Loss = Callable[[Any, Any], "LossTerms | Tensor"]
 """A user's loss: `(outputs, data) -> LossTerms` or an unreduced tensor with the rows first."""
 
@@ -162,6 +165,12 @@ def logits_of(outputs: Any) -> Tensor:
     else:
         entry = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) > 0 else None
     if not isinstance(entry, Tensor):
+        if isinstance(outputs, Mapping) and LOG_PROBABILITIES in outputs:
+            raise SettingError(
+                "loss",
+                "is of preferences, which has log-probabilities of answers in place of logits",
+                "Remove the technique or the metric that asks for logits.",
+            )
         has = f", which has {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
         raise SettingError(
             "loss",

@@ -16,8 +16,11 @@ _HIGHER = (
     "r2",
     "pearson",
     "spearman",
+    "reward_accuracy",
+    "reward_margin",
+    "reward_chosen",
 )
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
+_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "reward_rejected")
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -153,8 +153,22 @@ def _alpaca(row: Mapping[str, Any], answered: bool) -> list[Message]:
 
 
 def _listed(row: Mapping[str, Any], form: str) -> tuple[list[Message], list[Any]]:
-    column = COLUMNS[form]
-    entries = _parsed(row.get(column), column)
+    return _messages(row.get(COLUMNS[form]), COLUMNS[form])
+
+
+def messages_in(value: Any, column: str) -> list[Message]:
+    """Return the messages that a column lists, in the form of `messages` or of ShareGPT.
+
+    Raises:
+        BadRow: it lists none, or one that cannot be used.
+    """
+    messages, _ = _messages(value, column)
+    _check_order(messages)
+    return messages
+
+
+def _messages(value: Any, column: str) -> tuple[list[Message], list[Any]]:
+    entries = _parsed(value, column)
     if not isinstance(entries, (list, tuple)) or not entries:
         raise BadRow("no messages", f"{column} is {_in_words(entries)}, not a list of messages")
     messages, weights = [], []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from snugfit.data.bad_rows import BadRow, Fault, settle
 from snugfit.data.chat_template import CHATML, DATE, ChatTemplate, Rendered, set_template
@@ -120,12 +120,19 @@ def load_instruct(
             tokens_total=sum(lengths),
             tokens_max=max(lengths, default=0),
             tokens_median=median(lengths),
-            warnings=(*_warnings(parts, coder), *_cut_ends(lengths, settings)),
+            warnings=(
+                *warnings_of((example["input_ids"] for part in parts for example in part), coder),
+                *_cut_ends(lengths, settings),
+            ),
             form=" and ".join(forms),
         ),
         fingerprints={table.source: table.sha256 for table in tables} | template_file,
         stops=coder.stops,
     )
+
+
+ConversationOf = Callable[[Mapping[str, Any], bool], Conversation]
+"""From a row, and whether it is to have its answer, to its conversation."""
 
 
 class Coder:
@@ -187,24 +194,15 @@ class Coder:
                     self._coded(self.template.rendered(shorter)[-1]),
                     without_oldest_turn(shorter),
                 )
-            coded = self._without_beginning(coded, most)
-        read = next(
-            (place for place, label in enumerate(coded.labels) if label != IGNORED_LABEL), len(coded.ids)
-        )
-        if read >= most:
-            raise BadRow(
-                "prompt too long",
-                f"the prompt has {read} tokens, which leaves no room for a completion in {most} (data.max_length)",
-            )
-        return Coded(coded.ids[:most], coded.labels[:most], length)
+            coded = self.without_beginning(coded, len(coded.ids) - most)
+        return coded.cut(most)._replace(length=length)
 
-    def _without_beginning(self, coded: Coded, most: int) -> Coded:
-        """Return tokens without the beginning of the prompt, behind the tokenizer's own first ones."""
+    def without_beginning(self, coded: Coded, count: int) -> Coded:
+        """Return tokens without the first `count` of the prompt, behind the tokenizer's own first ones; the last of the prompt stays."""
         first = (
             len(self.special.prefix) if coded.ids[: len(self.special.prefix)] == [*self.special.prefix] else 0
         )
-        read = next(place for place, label in enumerate(coded.labels) if label != IGNORED_LABEL)
-        cut = max(0, min(len(coded.ids) - most, read - first - 1))
+        cut = max(0, min(count, coded.read - first - 1))
         return Coded(
             coded.ids[:first] + coded.ids[first + cut :],
             coded.labels[:first] + coded.labels[first + cut :],
@@ -275,6 +273,26 @@ class Coded(NamedTuple):
     labels: list[int]
     length: int
 
+    @property
+    def read(self) -> int:
+        """Tokens before the first one that is scored."""
+        return next(
+            (place for place, label in enumerate(self.labels) if label != IGNORED_LABEL), len(self.ids)
+        )
+
+    def cut(self, most: int) -> Coded:
+        """Return the first `most` tokens.
+
+        Raises:
+            BadRow: none of them is scored.
+        """
+        if self.read >= most:
+            raise BadRow(
+                "prompt too long",
+                f"the prompt has {self.read} tokens, which leaves no room for a completion in {most} (data.max_length)",
+            )
+        return Coded(self.ids[:most], self.labels[:most], self.length)
+
     def as_example(self) -> Example:
         """Return what a model is given."""
         return {"input_ids": self.ids, "attention_mask": [1] * len(self.ids), "labels": self.labels}
@@ -307,22 +325,26 @@ def read_conversations(
     answered: bool,
     bad_rows: str,
     folder: Path | None,
+    conversation: ConversationOf | None = None,
 ) -> FileRows:
     """Read one source to evaluate on (`answered`), or to be answered; order and all its columns are kept.
 
+    Args:
+        conversation: of a row, and whether it is to have its answer, where rows have no `messages`.
     Raises:
         DataError: as of `load_instruct`.
     """
     table = read_table(source, setting="data", folder=folder)
     form = MESSAGES if MESSAGES in table.columns else settings.format or PAIRS
-    needed = columns_of_form(form, settings.text, settings.completion)
-    check_columns(
-        table, {name: columns for name, columns in needed.items() if answered or name != "data.completion"}
-    )
-    faults, examples, places, lengths = list(table.faults), [], [], []
-    for place, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
-        try:
-            asked = conversation_of(
+    if form == MESSAGES or conversation is None:
+        needed = columns_of_form(form, settings.text, settings.completion)
+        check_columns(
+            table,
+            {name: columns for name, columns in needed.items() if answered or name != "data.completion"},
+        )
+
+        def conversation(row: Mapping[str, Any], answered: bool) -> Conversation:
+            return conversation_of(
                 row,
                 form,
                 text=settings.text,
@@ -330,6 +352,11 @@ def read_conversations(
                 scored=settings.scored,
                 answered=answered,
             )
+
+    faults, examples, places, lengths = list(table.faults), [], [], []
+    for place, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            asked = conversation(row, answered)
             coded = coder.examples(asked) if answered else [coder.prompt(asked)]
         except BadRow as bad:
             faults.append(bad.at(table.source, line))
@@ -405,7 +432,8 @@ def _cut_ends(lengths: Sequence[int], settings: InstructSettings) -> Iterator[st
         )
 
 
-def _warnings(parts: Sequence[Sequence[Example]], coder: Coder) -> tuple[str, ...]:
+def warnings_of(sequences: Iterable[Sequence[int]], coder: Coder) -> tuple[str, ...]:
+    """Return what looks wrong in the tokens of conversations, and what a reader should know of their template."""
     warnings, template = [], coder.template
     ends_itself = template is not None and template.turn_end is not None
     if not coder.end and not ends_itself:
@@ -422,12 +450,7 @@ def _warnings(parts: Sequence[Sequence[Example]], coder: Coder) -> tuple[str, ..
             f"the chat template writes today's date: it is {DATE:%d %B %Y} here, so that a run that goes on reads the same."
         )
     first = coder.tokenizer.bos_token_id
-    twice = sum(
-        example["input_ids"][0] == example["input_ids"][1] == first
-        for part in parts
-        for example in part
-        if first is not None and len(example["input_ids"]) > 1
-    )
+    twice = sum(ids[0] == ids[1] == first for ids in sequences if first is not None and len(ids) > 1)
     if twice:
         warnings.append(
             f"{twice:,} prompts begin with the token {coder.tokenizer.bos_token} twice: the chat template and the text both "

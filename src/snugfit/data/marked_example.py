@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.tokens import IGNORED_LABEL
+from snugfit.data.tokens import IGNORED_LABEL, sequences_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -17,6 +17,10 @@ MOST_TOKENS = 600
 
 def marked_parts(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[list[Any]]:
     """Return the parts of an example in order, each a text and whether it is scored; a label of the whole text comes last, as scored."""
+    sequences = sequences_in(example)
+    if len(sequences) > 1:  # each on lines of its own
+        parts = [[*marked_parts(each, tokenizer), ["\n", False]] for each in sequences]
+        return [part for each in parts for part in each][:-1]
     ids, labels = list(example["input_ids"]), example.get("labels")
     if not isinstance(labels, (list, tuple)):
         text = tokenizer.decode(_shortened(ids), skip_special_tokens=False)

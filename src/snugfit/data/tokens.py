@@ -69,6 +69,18 @@ class PadRight:
         return batch
 
 
+def sequences_in(example: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the sequences of tokens in an example: itself, or each of several with its labels.
+
+    >>> sequences_in({"input_ids": [[5], [6]], "labels": [[-100], [6]]})[1]
+    {'input_ids': [6], 'labels': [6]}
+    """
+    if not any(isinstance(each, list) for each in example["input_ids"][:1]):
+        return [example]
+    both = zip(example["input_ids"], example["labels"], strict=True)
+    return [{"input_ids": ids, "labels": labels} for ids, labels in both]
+
+
 def padding_for(tokenizer: PreTrainedTokenizerBase) -> PadRight:
     """Return the collate function for a tokenizer's examples.
 

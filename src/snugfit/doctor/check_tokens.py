@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.batch import IGNORE_INDEX
-from snugfit.data.tokens import special_frame
+from snugfit.data.tokens import sequences_in, special_frame
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.errors import DataError
 
@@ -49,7 +49,7 @@ def views(
     """Return the first few examples, decoded."""
     shown = []
     for place in range(min(SHOWN, len(examples))):
-        example = examples[place]
+        example = sequences_in(examples[place])[0]
         ids = [int(each) for each in example["input_ids"]]
         special = Counter(each for each in ids if each in tokenizer.all_special_ids)
         names = {str(tokenizer.convert_ids_to_tokens(each)): count for each, count in special.items()}
@@ -70,7 +70,11 @@ def examine_tokens(
     Args:
         framed: whether each example is a text with the special tokens that the tokenizer puts around one.
     """
-    ids = [list(map(int, examples[place]["input_ids"])) for place in range(min(LOOKED, len(examples)))]
+    ids = [
+        list(map(int, each["input_ids"]))
+        for place in range(min(LOOKED, len(examples)))
+        for each in sequences_in(examples[place])
+    ]
     once = {each for each in (tokenizer.bos_token_id, tokenizer.cls_token_id) if each is not None}
     doubled = [each for each in ids if any(a == b and a in once for a, b in itertools.pairwise(each))]
     if doubled:

@@ -18,8 +18,10 @@ from snugfit.core.batch import Batch, labels_of, split
 from snugfit.core.losses import LossTerms
 from snugfit.core.phases import alike
 from snugfit.core.random import preserved_randomness, random_state, set_random_state
+from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
+from snugfit.kit.lm_head import postponed_in, with_logits
 from snugfit.kit.mixing import cut_labels
 
 
@@ -81,6 +83,55 @@ class Work:
     head: Callable[[Tensor], Tensor]
     terms_of: Callable[[Tensor, Chunk], LossTerms]
     chunks: list[Chunk]
+
+
+def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0) -> LossTerms:
+    """Return what `loss` gives for outputs whose logits are postponed: the same terms and gradients, in chunks of `size` tokens.
+
+    Nothing of a chunk is kept for backward, which computes it again.
+
+    Args:
+        loss: one value for each place of the logits (rows, tokens, classes), which depends on the logits of that place, and
+            on labels no further than `ahead` behind it.
+    Raises:
+        SettingError: the loss gives something else, or the head was called where gradients were not recorded.
+        DataError: there is not one label for each token.
+    """
+    postponed = postponed_in(outputs)
+    assert postponed is not None
+    hidden, shape = postponed.hidden, tuple(labels_of(batch.data).shape)
+    if shape[:2] != hidden.shape[:2]:
+        raise DataError(
+            "loss",
+            f"labels of shape {shape} do not fit logits of {hidden.shape[0]} rows and {hidden.shape[1]} tokens",
+            "Give one label for each token.",
+        )
+    if torch.is_grad_enabled() and not postponed.tracked:
+        raise SettingError(
+            "chunked_loss",
+            "the head was called where gradients are not recorded, as reentrant checkpointing does it, so none "
+            "would reach the layers before it",
+            "Use use_reentrant=False, or leave the head out of the checkpoint.",
+        )
+    rows, tokens, _ = hidden.shape
+    chunks = chunks_of(rows, tokens, size, ahead)
+    if len(chunks) == 1:  # its logits may as well be kept
+        return loss(with_logits(outputs, postponed.logits()), batch)
+
+    def terms_of(logits: Tensor, chunk: Chunk) -> LossTerms:
+        terms = loss(with_logits(outputs, logits), chunk.cut(batch))
+        if terms.values.shape != logits.shape[:2]:
+            raise SettingError(
+                "chunked_loss",
+                f"the loss gives values of shape {tuple(terms.values.shape)} for {logits.shape[0]} rows of "
+                f"{logits.shape[1]} tokens. It needs one for each token",
+                "Remove chunked_loss, or return those.",
+            )
+        return terms
+
+    parameters = [each for each in postponed.module.parameters() if each.requires_grad]
+    values, weights = InChunks.apply(Work(postponed.head, terms_of, chunks), hidden, *parameters)  # type: ignore[no-untyped-call]
+    return LossTerms(values, weights)
 
 
 class InChunks(torch.autograd.Function):

@@ -42,13 +42,15 @@ class Postponed:
     """Logits that are not made yet: `head` of `hidden`, shape (rows, tokens, width).
 
     It stands in a model's outputs where the logits would. What lays them out or casts them is done to them when they are made; a model that
-    computes with them otherwise is refused. `tracked` says whether gradients were recorded when the head was called.
+    computes with them otherwise is refused. `tracked` says whether gradients were recorded when the head was called, `chunk` for how many
+    tokens they are to be made at a time; 0 where whoever takes them knows.
     """
 
     head: Callable[[Tensor], Tensor]
     module: nn.Module
     hidden: Tensor
     tracked: bool
+    chunk: int = 0
 
     __iter__ = None  # `__getitem__` would make it a sequence
 
@@ -147,11 +149,14 @@ for _name in ("add", "sub", "mul", "truediv"):
 
 
 @contextmanager
-def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda _: None) -> Iterator[None]:
+def postponed(
+    head: nn.Module, look: Callable[[Tensor], object] = lambda _: None, chunk: int = 0
+) -> Iterator[None]:
     """Temporarily let `head` return `Postponed` logits where it is given (rows, tokens, width), and compute all else as ever.
 
     Args:
         look: sees what the head is given.
+        chunk: of tokens, at which they are to be made.
 
     >>> with postponed(head := nn.Linear(8, 100)):
     ...     later = head(torch.zeros(2, 5, 8))
@@ -165,7 +170,7 @@ def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda _: None
         look(hidden)
         if hidden.ndim != 3:
             return forward(hidden)
-        return Postponed(forward, head, hidden, torch.is_grad_enabled())
+        return Postponed(forward, head, hidden, torch.is_grad_enabled(), chunk)
 
     with replaced_forward(head, later):
         yield

@@ -81,11 +81,12 @@ def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     from snugfit.core.losses import LOSSES
     from snugfit.step.metrics import check_metrics, check_watched, metric_name, monitored
 
-    if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
+    known = find(recipe.task).losses or tuple(LOSSES)
+    if recipe.loss not in known and not is_python_path(recipe.loss):
         raise places.error(
             ("loss",),
-            f"'{recipe.loss}' is no built-in loss and no package.module:function",
-            nearest(recipe.loss, LOSSES),
+            f"'{recipe.loss}' is no built-in loss of task {recipe.task} and no package.module:function",
+            nearest(recipe.loss, known),
         )
     with placed(places, ("evaluate", "metrics")):
         check_metrics(metric for metric in recipe.evaluate.metrics if not is_python_path(metric))

@@ -90,6 +90,11 @@ class Data(Section):
         ("crop", "flip"),
         takes=f"a list of {', '.join(AUGMENTATIONS)}",
     )
+    answers: tuple[str, str] = setting(
+        "columns of the better and the worse of two answers: texts, or messages that go on from the prompt or begin with it",
+        ("chosen", "rejected"),
+        takes="a list of two names",
+    )
     completion: str = setting(
         "column of answers, which alone are scored; data.text is the prompt", "completion"
     )
@@ -125,6 +130,24 @@ class Data(Section):
         takes="package.module:function or null",
         example="mine:collate",
     )
+
+
+@dataclass(frozen=True)
+class Preference(Section):
+    """The settings of losses of preferences: dpo, ipo, orpo, kto."""
+
+    key: ClassVar[str] = "preference"
+
+    beta: Annotated[float, Bound(above=0)] = setting(
+        "strength of the loss: what log-ratios to the reference are multiplied by (dpo, kto), tau of ipo, the odds ratio's part of orpo",
+        0.1,
+    )
+    form: Literal["paper", "trl"] = setting(
+        "paper: the loss as its paper has it; trl: as TRL computes it, ipo by token, orpo with the likelihood of prompt and answer",
+        "paper",
+    )
+    desirable: Annotated[float, Bound(above=0)] = setting("weight of good answers in kto", 1.0)
+    undesirable: Annotated[float, Bound(above=0)] = setting("weight of bad answers in kto", 1.0)
 
 
 @dataclass(frozen=True)
@@ -260,6 +283,7 @@ class Recipe(Section):
         "",
         example="cross_entropy",
     )
+    preference: Preference = setting("", Preference())
     train: Train = setting("", Train())
     preset: str = setting(
         "optimizer, schedule and techniques that stand where the recipe gives none",
@@ -342,5 +366,10 @@ class Recipe(Section):
 
 def unused(task: str) -> tuple[tuple[str, str], ...]:
     """Return the settings that a task has no use for; giving one is an error."""
-    used = ("train", "validation", *find(task).settings)
-    return tuple((Data.key, name) for name in Data.settings() if name not in used)
+    card = find(task)
+    used = ("train", "validation", *card.settings)
+    sections = [] if card.section == Preference.key else [Preference]
+    return (
+        *((Data.key, name) for name in Data.settings() if name not in used),
+        *((section.key, name) for section in sections for name in section.settings()),
+    )

@@ -68,7 +68,7 @@ def _section_schema(section: type[Section], definitions: dict[str, Any]) -> dict
     for name, each in section.settings().items():
         if each.section is None:
             schema = _value_schema(each.annotation)
-            if schema.get("type") == "array":  # a name alone is a list of one
+            if schema.get("type") == "array" and "items" in schema:  # a name alone is a list of one
                 schema = {"anyOf": [schema["items"], schema]}
             if each.declaration.pattern:
                 schema["pattern"] = each.declaration.pattern

@@ -55,6 +55,8 @@ def as_dict(recipe: m.Recipe) -> dict[str, Any]:
     values["plan"]["numerics"] = numerics_entry(recipe)
     for section, key in m.unused(recipe.task):
         del values[section][key]
+        if not values[section]:
+            del values[section]
     without_secrets: dict[str, Any] = redacted(json.loads(json.dumps(values)))
     return without_secrets
 

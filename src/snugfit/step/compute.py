@@ -56,6 +56,7 @@ class WindowCompute:
         """
         step = self.step
         step.drop_gradients()
+        step.forward_metrics.begin_pass()
         passes = self.passes()
         factor = _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
@@ -232,7 +233,9 @@ class WindowCompute:
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
         """Return the loss of a micro-batch; of one that does not count, with weights of 0."""
-        terms = self.loss(self.step.forward(part), part)
+        outputs = self.step.forward(part)
+        terms = self.loss(outputs, part)
+        self.step.forward_metrics.add(outputs, part.data, counts)
         return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
 
     def _handed(

@@ -15,6 +15,7 @@ from torch import Tensor
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
 from snugfit.core.metric_directions import name_and_direction
+from snugfit.core.preferences import DESIRABLE, REWARDS, of_answers, reward_sums
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
@@ -167,6 +168,39 @@ def _differences(outputs: Any, part: Batch) -> tuple[Tensor, Tensor]:
     return (predictions.reshape(labels.shape).float() - labels).detach(), labels
 
 
+class _Rewards:
+    """A metric of the rewards that a loss of preferences implies: of good and of bad answers, whether they come in pairs or one by one.
+
+    Args:
+        value: of the mean reward of good answers, that of bad ones, and the share of rows that are told apart.
+    """
+
+    def __init__(self, value: Callable[[float, float, float], float]) -> None:
+        self._value = value
+        self._sums: list[Tensor] = []
+
+    def update(self, outputs: Any, part: Batch) -> None:
+        rewards = outputs.get(REWARDS) if isinstance(outputs, Mapping) else None
+        if rewards is None:
+            raise SettingError(
+                "evaluate.metrics",
+                "metrics of rewards need the outputs of a loss of preferences",
+                "Use them with task: preference.",
+            )
+        self._sums.append(reward_sums(rewards, part.data.get(DESIRABLE)))
+
+    def compute(self, strategy: Strategy) -> float:
+        # a rank that has had no row takes part in the exchange too
+        own = read(torch.stack(self._sums), assume=[[0.0] * 6] * len(self._sums)) if self._sums else []
+        sums = [
+            sum(column) for column in zip(*(row for rows in strategy.tell(own) for row in rows), strict=True)
+        ]
+        means = [
+            total / count if count else math.nan for total, count in zip(sums[::2], sums[1::2], strict=True)
+        ]
+        return self._value(*means) if means else math.nan
+
+
 # A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
     "accuracy": lambda: _ByClass(_accuracy),
@@ -176,6 +210,10 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "mse": lambda: _ErrorMean(torch.square),
     "rmse": lambda: _ErrorMean(torch.square, math.sqrt),
     "mae": lambda: _ErrorMean(torch.abs),
+    "reward_accuracy": lambda: _Rewards(lambda _good, _bad, right: right),
+    "reward_margin": lambda: _Rewards(lambda good, bad, _right: good - bad),
+    "reward_chosen": lambda: _Rewards(lambda good, _bad, _right: good),
+    "reward_rejected": lambda: _Rewards(lambda _good, bad, _right: bad),
     **{name: partial(Collected, function) for name, function in OF_ALL_ROWS.items()},
 }
 
@@ -213,6 +251,12 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
                 "evaluate.metrics",
                 f"{metric} compares each output with the label at its place, and causal_lm predicts the next one",
                 "Use perplexity, or a metric of your own.",
+            )
+        if not isinstance(loss, str) and of_answers(loss) and metric == "perplexity":
+            raise SettingError(
+                "evaluate.metrics",
+                "perplexity is of a cross-entropy, and the loss is of preferences",
+                "Use reward_accuracy.",
             )
         if loss == "mse" and metric == "perplexity":
             raise SettingError(

@@ -54,7 +54,7 @@ def cut(rows: int, micro_batch: int | None, group: int = 1, paired: bool = False
 
 def legal_sizes(step: Step, rows: int, group: int = 1) -> list[int]:
     """Return the micro-batches that a step may take for windows of that many rows, the largest first."""
-    if step.couples_rows and not step.seams.coupled:
+    if step.whole_windows:
         return [rows]
     return sizes(rows, max(group, 2 if step.has_batch_norm else 1))
 
@@ -65,7 +65,7 @@ def check_whole(step: Step, window: Batch) -> None:
     Raises:
         SettingError: names the loss's remedy.
     """
-    if not step.couples_rows or step.seams.coupled:
+    if not step.whole_windows:
         return
     size = min(window.rows, step.micro_batch or window.rows)
     if window.total > size:
@@ -169,7 +169,7 @@ def _finer(step: Step, window: Batch, reason: str) -> Replan:
             f"{problem}, and '{step.coupling[0]}' makes each example's loss depend on the others of its micro-batch, so that its size is "
             f"part of what is learned. Lower plan.micro_batch yourself, or remove '{step.coupling[0]}'."
         )
-    if step.couples_rows and not step.seams.coupled:
+    if step.whole_windows:
         raise OutOfMemory(
             f"{problem}, and the loss compares the rows of a window with each other, so that it is not cut. Add the technique "
             f"{coupling_techniques()}, or lower train.global_batch."

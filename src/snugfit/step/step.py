@@ -33,6 +33,7 @@ from snugfit.step.attention_masks import AttentionMasks
 from snugfit.step.changed_inputs import Inputs
 from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
+from snugfit.step.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.module_modes import Modes
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
@@ -41,6 +42,7 @@ from snugfit.step.padding import Padding
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.trainable import check_module, check_trainable
+from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -179,6 +181,8 @@ class Step:
         self.has_batch_norm = has_batch_norm(model)
         loss_function = find_loss(loss)
         self.couples_rows = couples_rows(loss_function)
+        self._sums_first = asks_for_sums(loss_function, forward)
+        self.forward_metrics = ForwardMetrics.of(forward)
         self.user_loss = over_batches(loss_function)
         context = Context(
             model,
@@ -269,6 +273,8 @@ class Step:
             metrics: Mapping[str, torch.Tensor] = self.seams.adjust(self.bearers, self.progress, self.seed)
         if self._router_loss is not None:
             metrics = {**metrics, **self._router_loss.metrics}
+        if self.forward_metrics.forward is not None:
+            metrics = {**metrics, **self.forward_metrics.over_ranks(self.strategy)}
         with phase("optimizer"):
             step_optimizer(self.optimizer)
         self.progress.updates += 1
@@ -350,6 +356,11 @@ class Step:
             self.seams.settle(self.model, passes)
 
     @property
+    def whole_windows(self) -> bool:
+        """Return whether the loss has to be shown a window whole, as it compares rows and nothing here gives it what it needs of the others."""
+        return self.couples_rows and not self.seams.coupled and not self._sums_first
+
+    @property
     def bearers(self) -> list[nn.Parameter]:
         """Return what has the gradients, in the order of the parameters: they themselves, but where gradients leave for the host."""
         return self.parameters if self.seams.sums is None else self.seams.sums.in_place_of(self.parameters)
@@ -395,6 +406,7 @@ class Step:
     def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
         """Return the window's gradient; what raises leaves nothing behind."""
         self.begin_passes()
+        self.forward_metrics.begin_window()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:
@@ -425,10 +437,10 @@ class Step:
         """Return the shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
         transformed = self.seams.batch(window, self.progress, self.seed)
         share = window.share
-        if share is None or not self.seams.transforms:
-            return transformed
-        counts = self.strategy.counts(transformed.rows if share.rows else 0)
-        return replace(transformed, share=share._replace(counts=counts))
+        if share is not None and self.seams.transforms:
+            counts = self.strategy.counts(transformed.rows if share.rows else 0)
+            transformed = replace(transformed, share=share._replace(counts=counts))
+        return with_window_sums(self, transformed, self._forward) if self._sums_first else transformed
 
     def _undo(self, buffers: list[BufferCopies]) -> None:
         self.drop_gradients()

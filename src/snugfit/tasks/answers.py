@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from snugfit.data.file_rows import FileRows
-    from snugfit.data.instruct import InstructSettings
+    from snugfit.data.instruct import ConversationOf, InstructSettings
     from snugfit.kit.generation import Generation
 
 ANSWER = "answer"
@@ -69,22 +69,62 @@ def answering(
 
 def of_conversations(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     """Return the use of a model that answers in conversations: rows in the form that it was trained on, or `messages`."""
-    from snugfit.data.conversations import MESSAGES, PAIRS, conversation_of
-    from snugfit.data.instruct import Coder, read_conversations
+    from snugfit.data.conversations import PAIRS, conversation_of
+
+    settings = _settings(meta, meta.get("conversations"))
+
+    def conversation(row: Row, answered: bool) -> Any:
+        form = settings.format or PAIRS
+        text, completion = settings.text, settings.completion
+        return conversation_of(row, form, text=text, completion=completion, answered=answered)
+
+    return _conversing(tokenizer, settings, conversation, checked=True)
+
+
+def of_preferences(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
+    """Return the use of a model that has learned preferences: it answers rows with a prompt or `messages`, and is scored by good answers."""
+    from snugfit.data.preferences import conversation_with
 
     settings = _settings(meta)
+
+    def conversation(row: Row, answered: bool) -> Any:
+        return conversation_with(row, settings.text, settings.completion if answered else None)
+
+    return _conversing(tokenizer, settings, conversation, checked=False)
+
+
+def _conversing(
+    tokenizer: Any, settings: InstructSettings, conversation: ConversationOf, *, checked: bool
+) -> Inference:
+    """Return the use of a model that answers conversations, which rows hold as `messages` or as `conversation` makes them.
+
+    Args:
+        checked: files are to have the columns that the settings name.
+    """
+    from snugfit.data.conversations import MESSAGES, conversation_of
+    from snugfit.data.instruct import Coder, read_conversations
+
     coder = Coder(tokenizer, settings)
 
     def prompts(rows: Sequence[Row]) -> list[list[int]]:
         return [coder.prompt(asked(row)) for row in rows]
 
     def asked(row: Row) -> Any:
-        form = MESSAGES if MESSAGES in row else settings.format or PAIRS
-        return conversation_of(row, form, text=settings.text, completion=settings.completion, answered=False)
+        if MESSAGES not in row:
+            return conversation(row, False)
+        return conversation_of(
+            row, MESSAGES, text=settings.text, completion=settings.completion, answered=False
+        )
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         return read_conversations(
-            source, settings, coder, answered=labelled, bad_rows=bad_rows, folder=Path.cwd()
+            source,
+            settings,
+            coder,
+            answered=labelled,
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+            conversation=None if checked else conversation,
         )
 
     return answering(tokenizer, prompts, coder.stops, read=read)
@@ -108,14 +148,14 @@ def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     return answering(tokenizer, prompts, stops_of(tokenizer, frame.suffix))
 
 
-def _settings(meta: Mapping[str, Any]) -> InstructSettings:
+def _settings(meta: Mapping[str, Any], form: str | None = None) -> InstructSettings:
     from snugfit.data.instruct import InstructSettings
 
     return InstructSettings(
         train="",
         text=tuple(meta.get("text_columns") or ("text",)),
         completion=meta.get("completion_column") or "completion",
-        format=meta.get("conversations"),
+        format=form,
         max_length=meta["max_length"],
         validation=None,
     )

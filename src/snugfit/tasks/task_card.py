@@ -33,6 +33,8 @@ class Card:
         summary: one sentence.
         loss: of a recipe that names none.
         metrics: of a recipe that names none.
+        losses: names of the built-in losses that it can have, where they are not those of all tasks.
+        section: the section of a recipe that it alone reads; empty where there is none.
         settings: those of `data` that it reads besides `train` and `validation`; to give another is an error.
         load: model, data and loss of a recipe; the flag asks for the model without weights, the last argument says what to
             keep of each weight that is read from a file.
@@ -53,6 +55,8 @@ class Card:
     summary: str
     loss: str
     metrics: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    section: str = ""
     settings: tuple[str, ...]
     load: Callable[[Recipe, bool, KeepPart | None], Task]
     load_empty: Callable[[Recipe, str], nn.Module] | None = None

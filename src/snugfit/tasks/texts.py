@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
+    from snugfit.core.losses import Loss
     from snugfit.data.causal import CausalData
     from snugfit.data.instruct import InstructData
+    from snugfit.data.preferences import PreferenceData
     from snugfit.data.text import TextData
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
@@ -28,11 +30,16 @@ ROWS = ("text", "max_length", "bad_rows")
 def language_model(
     recipe: Recipe,
     tokenizer: PreTrainedTokenizerBase,
-    data: CausalData | InstructData,
+    data: CausalData | InstructData | PreferenceData,
     empty: bool,
     keep: KeepPart | None,
+    loss: str | Loss | None = None,
 ) -> Task:
-    """Return a causal language model with its data, loaded as the recipe says."""
+    """Return a causal language model with its data, loaded as the recipe says.
+
+    Args:
+        loss: in place of the recipe's own.
+    """
     from snugfit.data.marked_example import marked_parts
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
@@ -53,7 +60,7 @@ def language_model(
         return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
 
     return Task(
-        material_of(recipe, loaded, data, load),
+        material_of(recipe, loaded, data, load, loss),
         meta={
             "task": recipe.task,
             "conversations": data.report.form or None,
@@ -82,8 +89,9 @@ def load_empty_language_model(recipe: Recipe, name: str) -> nn.Module:
 def material_of(
     recipe: Recipe,
     loaded: LoadedModel,
-    data: TextData | CausalData | InstructData,
+    data: TextData | CausalData | InstructData | PreferenceData,
     load: Callable[[str], LoadedModel],
+    loss: str | Loss | None = None,
 ) -> Material:
     """Return a text model with its data; `load` gets another model for the same task by its name."""
     from snugfit.step.build import Material
@@ -92,7 +100,7 @@ def material_of(
         loaded.model,
         data.train,
         data.validation or None,
-        loss_of(recipe),
+        loss_of(recipe) if loss is None else loss,
         data.collate,
         load=lambda name: trained_already(load(name), name),
     )

@@ -21,6 +21,7 @@ from snugfit.run.run import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric
+from snugfit.step.start_scores import compares_start, fill_start_scores
 from snugfit.step.step import Step
 from snugfit.tasks.task import Task
 
@@ -66,13 +67,15 @@ class Setup:
             SettingError: a setting is impossible, or does not suit the model.
         """
         model, optimizer = copy.deepcopy((self.material.model, self.optimizer))  # which keeps them together
-        return make_step(
+        step = make_step(
             self.job,
             plan or self.plan,
             replace(self.material, model=model),
             optimizer,
             self.techniques if techniques is None else techniques,
         )
+        fill_start_scores(step, self.material)
+        return step
 
     def loader(self) -> Loader:
         """Return the windows of the run, in its order."""
@@ -136,7 +139,12 @@ def module_setup(model: nn.Module, data: Any, **settings: Unpack[TrainSettings])
 
 def _setup(spec: RunSpec, task: Task, name: str, identity: dict[str, Any]) -> Setup:
     techniques = tuple(spec.techniques)
-    return Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, spec.metrics, identity)
+    setup = Setup(
+        name, spec.job, spec.plan, task.material, techniques, spec.optimizer, spec.metrics, identity
+    )
+    if compares_start(task.material):
+        setup.step()  # before windows are read, each row has its scores
+    return setup
 
 
 def output_of(recipe: Recipe) -> Path:

@@ -20,6 +20,7 @@ BARE = {
     "text-classification": {"model": "m", "data": {"train": "rows.csv"}},
     "causal-lm": {"model": "m", "data": {"train": "rows.txt"}},
     "instruction": {"model": "m", "data": {"train": "rows.jsonl"}},
+    "preference": {"model": "m", "data": {"train": "rows.jsonl"}},
     "image-classification": {"model": "m", "data": {"train": "photos"}},
     "tabular-classification": {"model": "tabm", "data": {"train": "rows.csv"}},
     "tabular-regression": {"model": "tabm", "data": {"train": "rows.csv"}},
@@ -38,6 +39,7 @@ def test_it_has_every_setting_of_the_schema() -> None:
     schema = json_schema()
     sections = {
         "data",
+        "preference",
         "train",
         "evaluate",
         "early_stopping",

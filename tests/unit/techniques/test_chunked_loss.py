@@ -18,13 +18,13 @@ from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batche
 from snugfit.core.selection import check
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
-from snugfit.kit.chunked_loss_function import InChunks, Work
+from snugfit.kit.chunked_loss_function import InChunks, Work, chunks_of, in_chunks
 from snugfit.kit.lm_head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.lora import lora_
-from snugfit.techniques.placement.chunked_loss import ChunkedLoss, chunks_of, in_chunks
+from snugfit.techniques.placement.chunked_loss import ChunkedLoss
 from tests.laws.problems import gpt2, gradients, relative_error
 from tests.unit.techniques.settings import context, refuses
 

@@ -177,6 +177,31 @@ def adapted(model: nn.Module) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
 
 
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """Temporarily compute as without adapters; which weights train stays, unlike with peft's own switch."""
+    layers = list(adapted(model).values())
+    before = [layer._disable_adapters for layer in layers]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer, off in zip(layers, before, strict=True):
+            layer._disable_adapters = off
+
+
+def adapter_parameters(model: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters of a model's adapters."""
+    own = {
+        parameter
+        for layer in adapted(model).values()
+        for name in (*layer.adapter_layer_names, *layer.other_param_names)
+        for parameter in _parameters_in(getattr(layer, name, None))
+    }
+    return own
+
+
 def merged(model: nn.Module) -> nn.Module:
     """Return a copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
 
@@ -298,6 +323,13 @@ def _base_weights(layers: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     for name, layer in layers.items():
         for key, parameter in layer.get_base_layer().named_parameters():
             yield f"{name}.{key}", parameter
+
+
+def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
+    if isinstance(value, nn.Parameter):
+        yield value
+    elif isinstance(value, (nn.ModuleDict, nn.ParameterDict)):
+        yield from value.parameters()
 
 
 def _is_plain_layer(module: nn.Module) -> bool:

@@ -29,6 +29,7 @@ from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.operator_cache import OperatorCache
 from snugfit.planner.trace.segments import cut
+from snugfit.step.window_sums import asks_for_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.second_process import SecondProcess
 
@@ -70,8 +71,12 @@ class Planner:
         self.fixed_micro_batch = (
             has_batch_norm(model)
             or any(each.card.couples_examples for each in techniques)
-            or (couples_rows(find_loss(self.subject.loss)) and not coupled)
+            or (self._compares_rows() and not coupled)
         )
+
+    def _compares_rows(self) -> bool:
+        loss = find_loss(self.subject.loss)
+        return couples_rows(loss) and not asks_for_sums(loss, self.subject.forward)
 
     def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
         """Return what a plan needs.

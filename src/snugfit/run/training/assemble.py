@@ -16,6 +16,7 @@ from snugfit.core.selection import check_on, listed
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.events import DOING
 from snugfit.run.identity.identity import (
     DETERMINISTIC,
     as_plain,
@@ -32,6 +33,7 @@ from snugfit.run.training.result import Emit, SaveBest
 from snugfit.run.training.warning_events import warnings_told
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric, check_fit, check_metrics, check_watched, monitored
+from snugfit.step.start_scores import fill_start_scores
 from snugfit.strategies.base import Strategy
 
 
@@ -95,6 +97,7 @@ def assemble(
     data = data_identity(files or {}, train, held_out, plan.num_workers)
     if step.strategy.world_size > 1:
         check_ranks({"data": data_of_rank(data, train, held_out, plan.num_workers)}, step.strategy)
+    fill_start_scores(step, material, folder=folder, tell=lambda text: emit(DOING, text=text))
     return Training(
         job=job,
         step=step,

@@ -8,64 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 
-from snugfit.core.batch import Batch, labels_of
+from snugfit.core.batch import Batch
 from snugfit.core.losses import LossTerms, labels_ahead
+from snugfit.core.preferences import of_answers
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Kind, Seams, Stage, Technique
-from snugfit.errors import DataError, SettingError, SnugfitWarning
-from snugfit.kit.chunked_loss_function import Chunk, InChunks, Work, chunks_of
-from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in, with_logits
-
-
-def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0) -> LossTerms:
-    """Return what `loss` gives for outputs whose logits are postponed: the same terms and gradients, in chunks of `size` tokens.
-
-    Nothing of a chunk is kept for backward, which computes it again.
-
-    Args:
-        loss: one value for each place of the logits (rows, tokens, classes), which depends on the logits of that place, and
-            on labels no further than `ahead` behind it.
-    Raises:
-        SettingError: the loss gives something else, or the head was called where gradients were not recorded.
-        DataError: there is not one label for each token.
-    """
-    postponed = postponed_in(outputs)
-    assert postponed is not None
-    hidden, shape = postponed.hidden, tuple(labels_of(batch.data).shape)
-    if shape[:2] != hidden.shape[:2]:
-        raise DataError(
-            "loss",
-            f"labels of shape {shape} do not fit logits of {hidden.shape[0]} rows and {hidden.shape[1]} tokens",
-            "Give one label for each token.",
-        )
-    if torch.is_grad_enabled() and not postponed.tracked:
-        raise SettingError(
-            "chunked_loss",
-            "the head was called where gradients are not recorded, as reentrant checkpointing does it, so none "
-            "would reach the layers before it",
-            "Use use_reentrant=False, or leave the head out of the checkpoint.",
-        )
-    rows, tokens, _ = hidden.shape
-    chunks = chunks_of(rows, tokens, size, ahead)
-    if len(chunks) == 1:  # its logits may as well be kept
-        return loss(with_logits(outputs, postponed.logits()), batch)
-
-    def terms_of(logits: Tensor, chunk: Chunk) -> LossTerms:
-        terms = loss(with_logits(outputs, logits), chunk.cut(batch))
-        if terms.values.shape != logits.shape[:2]:
-            raise SettingError(
-                "chunked_loss",
-                f"the loss gives values of shape {tuple(terms.values.shape)} for {logits.shape[0]} rows of "
-                f"{logits.shape[1]} tokens. It needs one for each token",
-                "Remove chunked_loss, or return those.",
-            )
-        return terms
-
-    parameters = [each for each in postponed.module.parameters() if each.requires_grad]
-    values, weights = InChunks.apply(Work(postponed.head, terms_of, chunks), hidden, *parameters)  # type: ignore[no-untyped-call]
-    return LossTerms(values, weights)
+from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.kit.chunked_loss_function import in_chunks
+from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
 
 
 @dataclass(frozen=True)
@@ -102,7 +53,8 @@ class ChunkedLoss(Technique):
 
     def seams(self, context: Context) -> Seams:
         head = output_head(context.model, self.head, "chunked_loss.head")
-        ahead = 0 if context.loss is None else labels_ahead(context.loss)
+        scored_before = of_answers(context.loss)  # by the forward, which finds the logits postponed
+        ahead = 0 if context.loss is None or scored_before else labels_ahead(context.loss)
         if ahead is None:
             raise SettingError(
                 "chunked_loss",
@@ -125,7 +77,7 @@ class ChunkedLoss(Technique):
 
         def loss(next: BatchLoss) -> BatchLoss:
             def chunked(outputs: Any, batch: Batch) -> LossTerms:
-                if flat:
+                if flat or scored_before:
                     return next(outputs, batch)
                 if postponed_in(outputs) is None:
                     raise SettingError(
@@ -141,7 +93,7 @@ class ChunkedLoss(Technique):
         @contextmanager
         def forward(_batch: Batch) -> Iterator[None]:
             try:
-                with postponed(head, look):
+                with postponed(head, look, self.chunk):
                     yield
             except LogitsInUse as error:
                 raise SettingError(

@@ -27,7 +27,7 @@ def accumulation(tried: Trials) -> Law:
     """Several splits of a window give the gradient and the update of the whole."""
     whole = tried.step()
     group = whole.seams.batch(tried.windows[0].to(whole.device), whole.progress, whole.seed).group
-    if whole.couples_rows and not whole.seams.coupled:
+    if whole.whole_windows:
         why = "the loss compares the rows of a window with each other, so that windows are not split"
         return Law("accumulation", Verdict.EXEMPT, None, tried.bound, reasons=(why,))
     try:

@@ -93,7 +93,7 @@ def _against(tried: Trials) -> str | None:
         return (
             f"{NOT_RUN} '{looking[0]}' works on whole windows, which runs on several devices are to hand it"
         )
-    if tried.step().couples_rows:
+    if tried.step().whole_windows:
         return f"{NOT_RUN} the loss compares the rows of a window, of which a rank has half"
     return None
 

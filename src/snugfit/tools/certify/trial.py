@@ -25,6 +25,7 @@ from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.step.build import make_step
 from snugfit.step.optimizer import load_optimizer
+from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.tools.setup import Setup
@@ -103,6 +104,7 @@ class Trials:
             setup.techniques if techniques is None else techniques,
             strategy=strategy or (_OtherDraws() if other_draws else None),
         )
+        fill_start_scores(step, setup.material)
         if not dropout:
             without_dropout_(step.model)
         return step

@@ -14,6 +14,7 @@ from snugfit.data.columns import check_columns
 from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
 from snugfit.data.examples import ORIGIN
 from snugfit.data.picture_files import read_pictures
+from snugfit.data.preferences import labelled_of, pair_of, prompt_columns
 from snugfit.data.sources import read_table
 from snugfit.data.tables import read_labelled
 from snugfit.data.usable_rows import Part, read_part
@@ -100,6 +101,8 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     others = {f"data.{name}": [getattr(data, name)] for name in COLUMNS if name in card.settings}
     columns = [*data.text, *(name for (name,) in others.values())]
     chats = _conversations(recipe) if "format" in card.settings else None
+    if "answers" in card.settings:
+        chats = _preferences(recipe)
     if chats is not None:
         part, columns = chats
         others = {}
@@ -284,3 +287,24 @@ def _plain(value: Any) -> Hashable:
             "Name another column.",
         )
     return scalar
+
+
+def _preferences(recipe: Recipe) -> tuple[Part, list[str]]:
+    """Return the usable rows of preferences, and the columns that the task reads of them."""
+    data, pairs = recipe.data, recipe.loss != "kto"
+    table = read_table(data.train, setting="data.train", folder=recipe.folder)
+    prompt = prompt_columns(table.columns, data.text)
+    needed = [*data.answers] if pairs else [data.completion, data.label]
+    part = Part(table, [], [], [], list(table.faults))
+    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            if pairs:
+                content: Any = pair_of(row, prompt, data.answers)
+            else:
+                content = labelled_of(row, prompt, data.completion, data.label)
+        except BadRow as bad:
+            part.faults.append(bad.at(table.source, line))
+            continue
+        part.row_indices.append(index)
+        part.texts.append(json.dumps(content, default=str))
+    return part, [*(each for each in prompt if each in table.columns), *needed]

@@ -1,0 +1,159 @@
+"""Scores of all rows by the model as it is before its first update, kept beside the rows.
+
+Where adapters alone train, the first model is the one with its adapters off, and nothing is kept. Otherwise its scores are two numbers a
+row, where a second model would take the memory of the first again. They are written into the run's folder: computed anew on another
+machine, or in other micro-batches, they would differ in their last bits, and a run that goes on would not be the one that was not stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from snugfit.core.batch import LABELS, Batch, shared_out
+from snugfit.core.phases import phase
+from snugfit.core.random import preserved_randomness
+from snugfit.core.scalar_reads import read
+from snugfit.errors import OutOfMemory, RunFolderError
+from snugfit.kit.adapters.adapters import adapter_parameters
+from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.results.run_folder import START_SCORES
+from snugfit.step.answer_scores import REFERENCE, AnswerScores
+from snugfit.step.micro_batching import first_line
+from snugfit.system.memory import is_out_of_memory, release_memory
+
+if TYPE_CHECKING:
+    from snugfit.results.run_folder import RunFolder
+    from snugfit.step.build import Material
+    from snugfit.step.step import Step
+
+Scores = list[list[float]]
+"""Log-probabilities of both sequences of each row."""
+
+
+def fill_start_scores(
+    step: Step,
+    material: Material,
+    *,
+    folder: RunFolder | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Give each example the scores of the model as it is, where the loss compares with them and no adapters can be switched off.
+
+    All ranks call this before the first update, or before a checkpoint is loaded; each scores a part of the rows. Examples that have their
+    scores keep them.
+
+    Args:
+        folder: where they are written, or read if a run goes on there.
+        tell: is told what is being done.
+    Raises:
+        OutOfMemory: a single row is too much.
+    """
+    if not compares_start(material) or _trains_adapters(step):
+        return
+    assert isinstance(material.forward, AnswerScores)
+    forward = material.forward
+    examples = [
+        side[place] for side in (material.train, material.validation or ()) for place in range(len(side))
+    ]
+    if not all(
+        isinstance(each, dict) for each in examples
+    ):  # windows are handed over by whoever has the rows
+        return
+    if all(REFERENCE in example for example in examples):
+        return
+    key = _digest(examples)
+    strategy = step.strategy
+    (stored, *_) = strategy.tell(_read(folder, key, len(examples)) if strategy.rank == 0 else None)
+    scores: Scores
+    if stored is not None:
+        scores = stored
+    else:
+        tell(f"scoring {len(examples):,} rows with the model as it is before the first update")
+        scores = _scored_by_ranks(step, material, forward, examples)
+        if folder is not None and strategy.rank == 0:
+            folder.write_json(START_SCORES, {"examples": key, "log_probabilities": scores})
+    for example, own in zip(examples, scores, strict=True):
+        example[REFERENCE] = own
+
+
+def compares_start(material: Material) -> bool:
+    """Return whether the loss compares the model with itself before the first update."""
+    return isinstance(material.forward, AnswerScores) and material.forward.loss.compares_start
+
+
+def _trains_adapters(step: Step) -> bool:
+    """Return whether adapters alone train: what they stand beside is frozen, and stays so."""
+    trained = {parameter for parameter in step.model.parameters() if parameter.requires_grad}
+    return trained <= adapter_parameters(step.model)
+
+
+def _scored_by_ranks(
+    step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any]
+) -> Scores:
+    strategy = step.strategy
+    parts = shared_out(len(examples), strategy.world_size)
+    own = parts[strategy.rank]
+    # all gather weights for each pass: those with fewer rows score one of them once more
+    rows = [
+        examples[own.start + place] if place < len(own) else examples[0] for place in range(len(parts[0]))
+    ]
+    scores = _scored(step, material, forward, rows)[: len(own)]
+    return [each for of_rank in strategy.tell(scores) for each in of_rank]
+
+
+def _scored(step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any]) -> Scores:
+    assert material.collate is not None
+    scores: Scores = []
+    size = step.micro_batch or int(step.nominal)
+    with phase("reference"), preserved_randomness(step.device), products_as_chosen(step.device):
+        while len(scores) < len(examples):
+            batch = Batch.of(material.collate(list(examples[len(scores) : len(scores) + size]))).to(
+                step.device
+            )
+            try:
+                with step.strategy.score(step.model), step.seams.forward(batch):
+                    numbers = read(
+                        forward.start_scores(step.model, batch.data).float(),
+                        assume=[[0.0, 0.0]] * batch.rows,
+                    )
+                scores += numbers
+                continue
+            except Exception as error:
+                if not is_out_of_memory(error) or step.strategy.world_size > 1:
+                    raise
+                reason = first_line(error)
+            if size == 1:
+                raise OutOfMemory(
+                    f"plan.micro_batch: memory ran out in scoring a single example with the model as it is before the first update ({reason}). "
+                    "Give smaller examples, or a smaller model."
+                )
+            size = -(-size // 2)
+            release_memory(step.device)  # behind the handler, where the error holds nothing any more
+    return scores
+
+
+def _digest(examples: Sequence[Any]) -> str:
+    """Return the sha256 of the tokens of all examples."""
+    hasher = hashlib.sha256()
+    for example in examples:
+        for name in ("input_ids", LABELS):
+            for tokens in example[name]:
+                hasher.update(array("q", [len(tokens), *tokens]).tobytes())
+    return hasher.hexdigest()
+
+
+def _read(folder: RunFolder | None, key: str, count: int) -> Scores | None:
+    """Return what an earlier process of the run has written for the same examples; None where there is nothing whole."""
+    if folder is None or not (folder.path / START_SCORES).exists():
+        return None
+    try:
+        stored = folder.read_json(START_SCORES)
+    except RunFolderError:  # it was torn when the machine stopped: the scores are computed again
+        return None
+    if not isinstance(stored, dict) or stored.get("examples") != key:
+        return None
+    scores: Scores = stored["log_probabilities"]
+    return scores if len(scores) == count else None

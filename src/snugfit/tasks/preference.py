@@ -1,0 +1,137 @@
+"""Preferences: the better of two answers, or answers that are called good or bad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from snugfit.tasks.answers import of_preferences
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
+from snugfit.tasks.texts import ROWS, language_model, row_settings
+
+if TYPE_CHECKING:
+    from snugfit.core.preferences import PreferenceLoss
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+
+_OWN = ("completion", "answers", "label", "template", "too_long")
+"""Settings of `data` that it reads besides those of all texts."""
+
+_PROMPTS = ("prompt", "question", "instruction", "query", "input")
+_COMPLETIONS = ("completion", "response", "answer", "output")
+
+
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.preferences import PreferenceSettings, load_preferences
+    from snugfit.models.tokenizer import load_tokenizer
+    from snugfit.step.answer_scores import AnswerScores
+
+    loss = _loss(recipe)
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    own = {name: getattr(recipe.data, name) for name in _OWN}
+    settings = PreferenceSettings(pairs=loss.pairs, **own, **row_settings(recipe))
+    data = load_preferences(settings, tokenizer, folder=recipe.folder)
+    task = language_model(recipe, tokenizer, data, empty, keep, loss)
+    if (generation := getattr(task.material.model, "generation_config", None)) is not None:
+        generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
+    answer = recipe.data.answers[0] if loss.pairs else recipe.data.completion
+    return replace(
+        task,
+        material=replace(task.material, forward=AnswerScores(loss)),
+        meta={**task.meta, "completion_column": answer},
+    )
+
+
+def _loss(recipe: Recipe) -> PreferenceLoss:
+    """Return the recipe's loss with its settings.
+
+    Raises:
+        SettingError: a setting is given that it does not have, or a loss of one's own cannot be imported.
+    """
+    from dataclasses import fields
+
+    from snugfit.core.preferences import PREFERENCE_LOSSES, OwnLoss
+    from snugfit.errors import SettingError
+    from snugfit.system.user_objects import load_object
+
+    own = PREFERENCE_LOSSES.get(recipe.loss)
+    if own is None:
+        own = OwnLoss(function=load_object(recipe.loss, setting="loss", folder=recipe.folder))
+    taken = {field.name for field in fields(own)}
+    section = type(recipe.preference)
+    for name, each in section.settings().items():
+        value = getattr(recipe.preference, name)
+        if name not in taken and value != each.default:
+            raise SettingError(
+                f"preference.{name}", f"is {value}, and {recipe.loss} has no such setting", "Remove it."
+            )
+    return replace(
+        own, **{name: getattr(recipe.preference, name) for name in section.settings() if name in taken}
+    )
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    answers = columns_of(data.get("answers", ("chosen", "rejected")))
+    prompts = columns_of(data["text"]) if "text" in data else (source.named(_PROMPTS) or "",)
+    if {*answers} <= {*source.columns}:
+        return _pairs(source, answers, prompts)
+    completion = data.get("completion") or source.named(_COMPLETIONS)
+    label = data.get("label", "label")
+    labels = source.values(label) if label in source.columns else []
+    if (
+        completion is None
+        or not all(prompts)
+        or not labels
+        or not all(isinstance(each, bool) for each in labels)
+    ):
+        return None
+    return Recognition(
+        data={
+            "text": prompts,
+            "completion": completion,
+            "max_length": length_of_rows(source.characters((*prompts, completion))),
+        },
+        settings={"loss": "kto"},
+        reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}), its answer ({completion}) and whether it is good ({label})",
+        score=0.97,
+        examples=len(source.rows),
+        comments={"data.text": "the prompt", "loss": "the answers come one by one, each good or bad"},
+    )
+
+
+def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> Recognition:
+    there = tuple(each for each in prompts if each)
+    each_answer = zip(*(source.characters([column]) for column in answers), strict=True)
+    lengths = [max(both) + prompt for both, prompt in zip(each_answer, source.characters(there), strict=True)]
+    prompt = f"a prompt ({', '.join(there)}), " if there else ""
+    return Recognition(
+        data={
+            **({"text": there} if there else {}),
+            "answers": answers,
+            "max_length": length_of_rows(lengths),
+        },
+        reason=f"{len(source.rows):,} rows with {prompt}a better answer ({answers[0]}) and a worse one ({answers[-1]})",
+        score=0.98,
+        examples=len(source.rows),
+        comments={"data.text": "the prompt", "data.answers": "the better answer, and the worse one"},
+    )
+
+
+CARD = Card(
+    name="preference",
+    summary="Prefer the better of two answers (dpo, ipo, orpo), or good answers to bad ones (kto).",
+    loss="dpo",
+    losses=("dpo", "ipo", "orpo", "kto"),
+    section="preference",
+    metrics=("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),
+    settings=(*ROWS, *_OWN),
+    load=_load,
+    inference=of_preferences,
+    model="decoder",
+    recognize=_recognize,
+)
