@@ -505,7 +505,8 @@ def replay(
     uri: Annotated[
         str | None,
         typer.Option(
-            metavar="URI", help="Another tracker than the run's own, or tensorboard, wandb or trackio."
+            metavar="URI",
+            help="Another tracker than the run's own, or tensorboard, wandb, trackio or package.module:Class.",
         ),
     ] = None,
     as_json: JsonOption = False,

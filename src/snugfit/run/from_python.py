@@ -92,7 +92,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
             None shows nothing.
         output: the folder in which the run's own is made. None writes nothing anywhere: no checkpoints, no tracker, no report; the best
             weights are kept in host memory, and the result has them.
-        track: send the run to MLflow, by default in a database beside the runs; or names of trackers, such as "tensorboard" or ["mlflow", "wandb"].
+        track: send the run to MLflow, by default in a database beside the runs; or names of trackers, such as "tensorboard" or
+            ["mlflow", "wandb"], or the `package.module:Class` of one's own.
 
     Returns:
         How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report. `.model` is the best model, `.predict(rows)`

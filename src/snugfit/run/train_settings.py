@@ -116,7 +116,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
     "track": (
         bool | str | Sequence,
-        "True, False, or names of trackers: mlflow, tensorboard, wandb, trackio",
+        "True, False, or names of trackers: mlflow, tensorboard, wandb, trackio, or package.module:Class",
     ),
     "strategy": (str, "the name of a strategy"),
     "collate": (Callable[..., Any] | None, "a function or None"),

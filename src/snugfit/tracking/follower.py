@@ -45,7 +45,7 @@ class TrackingResult:
 
     Args:
         named: whether it has a name in place of an address.
-        unfinished: why it has not ended its own work on what it was sent.
+        unfinished: says that it has not ended its own work on what it was sent, and why.
     """
 
     uri: str
@@ -59,7 +59,7 @@ class TrackingResult:
     def message(self, run_dir: str | os.PathLike[str]) -> str | None:
         """Return what to tell the user, if anything."""
         if not self.unsent:
-            return None if self.unfinished is None else f"{redact(self.uri)}: {self.unfinished}"
+            return self.unfinished
         return (
             f"{self.unsent} events have not reached {redact(self.uri)} ({self.problem or 'no time left'}); "
             f"they are kept. Send them with: snugfit track replay {run_dir}{f' --uri {self.uri}' if self.named else ''}"
@@ -67,7 +67,7 @@ class TrackingResult:
 
 
 class Tracker:
-    """Follow a run's spool and keep MLflow up to date, from a daemon thread that never raises into training.
+    """Follow a run's spool and keep a tracker up to date, from a daemon thread that never raises into training.
 
     The thread connects when the first measurement is in the spool, so that it does not slow the start down. After a
     failure it waits 1, 2, 4 … 60 seconds. Nothing is sent from the caller's thread.
@@ -171,7 +171,7 @@ class Tracker:
 
         late = self._wait(ended, timeout)
         if self._thread.is_alive():
-            self._unfinished = f"it has not ended its work ({late})."
+            self._unfinished = f"{redact(self.uri)} has not ended its work ({late})."
         self._given_up = True  # a batch under way may still be acknowledged; the next is left to a replay
         return self._result(late)
 
@@ -237,7 +237,8 @@ class Tracker:
         try:
             backend.close()
         except Exception as error:  # noqa: BLE001 - as above
-            self._unfinished = reason(error)
+            why = reason(error)
+            self._unfinished = why if why.startswith(f"{self.uri}:") else f"{redact(self.uri)}: {why}"
 
     def _wait_for_measurement(self) -> None:
         path = self.run_dir / SPOOL_NAME

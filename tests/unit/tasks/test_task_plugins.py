@@ -320,3 +320,16 @@ def test_the_schema_takes_tasks_of_others(site: Path, folder: Path) -> None:
     validator = jsonschema.Draft202012Validator(schema_with_plugins())
     for task, fits in ((PATH, True), ("lengths", True), ("causal-lm", True), ("lengthz", False)):
         assert validator.is_valid(yaml.safe_load(recipe_in(folder, task).read_text())) == fits, task
+
+
+@pytest.mark.slow
+def test_folds_of_it_predict_each_row_once(folder: Path) -> None:
+    assert main(["cv", str(recipe_in(folder)), "--folds", "2", "--no-plan", "--allow-code", "--json"]) == 0
+    (file,) = Path("runs/r/cv").glob("*/out_of_fold.csv")
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [int(row["source_line"]) for row in rows] == list(range(2, 18))
+    assert all(float(row["length"]) for row in rows) and {row["fold"] for row in rows} == {
+        "fold-1-1",
+        "fold-1-2",
+    }

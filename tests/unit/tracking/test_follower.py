@@ -458,5 +458,5 @@ def test_what_a_client_cannot_end_is_said_and_what_is_written_meanwhile_is_not_m
     wait_until(lambda: tracker.flush(60).unsent == 0)
     tracker.begin_to_close()
     result = tracker.close(timeout=60)
-    assert (result.unsent, result.unfinished) == (0, "half of it is on the disk")
+    assert (result.unsent, result.unfinished) == (0, "late: half of it is on the disk")
     assert result.message(run_dir) == "late: half of it is on the disk"

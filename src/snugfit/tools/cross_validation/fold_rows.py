@@ -85,6 +85,8 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
         return _objects(recipe, group_by, labelled)
     if card.model == "table":
         return _table(recipe, group_by)
+    if card.model == "own":
+        return _as_they_stand(recipe, group_by)
     return _texts(recipe, group_by) if card.reads_texts else _pictures(recipe, group_by)
 
 
@@ -140,6 +142,16 @@ def _table(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     contents = [json.dumps(record, default=_plain) for record in records]
     of_texts = Part(part.table, part.row_indices, contents, [*map(str, part.labels)], part.faults)
     return _dealt(of_texts, records, contents, _settled(of_texts, recipe), group_by, labelled=classes)
+
+
+def _as_they_stand(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
+    """Return the rows of a file with all their columns, for a task that alone knows which it reads, and which rows it cannot use."""
+    table = read_table(recipe.data.train, setting="data.train", folder=recipe.folder)
+    classes = find(recipe.task).classes
+    contents = [json.dumps(row, default=_plain) for row in table.rows]
+    labels = [str(row.get(recipe.data.label)) for row in table.rows]
+    part = Part(table, [*range(len(table.rows))], contents, labels, list(table.faults))
+    return _dealt(part, table.rows, contents, _settled(part, recipe), group_by, labelled=classes)
 
 
 def _settled(part: Part, recipe: Recipe) -> list[str]:
