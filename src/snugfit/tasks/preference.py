@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.answers import of_preferences
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.recognition import (
+    AROUND_A_TURN,
+    Recognition,
+    Rows,
+    Script,
+    columns_of,
+    length_of_rows,
+)
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import ROWS, language_model, row_settings
@@ -94,7 +101,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={
             "text": prompts,
             "completion": completion,
-            "max_length": length_of_rows(source.characters((*prompts, completion))),
+            "max_length": length_of_rows(
+                [_written(row, prompts) + _written(row, (completion,)) for row in source.rows]
+            ),
         },
         settings={"loss": "kto"},
         reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}), its answer ({completion}) and whether it is good ({label})",
@@ -106,8 +115,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 
 def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> Recognition:
     there = tuple(each for each in prompts if each)
-    each_answer = zip(*(source.characters([column]) for column in answers), strict=True)
-    lengths = [max(both) + prompt for both, prompt in zip(each_answer, source.characters(there), strict=True)]
+    lengths = [
+        _written(row, there) + max(_written(row, [column]) for column in answers) for row in source.rows
+    ]
     prompt = f"a prompt ({', '.join(there)}), " if there else ""
     return Recognition(
         data={
@@ -120,6 +130,14 @@ def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> 
         examples=len(source.rows),
         comments={"data.text": "the prompt", "data.answers": "the better answer, and the worse one"},
     )
+
+
+def _written(row: Mapping[str, Any], columns: Sequence[str]) -> int:
+    """Return the characters of columns of text or of turns, with those that a template writes around each."""
+    from snugfit.data.conversations import texts_of_turns
+
+    turns = [text for each in columns for text in texts_of_turns(row.get(each)) or [str(row.get(each) or "")]]
+    return sum(len(text) + AROUND_A_TURN for text in turns)
 
 
 CARD = Card(
