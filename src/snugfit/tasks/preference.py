@@ -17,12 +17,13 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, language_model, row_settings
+from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
 
 if TYPE_CHECKING:
     from snugfit.core.preferences import PreferenceLoss
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+    from snugfit.step.build import Material
 
 _OWN = ("completion", "answers", "label", "template", "too_long")
 """Settings of `data` that it reads besides those of all texts."""
@@ -49,6 +50,25 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         task,
         material=replace(task.material, forward=AnswerScores(loss)),
         meta={**task.meta, "completion_column": answer},
+    )
+
+
+def _assume(recipe: Recipe, material: Material) -> Material:
+    """Return the material of a plan: rows of two sequences, each as long as a text may be."""
+    from snugfit.data.assumed import assumed_pairs
+    from snugfit.data.preferences import PadPairs
+    from snugfit.step.answer_scores import AnswerScores
+
+    loss = _loss(recipe)
+    data = assumed_pairs(recipe.data.max_length, recipe.train.global_batch, labelled=not loss.pairs)
+    held_out = None if material.validation is None else data
+    return replace(
+        material,
+        train=data,
+        validation=held_out,
+        loss=loss,
+        collate=PadPairs(0),
+        forward=AnswerScores(loss),
     )
 
 
@@ -149,6 +169,8 @@ CARD = Card(
     metrics=("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),
     settings=(*ROWS, *_OWN),
     load=_load,
+    load_empty=load_empty_language_model,
+    assume=_assume,
     inference=of_preferences,
     model="decoder",
     recognize=_recognize,
