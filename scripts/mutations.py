@@ -73,6 +73,20 @@ MUTATIONS = (
         ("tests/unit/techniques/test_sam.py",),
     ),
     Mutation(
+        "sums of the window: a loss of preferences gets those of its micro-batch",
+        "step/step.py",
+        "return with_window_sums(self, transformed, self._forward) if self._sums_first else transformed",
+        "return transformed",
+        ("tests/unit/step/test_answer_scores.py",),
+    ),
+    Mutation(
+        "reference of preferences: the adapters stay on in it",
+        "kit/adapters/adapters.py",
+        "        layer._disable_adapters = True\n",
+        "        layer._disable_adapters = False\n",
+        ("tests/unit/step/test_answer_scores.py",),
+    ),
+    Mutation(
         "mixup label share: the shares of the two labels are exchanged",
         "kit/mixing.py",
         "total = share * _counted(own) + (1 - share) * _counted(other)",

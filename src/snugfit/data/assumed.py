@@ -58,3 +58,17 @@ def assumed_text(max_length: int, global_batch: int, *, classes: bool) -> Alike:
         "labels": 0 if classes else list(tokens),
     }
     return Alike(example, WINDOWS_PER_EPOCH * global_batch)
+
+
+def assumed_pairs(max_length: int, global_batch: int, *, labelled: bool) -> Alike:
+    """Examples of two sequences of `max_length` tokens, all of them scored.
+
+    Args:
+        labelled: whether they are single answers with a label.
+
+    >>> assumed_pairs(2, 8, labelled=True)[0]
+    {'input_ids': [[0, 0], [0, 0]], 'labels': [[0, 0], [0, 0]], 'desirable': True}
+    """
+    tokens = [[0] * max_length] * 2
+    example: Example = {"input_ids": tokens, "labels": tokens, **({"desirable": True} if labelled else {})}
+    return Alike(example, WINDOWS_PER_EPOCH * global_batch)

@@ -59,6 +59,16 @@ def lists_turns(value: Any) -> bool:
     )
 
 
+def texts_of_turns(value: Any) -> list[str]:
+    """Return what is said in a list of turns; nothing of what is none."""
+    if not lists_turns(value):
+        return []
+    try:
+        return [message["content"] for message in messages_in(value, "messages") if message["content"]]
+    except BadRow:
+        return []
+
+
 def texts_in(row: Mapping[str, Any], form: str) -> list[str]:
     """Return what is said in a conversation, whoever says it; nothing of a row that is none."""
     try:

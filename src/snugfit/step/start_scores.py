@@ -1,6 +1,6 @@
 """Scores of all rows by the model as it is before its first update, kept beside the rows.
 
-Where adapters alone train, the first model is the one with its adapters off, and nothing is kept. Otherwise its scores are two numbers a
+Where new adapters alone train, the first model is the one with its adapters off, and nothing is kept. Otherwise its scores are two numbers a
 row, where a second model would take the memory of the first again. They are written into the run's folder: computed anew on another
 machine, or in other micro-batches, they would differ in their last bits, and a run that goes on would not be the one that was not stopped.
 """
@@ -8,6 +8,8 @@ machine, or in other micro-batches, they would differ in their last bits, and a 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read
 from snugfit.errors import OutOfMemory, RunFolderError
-from snugfit.kit.adapters.adapters import adapter_parameters
+from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.results.run_folder import START_SCORES
 from snugfit.step.answer_scores import REFERENCE, AnswerScores
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 Scores = list[list[float]]
 """Log-probabilities of both sequences of each row."""
+
+_SAME = 1e-4
+"""The rounding of adapters that change nothing yet: most add or multiply by nothing, DoRA divides by what it multiplies by."""
 
 
 def fill_start_scores(
@@ -51,18 +56,19 @@ def fill_start_scores(
     Raises:
         OutOfMemory: a single row is too much.
     """
-    if not compares_start(material) or _trains_adapters(step):
+    if not compares_start(material):
         return
     assert isinstance(material.forward, AnswerScores)
     forward = material.forward
     examples = [
         side[place] for side in (material.train, material.validation or ()) for place in range(len(side))
     ]
-    if not all(
+    rows_are_here = all(
         isinstance(each, dict) for each in examples
-    ):  # windows are handed over by whoever has the rows
+    )  # else whoever has them hands windows over
+    if not rows_are_here or all(REFERENCE in example for example in examples):
         return
-    if all(REFERENCE in example for example in examples):
+    if _trains_adapters(step) and _begins_without_them(step, material, forward, examples[:1]):
         return
     key = _digest(examples)
     strategy = step.strategy
@@ -88,6 +94,18 @@ def _trains_adapters(step: Step) -> bool:
     """Return whether adapters alone train: what they stand beside is frozen, and stays so."""
     trained = {parameter for parameter in step.model.parameters() if parameter.requires_grad}
     return trained <= adapter_parameters(step.model)
+
+
+def _begins_without_them(
+    step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any]
+) -> bool:
+    """Return whether the model with its adapters off is the one that it is: not where an adapter that has learned something goes on."""
+    with_them = _scored(step, material, forward, examples)
+    with adapters_off(step.model):
+        without = _scored(step, material, forward, examples)
+    pairs = zip(*(itertools.chain.from_iterable(each) for each in (with_them, without)), strict=True)
+    apart = any(not math.isclose(one, other, rel_tol=_SAME) for one, other in pairs)
+    return not any(step.strategy.counts(int(apart)))
 
 
 def _scored_by_ranks(

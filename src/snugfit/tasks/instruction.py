@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.answers import of_conversations
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.recognition import (
+    AROUND_A_TURN,
+    Recognition,
+    Rows,
+    Script,
+    columns_of,
+    length_of_rows,
+)
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
@@ -17,9 +24,6 @@ if TYPE_CHECKING:
 
 _OWN = ("completion", "format", "scored", "template", "too_long")
 """Settings of `data` that no other task reads."""
-
-_AROUND_A_TURN = 70
-"""Characters of text whose tokens are about as many as a template writes around a turn."""
 
 _PROMPTS = ("prompt", "instruction", "question", "query", "problem", "input", "source")
 _CONTEXTS = ("input", "context", "passage")
@@ -72,7 +76,7 @@ def _recognize_chats(rows: Rows, data: Mapping[str, Any]) -> Recognition | None:
     first = None if form not in COLUMNS else next(iter(rows.values(COLUMNS[form])), None)
     if form is None or not lists_turns(first):
         return None
-    lengths = [sum(len(text) + _AROUND_A_TURN for text in texts_in(row, form)) for row in rows.rows]
+    lengths = [sum(len(text) + AROUND_A_TURN for text in texts_in(row, form)) for row in rows.rows]
     return Recognition(
         data={"format": form, "max_length": length_of_rows(lengths)},
         reason=f"{len(rows.rows):,} conversations in column '{COLUMNS[form]}'",

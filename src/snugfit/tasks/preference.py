@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.answers import of_preferences
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.recognition import (
+    AROUND_A_TURN,
+    Recognition,
+    Rows,
+    Script,
+    columns_of,
+    length_of_rows,
+)
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, language_model, row_settings
+from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
 
 if TYPE_CHECKING:
     from snugfit.core.preferences import PreferenceLoss
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+    from snugfit.step.build import Material
 
 _OWN = ("completion", "answers", "label", "template", "too_long")
 """Settings of `data` that it reads besides those of all texts."""
@@ -42,6 +50,25 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         task,
         material=replace(task.material, forward=AnswerScores(loss)),
         meta={**task.meta, "completion_column": answer},
+    )
+
+
+def _assume(recipe: Recipe, material: Material) -> Material:
+    """Return the material of a plan: rows of two sequences, each as long as a text may be."""
+    from snugfit.data.assumed import assumed_pairs
+    from snugfit.data.preferences import PadPairs
+    from snugfit.step.answer_scores import AnswerScores
+
+    loss = _loss(recipe)
+    data = assumed_pairs(recipe.data.max_length, recipe.train.global_batch, labelled=not loss.pairs)
+    held_out = None if material.validation is None else data
+    return replace(
+        material,
+        train=data,
+        validation=held_out,
+        loss=loss,
+        collate=PadPairs(0),
+        forward=AnswerScores(loss),
     )
 
 
@@ -94,7 +121,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={
             "text": prompts,
             "completion": completion,
-            "max_length": length_of_rows(source.characters((*prompts, completion))),
+            "max_length": length_of_rows(
+                [_written(row, prompts) + _written(row, (completion,)) for row in source.rows]
+            ),
         },
         settings={"loss": "kto"},
         reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}), its answer ({completion}) and whether it is good ({label})",
@@ -106,8 +135,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 
 def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> Recognition:
     there = tuple(each for each in prompts if each)
-    each_answer = zip(*(source.characters([column]) for column in answers), strict=True)
-    lengths = [max(both) + prompt for both, prompt in zip(each_answer, source.characters(there), strict=True)]
+    lengths = [
+        _written(row, there) + max(_written(row, [column]) for column in answers) for row in source.rows
+    ]
     prompt = f"a prompt ({', '.join(there)}), " if there else ""
     return Recognition(
         data={
@@ -122,6 +152,14 @@ def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> 
     )
 
 
+def _written(row: Mapping[str, Any], columns: Sequence[str]) -> int:
+    """Return the characters of columns of text or of turns, with those that a template writes around each."""
+    from snugfit.data.conversations import texts_of_turns
+
+    turns = [text for each in columns for text in texts_of_turns(row.get(each)) or [str(row.get(each) or "")]]
+    return sum(len(text) + AROUND_A_TURN for text in turns)
+
+
 CARD = Card(
     name="preference",
     summary="Prefer the better of two answers (dpo, ipo, orpo), or good answers to bad ones (kto).",
@@ -131,6 +169,8 @@ CARD = Card(
     metrics=("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),
     settings=(*ROWS, *_OWN),
     load=_load,
+    load_empty=load_empty_language_model,
+    assume=_assume,
     inference=of_preferences,
     model="decoder",
     recognize=_recognize,

@@ -90,5 +90,8 @@ def prepare_assumed(recipe: Recipe) -> Task:
     check_length(model, recipe.data.max_length)
     data = assumed_text(recipe.data.max_length, recipe.train.global_batch, classes=card.classes)
     held_out = None if recipe.data.validation is None else data
-    material = Material(model, data, held_out, loss_of(recipe), collate_alike, load=load)
+    loss = "" if card.assume is not None else loss_of(recipe)
+    material = Material(model, data, held_out, loss, collate_alike, load=load)
+    if card.assume is not None:
+        material = card.assume(recipe, material)
     return Task(material, meta={}, data={}, fingerprints={})

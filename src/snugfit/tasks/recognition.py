@@ -17,6 +17,9 @@ from snugfit.data.picture_kinds import SUFFIXES
 PLAIN_TEXT = ".txt"
 """A file of one text, without columns."""
 
+AROUND_A_TURN = 70
+"""Characters of text whose tokens are about as many as a template writes around a turn."""
+
 _PROSE_WORDS = 3
 _CHARACTERS_OF_A_TOKEN = 3.5
 _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+    from snugfit.step.build import Material
     from snugfit.tasks.task import Task
 
 
@@ -39,6 +40,7 @@ class Card:
         load: model, data and loss of a recipe; the flag asks for the model without weights, the last argument says what to
             keep of each weight that is read from a file.
         load_empty: the model of that name without weights, where neither rows nor tokenizer are there; None where a plan needs them.
+        assume: makes material of assumed texts, whose loss is no one's yet, that of a recipe; None where they are in its form already.
         classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
         inference: how its models are used, given what the best one was saved with and its tokenizer.
         make_model: its model anew, with other weights, given what the best one was saved with; None where transformers, or the function
@@ -60,6 +62,7 @@ class Card:
     settings: tuple[str, ...]
     load: Callable[[Recipe, bool, KeepPart | None], Task]
     load_empty: Callable[[Recipe, str], nn.Module] | None = None
+    assume: Callable[[Recipe, Material], Material] | None = None
     classes: bool = False
     inference: Callable[[Mapping[str, Any], Any], Inference] | None = None
     make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None

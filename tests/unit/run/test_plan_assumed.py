@@ -195,6 +195,17 @@ def test_weights_that_a_rung_has_come_in_another_format_are_not_whole_on_the_dev
     assert answer.prediction.reserved_bytes < 520 * 2**20 + 4 * total, "never whole in float32"
 
 
+@pytest.mark.parametrize(("loss", "passes"), [("dpo", 6), ("kto", 4)])
+def test_preferences_are_planned_as_two_sequences_a_row(folder: Path, loss: str, passes: int) -> None:
+    text = planned(folder)
+    pairs = planned(folder, "task=preference", "data.train=new.jsonl", f"loss={loss}")
+    assert "every example is taken to have 32 tokens, as data.train (new.jsonl) is not there" in str(pairs)
+    # a forward and a backward of both sequences; of kto a forward alone of the second one
+    assert pairs.prediction.flops_per_update == pytest.approx(
+        passes / 3 * text.prediction.flops_per_update, rel=0.02
+    )
+
+
 @pytest.mark.slow
 def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(tmp_path):
     LlamaConfig(

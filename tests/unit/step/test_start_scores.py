@@ -96,6 +96,16 @@ def test_nothing_is_kept_where_adapters_alone_train_or_the_loss_has_no_reference
     assert not (tmp_path / START_SCORES).exists()
 
 
+def test_an_adapter_that_goes_on_is_part_of_the_reference() -> None:
+    step, material = made(techniques=(LoRA(rank=2),))
+    move(step.model)  # as by an earlier run
+    fill_start_scores(step, material)
+    policy = next_token(step.model.eval())
+    first = rows(5)[0]
+    alone = oracle.log_probability(policy, first["prompt"], first["chosen"])
+    assert scores(material)[0][0] == pytest.approx(float(alone.detach()), rel=1e-6)
+
+
 def test_a_head_that_trains_beside_adapters_is_no_part_of_the_reference() -> None:
     step, material = made(techniques=(LoRA(rank=2, head=("transformer.ln_f",)),))
     fill_start_scores(step, material)

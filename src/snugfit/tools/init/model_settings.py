@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.chat_template import CHATML
-from snugfit.data.conversations import texts_in
+from snugfit.data.conversations import texts_in, texts_of_turns
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.recipe.presets import DEFAULT, find_preset
 from snugfit.tasks.recognition import Rows, columns_of
@@ -73,16 +73,21 @@ def put_model(
     comments["model"] = _capital(origin)
     assert isinstance(place.content, Rows)
     columns = columns_of(tree["data"].get("text", place.content.columns))
-    answer = tree["data"].get("completion")
-    form = tree["data"].get("format")
-    if form is None:
-        texts = _texts(place.content, (*columns, answer) if answer else columns)
+    data = tree["data"]
+    columns = (*columns, *columns_of(data.get("completion", ())), *data.get("answers", ()))
+    form = data.get("format")
+    spoken = [
+        text for row in place.content.rows for each in columns for text in texts_of_turns(row.get(each))
+    ]
+    if form is None and not spoken:
+        texts = _texts(place.content, columns)
     else:
         tree["data"]["template"] = CHATML
         comments["data.template"] = (
             "the way in which turns are written; a model with a chat template of its own needs none"
         )
-        texts = [text for row in place.content.rows for text in texts_in(row, form)]
+        plain = [] if form else _texts(place.content, columns)
+        texts = [*plain, *(spoken if form is None else _turns_in(place.content, form))]
     architecture = None if model is None else model.folder
 
     def write() -> list[Path]:
@@ -113,6 +118,10 @@ def _put_network(tree: dict[str, Any], comments: dict[str, str], card: Card, giv
     comments["early_stopping.patience"] = "evaluations without a better one, after which the run ends"
     comments["model"] = "many small networks in one; mlp is one of them, a JSON file has its settings"
     return "a network for tables, with new weights"
+
+
+def _turns_in(rows: Rows, form: str) -> list[str]:
+    return [text for row in rows.rows for text in texts_in(row, form)]
 
 
 _NEEDED = {"encoder": "a model of texts", "decoder": "a decoder", "pictures": "a model that sees pictures"}

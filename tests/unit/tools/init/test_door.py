@@ -87,6 +87,19 @@ def pairs(folder: Path) -> Path:
     return path
 
 
+def preferences(folder: Path) -> Path:
+    path = folder / "preferences.jsonl"
+    rows = [
+        {
+            "chosen": [{"role": "user", "content": text}, {"role": "assistant", "content": "yes"}],
+            "rejected": [{"role": "user", "content": text}, {"role": "assistant", "content": "no, never"}],
+        }
+        for text in TEXTS
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def corpus(folder: Path) -> Path:
     path = folder / "corpus.txt"
     path.write_text("".join(f"{text}.\n" for text in TEXTS * 3))
@@ -105,7 +118,7 @@ def configuration(folder: Path) -> Path:
     return folder / "tiny"
 
 
-@pytest.mark.parametrize("make", [table, pairs, corpus, script, configuration])
+@pytest.mark.parametrize("make", [table, pairs, preferences, corpus, script, configuration])
 @pytest.mark.slow  # a whole run each
 def test_the_recipe_runs_as_it_stands(make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = make(tmp_path)
@@ -130,6 +143,7 @@ def test_the_recipe_runs_as_it_stands(make, tmp_path: Path, capsys: pytest.Captu
     [
         (table, "text-classification", {"text": ("review",), "label": "verdict"}),
         (pairs, "instruction", {"text": ("instruction",), "completion": "output"}),
+        (preferences, "preference", {"answers": ("chosen", "rejected"), "template": "chatml"}),
         (corpus, "causal-lm", {}),
         (script, "python", {"train": "train:make_data"}),
     ],
