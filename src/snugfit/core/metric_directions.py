@@ -16,6 +16,9 @@ _HIGHER = (
     "r2",
     "pearson",
     "spearman",
+    "entity_f1",
+    "entity_precision",
+    "entity_recall",
 )
 _LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
 

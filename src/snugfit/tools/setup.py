@@ -20,7 +20,7 @@ from snugfit.run.from_python import module_spec
 from snugfit.run.run import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
-from snugfit.step.metrics import RowMetric
+from snugfit.step.metrics import RowMetric, made_metrics
 from snugfit.step.step import Step
 from snugfit.tasks.task import Task
 
@@ -136,7 +136,8 @@ def module_setup(model: nn.Module, data: Any, **settings: Unpack[TrainSettings])
 
 def _setup(spec: RunSpec, task: Task, name: str, identity: dict[str, Any]) -> Setup:
     techniques = tuple(spec.techniques)
-    return Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, spec.metrics, identity)
+    metrics = made_metrics(spec.metrics, task.material.metrics)
+    return Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, metrics, identity)
 
 
 def output_of(recipe: Recipe) -> Path:
