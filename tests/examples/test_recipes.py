@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from snugfit.cli import main
+from tests.unit.tasks.tiny_encoder import write_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,17 @@ def test_text_classification(recipe: str, tmp_path: Path, capsys: pytest.Capture
     best = Path(str(found["run_dir"]), "best")
     assert (best / "model.safetensors").exists()
     assert (best / "adapter").exists() == ("lora" in recipe)
+
+
+def test_token_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_encoder(tmp_path / "encoder")
+    rows = [{"words": [name, "met", "Bob"], "tags": ["B-p", "O", "B-p"]} for name in ("Ann", "Bob")] * 40
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = f"data.train={tmp_path / 'rows.jsonl'}"
+    run_of = run(
+        capsys, "token_classification.yaml", f"model={tmp_path / 'encoder'}", data, "data.max_length=16"
+    )
+    assert (run_of["status"], run_of["updates"]) == ("finished", 2)
 
 
 def test_image_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 import snugfit as sf
 from snugfit.core.job import Evaluate
 from snugfit.recipe import load_recipe
-from snugfit.step.metrics import METRICS
+from snugfit.step.metrics import METRICS, OF_TASKS
 
 PAGE = (Path(sf.__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 
@@ -69,4 +69,6 @@ def test_every_metric_has_a_row_with_its_direction() -> None:
     page = {
         name: row.endswith("high |") for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])
     }
-    assert page == {name: name_and_direction("evaluate.best", name)[1] for name in ("perplexity", *METRICS)}
+    assert page == {
+        name: name_and_direction("evaluate.best", name)[1] for name in ("perplexity", *METRICS, *OF_TASKS)
+    }

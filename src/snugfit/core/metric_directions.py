@@ -19,6 +19,9 @@ _HIGHER = (
     "reward_accuracy",
     "reward_margin",
     "reward_chosen",
+    "entity_f1",
+    "entity_precision",
+    "entity_recall",
 )
 _LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "reward_rejected")
 

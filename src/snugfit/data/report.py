@@ -14,7 +14,7 @@ class DataReport:
 
     `labels` counts training rows by label name (evaluation's rows, where only those were read), `skipped`
     rows left out by reason, `form` what the rows were recognised as. Token counts are those of whole texts, before the `truncated` ones were cut to
-    `max_length`.
+    `max_length`; `windowed` texts are not cut but read in `windows` windows of that length.
     """
 
     train: int
@@ -29,6 +29,8 @@ class DataReport:
     warnings: tuple[str, ...] = ()
     unit: str = "rows"
     form: str = ""
+    windowed: int = 0
+    windows: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON holds them."""
@@ -45,6 +47,7 @@ class DataReport:
             "warnings": list(self.warnings),
             "unit": self.unit,
             **({"form": self.form} if self.form else {}),
+            **({"windowed": self.windowed, "windows": self.windows} if self.windowed else {}),
         }
 
     def lines(self) -> list[str]:
@@ -68,10 +71,10 @@ class DataReport:
         if self.unit == "blocks":
             lines.append(f"tokens: {self.tokens_total:,}, {self.max_length} in each of the {self.unit}")
         elif self.tokens_max:
-            lines.append(
-                f"tokens: median {self.tokens_median:g}, longest {self.tokens_max:,}; {self.truncated:,} "
-                f"texts cut to {self.max_length}"
-            )
+            cut = f"{self.truncated:,} texts cut to {self.max_length}"
+            if self.windowed:
+                cut = f"{self.windowed:,} texts read in {self.windows:,} windows of {self.max_length}"
+            lines.append(f"tokens: median {self.tokens_median:g}, longest {self.tokens_max:,}; {cut}")
         lines += [f"warning: {warning}" for warning in self.warnings]
         return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +24,7 @@ from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.models.bundle import DETERMINISTIC, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
-from snugfit.step.metrics import named_metrics
+from snugfit.step.metrics import made_metrics, named_metrics
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
@@ -331,11 +332,14 @@ def evaluate_file(
         values = evaluate(
             predictor.scored(),
             loader.windows(0, loader.order.windows_per_epoch),
-            named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd()),
+            made_metrics(
+                named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd()),
+                predictor.inference.own_metrics,
+            ),
         )
     return {
         "metrics": values,
-        "rows": len(rows.examples),
+        "rows": len(rows.rows),
         "skipped": dict(rows.report.skipped),
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),
@@ -393,4 +397,9 @@ def _merged(rows: FileRows, predictions: Sequence[Mapping[str, Any]]) -> Iterato
         cells = {
             name: f"{value:.6f}" if isinstance(value, float) else value for name, value in prediction.items()
         }
-        yield {**row, **cells, _LINE: line}
+        yield {name: cell(value) for name, value in {**row, **cells, _LINE: line}.items()}
+
+
+def cell(value: Any) -> Any:
+    """Return what stands in a cell: JSON of a list or a mapping, so that it can be read again."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, dict)) else value

@@ -40,6 +40,7 @@ class LoadedModel:
 
 
 TEXTS, PICTURES = "AutoModelForSequenceClassification", "AutoModelForImageClassification"
+TOKENS = "AutoModelForTokenClassification"
 """Classes of transformers that load a classifier."""
 
 

@@ -68,6 +68,10 @@ class Data(Section):
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
     label: str = setting("column of labels", "label")
+    scheme: Literal["bio", "bilou", "bioes"] = setting(
+        "tags that spans of characters are learned as: bio (B-, I-), bilou (also L- at the end and U- for one word) or bioes (E- and S-)",
+        "bio",
+    )
     columns: tuple[str, ...] | None = setting(
         "columns of a table to learn from; null: all but the label",
         None,

@@ -24,6 +24,7 @@ from snugfit.tasks import (
     tabular_classification,
     tabular_regression,
     text_classification,
+    token_classification,
 )
 from snugfit.tasks.recognition import Rows
 from snugfit.tasks.tables import NETWORKS
@@ -91,6 +92,9 @@ def infer_recipe(
         tree = {"model": model, **_table(data, label)}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     columns = None if is_python_path(data) else _columns(data)
+    if columns is not None and (tagged := _tagged(data, text, label, columns)):
+        tree = {"model": model, **tagged}
+        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
     tree = {"task": text_classification.CARD.name, "model": model, "data": rows}
     return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
@@ -118,6 +122,26 @@ def _table(data: str, label: str | None) -> dict[str, Any]:
         )
     card, proposal = max(suitable, key=lambda each: each[1].score)
     return {"task": card.name, "data": {"train": data, **proposal.data}}
+
+
+def _tagged(
+    data: str, text: str | Sequence[str] | None, label: str | None, columns: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return the task of rows whose words have tags or which have labelled spans, and the settings of its rows; None for other rows.
+
+    The file is read where a column is named as such a one is: `snugfit init` looks at more.
+    """
+    given = {name: value for name, value in (("text", text), ("label", label)) if value is not None}
+    if label is None and not set(columns) & set(token_classification.TAGS):
+        return None
+    try:
+        table = read_table(data, setting="--data")
+    except DataError:
+        return None  # what reads it for the run says what is wrong with it
+    proposal = token_classification.CARD.recognize(Rows(Path(data), table.columns, table.rows), given)
+    if proposal is None:
+        return None
+    return {"task": token_classification.CARD.name, "data": {"train": data, **proposal.data}}
 
 
 def _columns(data: str) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from snugfit.errors import RunFolderError
 from snugfit.models.bundle import find_bundle, has_own_architecture, load_bundle
 from snugfit.run.trained_model import TrainedModel, with_own
+from snugfit.tasks import discover
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from snugfit.data.loader import Collate
     from snugfit.report.story import Story
     from snugfit.run.events import Events
     from snugfit.run.training.loop import Training
@@ -62,12 +64,17 @@ class Afterwards:
                 self._device,
                 "the run",
             )
-            return TrainedModel(with_own(predictor, material.collate, material.forward))
+            return TrainedModel(with_own(predictor, self._own_collate(), material.forward))
         best = find_bundle(self._folder.best)
         model = self._like_delivered() if has_own_architecture(best) else None
         model, meta, tokenizer = load_bundle(best, model=model, extend=extended, allow_code=True)
         predictor = predictor_of(model, meta, tokenizer, self._device, best)
-        return TrainedModel(with_own(predictor, material.collate, material.forward), self._folder.path)
+        return TrainedModel(with_own(predictor, self._own_collate(), material.forward), self._folder.path)
+
+    def _own_collate(self) -> Collate | None:
+        """Return the user's own function; what a task makes batches to train on with is not what it predicts with."""
+        card = discover().get(self._task.meta.get("task", ""))
+        return self._task.material.collate if card is None or card.own_code else None
 
     def _like_delivered(self) -> nn.Module:
         """Return a module of the architecture that was delivered, with weights that do not matter.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
+from snugfit.step.metrics import RowMetric
 from snugfit.step.state import check_saved
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
@@ -28,7 +29,10 @@ from snugfit.system.mkl_mode import fix_sums
 
 @dataclass(frozen=True)
 class Material:
-    """The material of a training: a module and map-style data sets, however they came about."""
+    """The material of a training: a module and map-style data sets, however they came about.
+
+    `metrics` are those that a task makes of its data, by their names.
+    """
 
     model: nn.Module
     train: Any
@@ -37,6 +41,7 @@ class Material:
     collate: Collate | None = None
     forward: Forward | None = None
     load: Callable[[str], nn.Module] | None = None
+    metrics: Mapping[str, RowMetric] = field(default_factory=dict)
 
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:

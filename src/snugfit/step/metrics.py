@@ -218,6 +218,31 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
 }
 
 
+OF_TASKS = ("entity_f1", "entity_precision", "entity_recall")
+"""Metrics that a task makes, as they are of more than logits and labels: `Material.metrics` has them."""
+
+
+def made_metrics(
+    metrics: Mapping[str, str | RowMetric], of_task: Mapping[str, RowMetric]
+) -> dict[str, str | RowMetric]:
+    """Return metrics with those in place that a task makes, of its classes.
+
+    Raises:
+        SettingError: one is of another task.
+    """
+    for metric in metrics.values():
+        if metric in OF_TASKS and metric not in of_task:
+            raise SettingError(
+                "evaluate.metrics",
+                f"{metric} is of spans of tagged words, which this task does not have",
+                "Choose other metrics.",
+            )
+    return {
+        name: of_task.get(metric, metric) if isinstance(metric, str) else metric
+        for name, metric in metrics.items()
+    }
+
+
 def metric_name(metric: str) -> str:
     """Return the name of a recipe's metric: of one of the user's own that of its function.
 
@@ -233,7 +258,7 @@ def check_metrics(names: Iterable[str]) -> None:
     Raises:
         SettingError: an unknown one; the nearest known name is given.
     """
-    known = ["perplexity", *METRICS]
+    known = ["perplexity", *METRICS, *OF_TASKS]
     for name in names:
         if name not in known:
             raise SettingError("evaluate.metrics", f"no metric '{name}'", nearest(name, known))
@@ -288,7 +313,7 @@ def make_metric(metric: str | RowMetric) -> Metric:
         As `check_metrics`.
     """
     if isinstance(metric, OverAllRows):
-        return Collected(metric)
+        return Collected(metric, metric.reduced)
     if callable(metric):
         return _RowMean(metric)
     check_metrics([metric])

@@ -24,9 +24,14 @@ OfAllRows = Callable[[Tensor, Tensor], Any]
 
 @dataclass(frozen=True)
 class OverAllRows:
-    """A metric of the user's own that `over_all_rows` has marked."""
+    """A metric of all rows: one of the user's own that `over_all_rows` has marked, or one that a task makes.
+
+    Args:
+        reduced: what is kept of the logits of a batch, of the same rows; all of them by default.
+    """
 
     function: OfAllRows
+    reduced: Callable[[Tensor], Tensor] = lambda logits: logits
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Any:
         return self.function(logits, labels)
@@ -56,11 +61,12 @@ class Collected:
     """
 
     function: OfAllRows
+    reduced: Callable[[Tensor], Tensor] = lambda logits: logits
     logits: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
 
     def update(self, outputs: Any, part: Batch) -> None:
-        logits = logits_of(outputs).detach()
+        logits = self.reduced(logits_of(outputs).detach())
         self.logits.append(_on_host(logits.to(torch.promote_types(logits.dtype, torch.float32))))
         self.labels.append(_on_host(labels_of(part.data).detach()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from snugfit.core.losses import Loss
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.kit.generation import Generation
+    from snugfit.step.metrics import RowMetric
 
 Row = Mapping[str, Any]
 Example = Any
@@ -43,6 +44,7 @@ class Inference:
         classes: names that a prediction may be; empty where it is something else.
         loss: by which a file is evaluated.
         metrics: by which it is, where none are named.
+        own_metrics: those that the task makes, by their names.
     """
 
     encode: Callable[[Sequence[Row]], MapStyle]
@@ -58,3 +60,4 @@ class Inference:
     classes: tuple[str, ...] = ()
     loss: Loss | None = None
     metrics: tuple[str, ...] = ()
+    own_metrics: Mapping[str, RowMetric] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from snugfit.tasks.recognition import Recognition, Rows, Script
 if TYPE_CHECKING:
     from torch import nn
 
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
@@ -49,6 +50,7 @@ class Card:
         model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, a network for tables, or one of its own.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
+        read_rows: the usable rows of `data.train`, of which folds are made, where they are no texts with or without a class.
         new_rows: name of others, in an example of a command that predicts for them.
         sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
     """
@@ -71,6 +73,7 @@ class Card:
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
     rows: str = "a file of rows"
     new_rows: str = "NEW.csv"
+    read_rows: Callable[[Recipe], Part] | None = None
     sample: tuple[str, str] | None = None
 
     @property

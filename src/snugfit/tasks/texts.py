@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from snugfit.data.causal import CausalData
     from snugfit.data.instruct import InstructData
     from snugfit.data.preferences import PreferenceData
+    from snugfit.data.tagged_texts import TagData
     from snugfit.data.text import TextData
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
+    from snugfit.step.metrics import RowMetric
 
 ROWS = ("text", "max_length", "bad_rows")
 """Settings of `data` that each of them reads."""
@@ -89,11 +91,12 @@ def load_empty_language_model(recipe: Recipe, name: str) -> nn.Module:
 def material_of(
     recipe: Recipe,
     loaded: LoadedModel,
-    data: TextData | CausalData | InstructData | PreferenceData,
+    data: TextData | CausalData | InstructData | PreferenceData | TagData,
     load: Callable[[str], LoadedModel],
     loss: str | Loss | None = None,
+    metrics: Mapping[str, RowMetric] | None = None,
 ) -> Material:
-    """Return a text model with its data; `load` gets another model for the same task by its name."""
+    """Return a text model with its data; `load` gets another model for the same task by its name, `metrics` are the task's own."""
     from snugfit.step.build import Material
 
     return Material(
@@ -103,6 +106,7 @@ def material_of(
         loss_of(recipe) if loss is None else loss,
         data.collate,
         load=lambda name: trained_already(load(name), name),
+        metrics=metrics or {},
     )
 
 

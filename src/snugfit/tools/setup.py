@@ -20,7 +20,7 @@ from snugfit.run.from_python import module_spec
 from snugfit.run.run import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
-from snugfit.step.metrics import RowMetric
+from snugfit.step.metrics import RowMetric, made_metrics
 from snugfit.step.start_scores import compares_start, fill_start_scores
 from snugfit.step.step import Step
 from snugfit.tasks.task import Task
@@ -139,9 +139,8 @@ def module_setup(model: nn.Module, data: Any, **settings: Unpack[TrainSettings])
 
 def _setup(spec: RunSpec, task: Task, name: str, identity: dict[str, Any]) -> Setup:
     techniques = tuple(spec.techniques)
-    setup = Setup(
-        name, spec.job, spec.plan, task.material, techniques, spec.optimizer, spec.metrics, identity
-    )
+    metrics = made_metrics(spec.metrics, task.material.metrics)
+    setup = Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, metrics, identity)
     if compares_start(task.material):
         setup.step()  # before windows are read, each row has its scores
     return setup

@@ -32,7 +32,7 @@ from snugfit.run.training.loop import Training
 from snugfit.run.training.result import Emit, SaveBest
 from snugfit.run.training.warning_events import warnings_told
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
-from snugfit.step.metrics import RowMetric, check_fit, check_metrics, check_watched, monitored
+from snugfit.step.metrics import RowMetric, check_fit, check_metrics, check_watched, made_metrics, monitored
 from snugfit.step.start_scores import fill_start_scores
 from snugfit.strategies.base import Strategy
 
@@ -103,7 +103,7 @@ def assemble(
         step=step,
         loader=train,
         validation=held_out,
-        metrics=metrics,
+        metrics=made_metrics(metrics, material.metrics),
         folder=folder,
         emit=emit,
         save_best=save_best,

@@ -108,6 +108,8 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     if chats is not None:
         part, columns = chats
         others = {}
+    elif card.read_rows is not None:
+        part = card.read_rows(recipe)
     else:
         part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
     notes = _settled(part, recipe)

@@ -32,13 +32,10 @@ def write_out_of_fold(
     Raises:
         DataError: it cannot be written.
     """
-    from snugfit.deliver.predict import load_predictor
+    from snugfit.deliver.predict import cell, load_predictor
 
     card = find(recipe.task)
-    if not card.classes and card.model not in (
-        "table",
-        "own",
-    ):  # answers take long, and are scored by other means
+    if card.own_code or card.model == "decoder":  # answers take long, and are scored by other means
         return None
     label = recipe.data.label
     lines: list[dict[str, Any]] = []
@@ -60,7 +57,7 @@ def write_out_of_fold(
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(name for line in lines for name in line)))
             writer.writeheader()
-            writer.writerows(lines)
+            writer.writerows({name: cell(value) for name, value in line.items()} for line in lines)
         os.replace(temporary, path)
     except OSError as error:
         raise DataError(path, f"cannot be written: {error.strerror}", "Free space.") from error

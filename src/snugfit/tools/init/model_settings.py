@@ -192,7 +192,8 @@ def _put_picture_model(
 
 
 def _texts(rows: Rows, columns: Sequence[str]) -> list[str]:
-    return [str(row[column]) for row in rows.rows for column in columns if row.get(column)]
+    cells = (row.get(column) for row in rows.rows for column in columns)
+    return [" ".join(map(str, cell)) if isinstance(cell, list) else str(cell) for cell in cells if cell]
 
 
 def learn(tree: dict[str, Any], comments: dict[str, str], preset: str) -> None:

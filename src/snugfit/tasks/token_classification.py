@@ -1,0 +1,200 @@
+"""Tags of words and labelled spans in texts, such as names of people and places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.tags import scheme_of
+from snugfit.tasks.entities import entity_metrics, most_likely_tags, predictions_of
+from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
+from snugfit.tasks.texts import ROWS, material_of, row_settings, source_files
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from snugfit.data.usable_rows import Part
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.models.huggingface import LoadedModel
+    from snugfit.recipe import Recipe
+
+_WORDS = ("words", "tokens", "text", "sentence")
+TAGS = ("tags", "ner_tags", "pos_tags", "spans", "entities", "annotations", "labels", "label", "ner")
+_SAMPLE = """\
+{"words": ["Ada", "Lovelace", "was", "born", "in", "London", "."], "tags": ["B-person", "I-person", "O", "O", "O", "B-place", "O"]}
+{"words": ["Alan", "Turing", "studied", "in", "Cambridge", "."], "tags": ["B-person", "I-person", "O", "O", "B-place", "O"]}
+{"words": ["Marie", "Curie", "worked", "in", "Paris", "."], "tags": ["B-person", "I-person", "O", "O", "B-place", "O"]}
+{"words": ["In", "Vienna", "lived", "Lise", "Meitner", "."], "tags": ["O", "B-place", "O", "B-person", "I-person", "O"]}
+{"words": ["Emmy", "Noether", "taught", "in", "Göttingen", "."], "tags": ["B-person", "I-person", "O", "O", "B-place", "O"]}
+{"words": ["Nobody", "came", "by", "train", "."], "tags": ["O", "O", "O", "O", "O"]}
+{"words": ["Niels", "Bohr", "met", "Einstein", "in", "Copenhagen", "."], "tags": ["B-person", "I-person", "O", "B-person", "O", "B-place", "O"]}
+{"words": ["Grace", "Hopper", "flew", "to", "New", "York", "."], "tags": ["B-person", "I-person", "O", "O", "B-place", "I-place", "O"]}
+"""
+
+
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.marked_example import marked_parts
+    from snugfit.data.tagged_texts import TagSettings, load_tagged
+    from snugfit.models.huggingface import TOKENS, load_classifier
+    from snugfit.models.tokenizer import check_length, load_tokenizer
+
+    settings = TagSettings(label=recipe.data.label, scheme=recipe.data.scheme, **row_settings(recipe))
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    data = load_tagged(settings, tokenizer, folder=recipe.folder)
+    load = partial(
+        load_classifier, labels=data.tags, of=TOKENS, tokenizer=tokenizer, folder=recipe.folder, empty=empty
+    )
+    loaded: LoadedModel = load(
+        recipe.model,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        techniques=recipe.all_techniques(),
+        keep=keep,
+    )
+    check_length(loaded.model, recipe.data.max_length)
+    return Task(
+        material_of(recipe, loaded, data, load, metrics=entity_metrics(data.tags, data.scheme)),
+        meta={
+            "task": recipe.task,
+            "labels": list(data.tags),
+            "scheme": data.scheme,
+            "form": data.form,
+            "text_columns": list(recipe.data.text),
+            "label_column": recipe.data.label,
+            "max_length": recipe.data.max_length,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=data.report.as_dict(),
+        example=marked_parts(data.train[0], tokenizer),
+        fingerprints=data.fingerprints,
+        sources=source_files(recipe),
+        messages=(*data.report.warnings, *loaded.messages),
+        tokenizer=tokenizer,
+        example_rows=data.example_rows,
+    )
+
+
+def _load_empty(recipe: Recipe, name: str) -> nn.Module:
+    from snugfit.models.huggingface import TOKENS, load_classifier
+
+    model: nn.Module = load_classifier(name, ("0", "1"), of=TOKENS, folder=recipe.folder, empty=True).model
+    return model
+
+
+def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
+    from snugfit.core.losses import cross_entropy
+    from snugfit.data.file_rows import FileRows
+    from snugfit.data.tagged_rows import tagged_text
+    from snugfit.data.tagged_texts import Reader, RowWindows, load_tagged_rows
+    from snugfit.data.tokens import padding_for
+
+    names, scheme, form = tuple(meta["labels"]), meta["scheme"], meta["form"]
+    (column,) = meta["text_columns"]
+    reader, padded, with_tags = Reader(tokenizer, meta["max_length"]), padding_for(tokenizer), form != "spans"
+
+    def encoded(rows: Sequence[Row]) -> Sequence[RowWindows]:
+        return reader.rows([tagged_text(row, column, None, form)[1] for row in rows])
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_tagged_rows(
+            source,
+            reader,
+            text=column,
+            form=form,
+            label=meta["label_column"] if labelled else None,
+            tags=names,
+            scheme=scheme,
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    def collate(rows: Sequence[RowWindows]) -> Any:
+        return padded([window.example for row in rows for window in row.windows])
+
+    return Inference(
+        encode=encoded,
+        collate=collate,
+        decode=partial(predictions_of, names, scheme, with_tags),
+        columns=("prediction", "predicted_tags") if with_tags else ("prediction",),
+        length=lambda row: row.tokens,
+        run=most_likely_tags,
+        read=read,
+        loss=cross_entropy,
+        metrics=CARD.metrics,
+        own_metrics=entity_metrics(names, scheme),
+    )
+
+
+def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.tagged_rows import read_tagged
+    from snugfit.data.usable_rows import Part
+
+    (column,), label = recipe.data.text, recipe.data.label
+    read = read_tagged(recipe.data.train, "data.train", column, label, folder=recipe.folder)
+    return Part(read.table, read.row_indices, [each.text for each in read.texts], [], read.faults)
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    texts, labels = columns_of(data.get("text") or _WORDS), columns_of(data.get("label") or TAGS)
+    for text in (name for name in texts if name in source.columns):
+        for label in (name for name in labels if name in source.columns and name != text):
+            if what := _labelled(source, text, label):
+                return Recognition(
+                    data={
+                        "text": text,
+                        "label": label,
+                        "max_length": length_of_rows([_characters(row.get(text)) for row in source.rows]),
+                    },
+                    reason=f"{len(source.rows):,} rows, {what} in column '{label}'",
+                    score=0.95,
+                    examples=len(source.rows),
+                )
+    return None
+
+
+def _labelled(rows: Rows, text: str, label: str) -> str:
+    """Return what labels a column of texts or words, in words; nothing where none does."""
+    pairs: list[tuple[Any, Any]] = [(row.get(text), row.get(label)) for row in rows.rows if row.get(label)]
+    if not pairs:
+        return ""
+    values, labels = zip(*pairs, strict=True)
+    if all(isinstance(each, list) for each in (*values, *labels)):
+        alike = all(len(words) == len(tags) for words, tags in pairs[:100])
+        return "a tag for each word" if alike and not isinstance(labels[0][0], (list, dict)) else ""
+    if not all(isinstance(each, str) for each in values):
+        return ""
+    if all(isinstance(each, list) for each in labels):
+        return "spans of characters" if isinstance(labels[0][0], (list, dict)) else ""
+    if not all(isinstance(each, str) for each in labels):
+        return ""
+    tags = {tag for each in labels for tag in each.split()}
+    alike = all(len(words.split()) == len(each.split()) for words, each in pairs[:100])
+    return "a tag for each word" if alike and scheme_of(tags) != "plain" else ""
+
+
+def _characters(value: Any) -> int:
+    return sum(len(str(word)) + 1 for word in value) if isinstance(value, list) else len(str(value or ""))
+
+
+CARD = Card(
+    name="token-classification",
+    summary="Tell which spans of a text are names or terms of which kind.",
+    loss="cross_entropy",
+    metrics=("entity_f1", "accuracy"),
+    settings=(*ROWS, "label", "scheme"),
+    load=_load,
+    load_empty=_load_empty,
+    inference=_inference,
+    recognize=_recognize,
+    read_rows=_read_rows,
+    rows="a file of rows with lists of words and of their tags, or with texts and spans of characters",
+    new_rows="NEW.jsonl",
+    sample=(".jsonl", _SAMPLE),
+)
