@@ -17,7 +17,7 @@ _HIGHER = (
     "pearson",
     "spearman",
 )
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
+_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "pinball", "mase")
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ class DataReport:
     """Counts of a data set, in rows or in blocks of tokens, after validation, splitting and tokenisation.
 
     `labels` counts training rows by label name (evaluation's rows, where only those were read), `skipped`
-    rows left out by reason, `form` what the rows were recognised as. Token counts are those of whole texts, before the `truncated` ones were cut to
+    rows left out by reason, `form` what the rows were recognised as, `baseline` the scores on the validation rows of who learns nothing. Token counts are those of whole texts, before the `truncated` ones were cut to
     `max_length`.
     """
 
@@ -29,6 +29,7 @@ class DataReport:
     warnings: tuple[str, ...] = ()
     unit: str = "rows"
     form: str = ""
+    baseline: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON holds them."""
@@ -45,6 +46,7 @@ class DataReport:
             "warnings": list(self.warnings),
             "unit": self.unit,
             **({"form": self.form} if self.form else {}),
+            **({"baseline": dict(self.baseline)} if self.baseline else {}),
         }
 
     def lines(self) -> list[str]:

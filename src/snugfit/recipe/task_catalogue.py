@@ -14,6 +14,7 @@ Facts = Mapping[str, Any]
 _MODELS = {
     **dict.fromkeys(("encoder", "decoder", "pictures"), "a Hugging Face name or folder"),
     "table": "tabm, mlp, or a JSON file with the settings of one",
+    "series": "tide, or a JSON file with its settings",
 }
 _PLACES = {"pictures": "FOLDER"}
 _ROWS = ("train", "validation")

@@ -19,6 +19,7 @@ from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
+from snugfit.step.quantile_metrics import OF_QUANTILES
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -177,6 +178,7 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "rmse": lambda: _ErrorMean(torch.square, math.sqrt),
     "mae": lambda: _ErrorMean(torch.abs),
     **{name: partial(Collected, function) for name, function in OF_ALL_ROWS.items()},
+    **OF_QUANTILES,
 }
 
 
@@ -214,9 +216,11 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
                 f"{metric} compares each output with the label at its place, and causal_lm predicts the next one",
                 "Use perplexity, or a metric of your own.",
             )
-        if loss == "mse" and metric == "perplexity":
+        if loss in ("mse", "pinball") and metric == "perplexity":
             raise SettingError(
-                "evaluate.metrics", "perplexity is of a cross-entropy, and the loss is mse", "Use mae."
+                "evaluate.metrics",
+                f"perplexity is of a cross-entropy, and the loss is {loss}",
+                f"Use {'mae' if loss == 'mse' else 'mase'}.",
             )
 
 

@@ -37,6 +37,7 @@ class Inference:
         run: how a batch is put through the model where that is not its forward, given the places of its rows among all.
         with_generation: the same with answers chosen in another way, and told token by token to a streamer of transformers; None where
             nothing is generated.
+        unfolded: the rows that the prediction of one example becomes, such as the steps of a forecast; None where it is one row.
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
@@ -51,6 +52,7 @@ class Inference:
     length: Callable[[Example], int] = lambda _: 0
     run: Callable[[nn.Module, Any, Sequence[int]], Any] | None = None
     with_generation: Callable[[Generation, Any], Inference] | None = None
+    unfolded: Callable[[Prediction], list[Prediction]] | None = None
     view: Callable[[MapStyle, int], MapStyle] | None = None
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()
