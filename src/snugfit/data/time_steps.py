@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow, shorten
 from snugfit.data.table_cells import is_gap
 from snugfit.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -221,6 +222,8 @@ def calendar_columns(moments: NDArray[np.int64], step: TimeStep) -> NDArray[np.f
 
     Numbers that only count the steps have no calendar.
     """
+    import numpy as np
+
     if step.counted:
         return np.zeros((len(moments), 0), np.float32)
     days = moments / _SIZES["day"]
