@@ -100,6 +100,13 @@ def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) 
     assert (found["status"], found["updates"]) == ("finished", 2)
 
 
+def test_forecasting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{shop},{time},{time % 7 + ord(shop)}" for shop in "ab" for time in range(200)]
+    (tmp_path / "rows.csv").write_text("\n".join(["shop,time,label", *lines]))
+    found = run(capsys, "forecasting.yaml", f"data.train={tmp_path / 'rows.csv'}", "data.series=shop")
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
 def test_causal_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tokenizer(tmp_path / "decoder")
     config = GPT2Config(vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=1, n_positions=256)

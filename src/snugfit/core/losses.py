@@ -215,6 +215,46 @@ def mse(outputs: Any, data: Any) -> LossTerms:
     return LossTerms((prediction - labels.to(prediction.dtype)) ** 2)
 
 
+def pinball(outputs: Any, data: Any) -> LossTerms:
+    """Pinball loss of quantiles with labels (rows, ...), twice its mean over the levels: of the median alone the absolute error.
+
+    Labels of NaN have weight 0. The model returns entries `logits`, shape (rows, ..., levels), and `levels`, shape (rows, levels).
+
+    Source: Koenker and Bassett 1978, doi:10.2307/1913643.
+    """
+    quantiles, levels, labels = quantiles_of(outputs, data)
+    counted = ~labels.isnan()
+    difference = torch.where(counted, labels, 0.0).unsqueeze(-1) - quantiles
+    levels = levels.view(len(levels), *[1] * (labels.ndim - 1), -1)
+    values = 2 * torch.maximum(levels * difference, (levels - 1) * difference).mean(dim=-1)
+    return LossTerms(values, counted.to(values.dtype))
+
+
+def quantiles_of(outputs: Any, data: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return quantiles (rows, ..., levels), their levels (rows, levels), and labels (rows, ...), in float32 at least.
+
+    Raises:
+        SettingError: the model puts out none, or their shapes do not fit.
+    """
+    levels = outputs.get("levels") if isinstance(outputs, Mapping) else getattr(outputs, "levels", None)
+    if not isinstance(levels, Tensor):
+        raise SettingError(
+            "loss",
+            f"no quantiles in what the model returns, a {type(outputs).__name__}",
+            "Return a dict of logits, shape (rows, steps, levels), and levels, shape (rows, levels).",
+        )
+    quantiles, labels = logits_of(outputs), labels_of(data)
+    if quantiles.shape != (*labels.shape, levels.shape[-1]):
+        raise SettingError(
+            "loss",
+            f"quantiles of shape {tuple(quantiles.shape)} for labels of shape {tuple(labels.shape)} and "
+            f"{levels.shape[-1]} levels",
+            "Give each label a quantile for each level.",
+        )
+    wide = _wide(quantiles.dtype)
+    return quantiles.to(wide), levels.to(wide), labels.to(wide)
+
+
 @dataclass(frozen=True)
 class InfoNCE:
     """Cross-entropy of picking each row's own key among the keys of all rows: every other row is a negative.
@@ -256,6 +296,7 @@ LOSSES: Mapping[str, Loss] = {
     "cross_entropy": cross_entropy,
     "causal_lm": causal_lm,
     "mse": mse,
+    "pinball": pinball,
     "info_nce": InfoNCE(),
     "info_nce_symmetric": InfoNCE(symmetric=True),
 }

@@ -23,7 +23,7 @@ _HIGHER = (
     "entity_precision",
     "entity_recall",
 )
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "reward_rejected")
+_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "pinball", "mase", "reward_rejected")
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -86,8 +86,16 @@ class FromRows:
         return len(self.rows)
 
 
-class Columns(FromRows):
-    """Rows as whole tensors by their names, of which a batch is taken at once.
+class WholeBatches(FromRows):
+    """A data set of which a batch is taken at once, which is quicker than example by example."""
+
+    def batch(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """Return a batch of the examples at these places."""
+        raise NotImplementedError
+
+
+class Columns(WholeBatches):
+    """Rows as whole tensors by their names.
 
     Args:
         rows: where each comes from.

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
-from snugfit.data.examples import Columns, origin_of, source_index
+from snugfit.data.examples import WholeBatches, origin_of, source_index
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.system.user_objects import describe
@@ -261,7 +261,7 @@ class _Fetch:
             return Batch.of(
                 tuple([tensor.index_select(0, rows) for tensor in self._dataset.tensors]), ids=indices
             )
-        if isinstance(self._dataset, Columns):
+        if isinstance(self._dataset, WholeBatches):
             ids = [source_index(self._dataset, index) for index in indices]
             return Batch.of(self._dataset.batch(indices), ids=ids)
         with preserved_randomness(_HOST), preserved_elsewhere():

@@ -13,8 +13,8 @@ class DataReport:
     """Counts of a data set, in rows or in blocks of tokens, after validation, splitting and tokenisation.
 
     `labels` counts training rows by label name (evaluation's rows, where only those were read), `skipped`
-    rows left out by reason, `form` what the rows were recognised as. Token counts are those of whole texts, before the `truncated` ones were cut to
-    `max_length`; `windowed` texts are not cut but read in `windows` windows of that length.
+    rows left out by reason, `form` what the rows were recognised as, `baseline` the scores on the validation rows of who learns nothing. Token counts are
+    those of whole texts, before the `truncated` ones were cut to `max_length`; `windowed` texts are not cut but read in `windows` windows of that length.
     """
 
     train: int
@@ -31,6 +31,7 @@ class DataReport:
     form: str = ""
     windowed: int = 0
     windows: int = 0
+    baseline: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON holds them."""
@@ -48,6 +49,7 @@ class DataReport:
             "unit": self.unit,
             **({"form": self.form} if self.form else {}),
             **({"windowed": self.windowed, "windows": self.windows} if self.windowed else {}),
+            **({"baseline": dict(self.baseline)} if self.baseline else {}),
         }
 
     def lines(self) -> list[str]:

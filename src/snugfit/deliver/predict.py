@@ -106,8 +106,14 @@ class Predictor:
         return replace(self, use=in_detail(self.inference, top=top, every=proba))
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return a prediction for each row, in order, such as the label's name and its probability."""
-        return self.predict_examples(self.inference.encode(rows))
+        """Return a prediction for each row, in order, such as the label's name and its probability; of series the steps after them."""
+        predictions = self.predict_examples(self.inference.encode(rows))
+        return [each for prediction in predictions for each in self.unfolded(prediction)]
+
+    def unfolded(self, prediction: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows that the prediction of one example becomes."""
+        unfolded = self.inference.unfolded
+        return [prediction] if unfolded is None else unfolded(prediction)
 
     def predict_examples(
         self, examples: MapStyle, places: Sequence[int] | None = None
@@ -289,13 +295,14 @@ def predict_file(
         predictions = ensemble.decode(outputs, rows, top=top, every=proba)
     else:
         predictions = predictor.predict_examples(rows.examples)
-    _write_csv(output, rows, predictions, added)
+    whole = [predictor.unfolded(each) for each in predictions]
+    _write_csv(output, rows, whole, added)
     counts = dict.fromkeys(predictor.inference.classes, 0)
     for prediction in predictions if counts else ():
         counts[prediction[predictor.inference.columns[0]]] += 1
     return {
         "output": str(output),
-        "rows": len(predictions),
+        "rows": sum(map(len, whole)),
         "skipped": dict(rows.report.skipped),
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         "predictions": counts,
@@ -339,7 +346,8 @@ def evaluate_file(
         )
     return {
         "metrics": values,
-        "rows": len(rows.rows),
+        **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
+        "rows": len(rows.examples),
         "skipped": dict(rows.report.skipped),
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),
@@ -378,7 +386,7 @@ def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> 
 
 
 def _write_csv(
-    output: Path, rows: FileRows, predictions: Sequence[Mapping[str, Any]], added: Sequence[str]
+    output: Path, rows: FileRows, predictions: Sequence[Sequence[Mapping[str, Any]]], added: Sequence[str]
 ) -> None:
     """Write whole or not at all."""
     temporary = output.with_name(f".{output.name}.part")
@@ -392,12 +400,14 @@ def _write_csv(
         raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
 
 
-def _merged(rows: FileRows, predictions: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row, line, prediction in zip(rows.rows, rows.lines, predictions, strict=True):
-        cells = {
-            name: f"{value:.6f}" if isinstance(value, float) else value for name, value in prediction.items()
-        }
-        yield {name: cell(value) for name, value in {**row, **cells, _LINE: line}.items()}
+def _merged(rows: FileRows, predictions: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+    for row, line, own in zip(rows.rows, rows.lines, predictions, strict=True):
+        for prediction in own:
+            cells = {
+                name: f"{value:.6f}" if isinstance(value, float) else value
+                for name, value in prediction.items()
+            }
+            yield {name: cell(value) for name, value in {**row, **cells, _LINE: line}.items()}
 
 
 def cell(value: Any) -> Any:

@@ -83,7 +83,11 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
         lines.append(f"  decay   {decay}")
     lines.append(f"  data    {_data(data)}")
     if data.get("form"):
-        lines.append(f"  rows    conversations as {data['form']}")
+        form = data["form"] if data.get("unit") == "windows" else f"conversations as {data['form']}"
+        lines.append(f"  rows    {form}")
+    if baseline := data.get("baseline"):
+        scores = ", ".join(f"{name} {number(value)}" for name, value in baseline.items())
+        lines.append(f"  naive   {scores}: the forecast that repeats the last season")
     if run.get("example"):
         lines.append(f"  reads   {example_words(run['example'])}")
     labels = list(data.get("labels") or {})

@@ -24,6 +24,7 @@ from snugfit.kit.serialize import pack, unpack
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
 from snugfit.models.python_functions import load_python_model
+from snugfit.models.series_network import SeriesNetwork
 from snugfit.models.table_network import TableNetwork
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 from snugfit.system.code_consent import named_code, require
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 META = "snugfit.json"
 ADAPTER = "adapter"
 FORMAT = 1
-NETWORK = "network"
-"""Where the meta data describe a network for tables, which is made of that again."""
+NETWORK, SERIES_NETWORK = "network", "series_network"
+"""Where the meta data describe a network for tables, or for series, which is made of that again."""
 EXTENDED_BY = "extended_by"
 """Where the meta data say which techniques added modules, as a recipe writes them."""
 DETERMINISTIC = "deterministic"
@@ -193,6 +194,8 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
         return made
     if meta.get(NETWORK):
         return TableNetwork.of(meta[NETWORK]).make()
+    if meta.get(SERIES_NETWORK):
+        return SeriesNetwork.of(meta[SERIES_NETWORK]).make()
     if not meta.get("model"):
         raise ModelError(
             "model",
@@ -205,7 +208,8 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
 def has_own_architecture(folder: Path) -> bool:
     """Return whether a bundle holds weights of a module that was made in Python, which neither a library nor a function makes again."""
     meta = read_meta(folder)
-    return not (folder / CONFIG).is_file() and not meta.get("model") and not meta.get(NETWORK)
+    described = meta.get("model") or meta.get(NETWORK) or meta.get(SERIES_NETWORK)
+    return not (folder / CONFIG).is_file() and not described
 
 
 def find_bundle(folder: Path) -> Path:

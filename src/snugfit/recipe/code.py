@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from snugfit.recipe.declarations import Recipe
 
 _TEXT = ("name", "preset", "folder", "output")
-_COLUMNS = ("text", "label", "completion", "image", "columns", "categories")
+_COLUMNS = (
+    "text",
+    "label",
+    "completion",
+    "image",
+    "columns",
+    "categories",
+    "series",
+    "time",
+    "known",
+    "past",
+)
 """Settings whose text is never imported, whatever it looks like."""
 
 

@@ -84,6 +84,47 @@ class Data(Section):
         takes="a name, a list of names or null",
         example=("code",),
     )
+    series: tuple[str, ...] | None = setting(
+        "columns that tell the series of a long table apart; null: it is one series",
+        None,
+        takes="a name, a list of names or null",
+        example=("store", "item"),
+    )
+    time: str = setting("column of times: dates in the form of ISO 8601, or whole numbers", "time")
+    known: tuple[str, ...] | None = setting(
+        "columns of numbers that are known ahead, such as a price that is set",
+        None,
+        takes="a name, a list of names or null",
+        example=("price",),
+    )
+    past: tuple[str, ...] | None = setting(
+        "columns of numbers that are known up to now only",
+        None,
+        takes="a name, a list of names or null",
+        example=("visitors",),
+    )
+    horizon: Count | None = setting(
+        "steps of a series to predict; null: a season, or 12 where there is none", None, example=24
+    )
+    history: Count | None = setting(
+        "steps before them that the model sees; null: two seasons, or three horizons where those are more",
+        None,
+        example=168,
+    )
+    season: Count | None = setting(
+        "steps after which a series is much the same; null: a day of hours or minutes, a week of days, a year of weeks or months",
+        None,
+        example=24,
+    )
+    frequency: str | None = setting(
+        "step between the rows of a series: a number and second, minute, hour, day, week, month, quarter, year or step; null: inferred",
+        None,
+        example="15 minutes",
+    )
+    stride: Count = setting("steps between the windows of a series that are trained on", 1)
+    quantiles: tuple[float, ...] = setting(
+        "quantiles to predict, ascending, with 0.5 among them", (0.1, 0.5, 0.9), takes="a list of numbers"
+    )
     image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
     size: Count | None = setting(
         "side of the square that pictures are made, in pixels; null: as the model asks for", None, example=224
@@ -277,7 +318,7 @@ class Recipe(Section):
         takes=f"{wanted(Literal[tuple(discover())])}, or package.module:CARD",
     )
     model: str = setting(
-        "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings",
+        "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings, for series tide or such a file",
         example="gpt2",
     )
     from_scratch: bool = setting("whether the architecture of the model starts with new weights", False)

@@ -20,6 +20,7 @@ from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import (
     causal_lm,
+    forecasting,
     image_classification,
     tabular_classification,
     tabular_regression,
@@ -88,6 +89,9 @@ def infer_recipe(
         read_table(data, setting="--data")
         tree = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
+    if model in forecasting.NETWORKS:
+        tree = {"model": model, **_series(data, label)}
+        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     if model in NETWORKS:
         tree = {"model": model, **_table(data, label)}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
@@ -98,6 +102,27 @@ def infer_recipe(
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
     tree = {"task": text_classification.CARD.name, "model": model, "data": rows}
     return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
+
+
+def _series(data: str, label: str | None) -> dict[str, Any]:
+    """Return the task of a long table of series, and the settings of its rows.
+
+    Raises:
+        DataError: no series were recognised.
+        SettingError: the label is no column.
+    """
+    table = read_table(data, setting="--data")
+    if label is not None and label not in table.columns:
+        raise SettingError("--label", f"{data} has no column '{label}'", nearest(label, table.columns))
+    rows = Rows(Path(data), table.columns, table.rows)
+    proposal = forecasting.CARD.recognize(rows, {"label": label} if label else {})
+    if proposal is None:
+        raise DataError(
+            "--data",
+            f"{data} has no column of times at which each series has one row",
+            f"Name its columns in a recipe: snugfit init {data} task=forecasting data.time=COLUMN data.series=COLUMN",
+        )
+    return {"task": forecasting.CARD.name, "data": {"train": data, **proposal.data}}
 
 
 def _table(data: str, label: str | None) -> dict[str, Any]:

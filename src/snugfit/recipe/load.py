@@ -27,6 +27,8 @@ from snugfit.tasks.task_card import Card
 from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
 
 _LIMIT_BYTES = 2**20
+_COLUMNS = ("text", "columns", "categories", "series", "known", "past")
+"""Settings of `data` that take one name, or a list of names."""
 
 
 def load_recipe(
@@ -231,6 +233,7 @@ def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     if isinstance(filled["folder"], str):
         filled["folder"] = Path(filled["folder"])
     data = filled.get("data")
-    if isinstance(data, Mapping) and isinstance(data.get("text"), str):
-        filled["data"] = {**data, "text": (data["text"],)}
+    if isinstance(data, Mapping):
+        single = {name: (data[name],) for name in _COLUMNS if isinstance(data.get(name), str)}
+        filled["data"] = {**data, **single}
     return filled

@@ -19,6 +19,7 @@ _MODELS = {
     **dict.fromkeys(("encoder", "decoder", "pictures"), "a Hugging Face name or folder"),
     "own": "what the task makes of it",
     "table": "tabm, mlp, or a JSON file with the settings of one",
+    "series": "tide, or a JSON file with its settings",
 }
 _PLACES = {"pictures": "FOLDER"}
 _ROWS = ("train", "validation")

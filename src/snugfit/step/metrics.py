@@ -20,6 +20,7 @@ from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
+from snugfit.step.quantile_metrics import OF_QUANTILES
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -215,6 +216,7 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "reward_chosen": lambda: _Rewards(lambda good, _bad, _right: good),
     "reward_rejected": lambda: _Rewards(lambda _good, bad, _right: bad),
     **{name: partial(Collected, function) for name, function in OF_ALL_ROWS.items()},
+    **OF_QUANTILES,
 }
 
 
@@ -283,9 +285,11 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
                 "perplexity is of a cross-entropy, and the loss is of preferences",
                 "Use reward_accuracy.",
             )
-        if loss == "mse" and metric == "perplexity":
+        if loss in ("mse", "pinball") and metric == "perplexity":
             raise SettingError(
-                "evaluate.metrics", "perplexity is of a cross-entropy, and the loss is mse", "Use mae."
+                "evaluate.metrics",
+                f"perplexity is of a cross-entropy, and the loss is {loss}",
+                f"Use {'mae' if loss == 'mse' else 'mase'}.",
             )
 
 

@@ -39,6 +39,7 @@ class Inference:
         with_generation: the same with answers chosen in another way, and told token by token to a streamer of transformers; None where
             nothing is generated.
         stops: tokens that end an answer.
+        unfolded: the rows that the prediction of one example becomes, such as the steps of a forecast; None where it is one row.
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
@@ -55,6 +56,7 @@ class Inference:
     run: Callable[[nn.Module, Any, Sequence[int]], Any] | None = None
     with_generation: Callable[[Generation, Any], Inference] | None = None
     stops: tuple[int, ...] = ()
+    unfolded: Callable[[Prediction], list[Prediction]] | None = None
     view: Callable[[MapStyle, int], MapStyle] | None = None
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()

@@ -113,6 +113,10 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         ]
     elif recipe.startswith("tabular"):
         given = [f"data.train={write_table(tmp_path / 'rows.csv')}", "train.epochs=2"]
+    elif recipe.startswith("forecasting"):
+        rows = [f"{time},{time % 7 + time * time % 101 / 100}" for time in range(200)]
+        (tmp_path / "rows.csv").write_text("\n".join(["time,label", *rows]))
+        given = [f"data.train={tmp_path / 'rows.csv'}", "data.horizon=7", "train.epochs=2"]
     elif recipe != "mlp/mlp.yaml":
         (tmp_path / "corpus.txt").write_text("\n".join(texts(2000)))
         pairs = [

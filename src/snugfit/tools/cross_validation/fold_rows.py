@@ -81,6 +81,12 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
         DataError, SettingError: the rows cannot be used, or have no such column.
     """
     card = find(recipe.task)
+    if card.model == "series":
+        raise SettingError(
+            "task",
+            f"{card.name} is learned from the past, and folds that are drawn at random hold out steps before those to train on",
+            "Validate by time: data.validation: 0.2 scores every horizon in the last fifth of each series.",
+        )
     if card.own_code:
         return _objects(recipe, group_by, labelled)
     if card.model == "table":

@@ -29,6 +29,19 @@ _BATCHES = 8
 _SMALL = 20
 """Rows that a tenth of is too few to validate on."""
 _SHOWN_FAULTS = 3
+_COLUMNS = (
+    "text",
+    "label",
+    "completion",
+    "image",
+    "columns",
+    "categories",
+    "series",
+    "time",
+    "known",
+    "past",
+)
+"""Settings of `data` that name columns."""
 _PLAIN_NAMES = {"train", "training", "data", "rows", "all"}
 
 
@@ -180,7 +193,7 @@ def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:
     Raises:
         DataError: one is not.
     """
-    for setting in ("text", "label", "completion", "image", "columns", "categories"):
+    for setting in _COLUMNS:
         for column in columns_of(data.get(setting) or ()):
             if column not in rows.columns:
                 raise DataError(

@@ -22,6 +22,7 @@ _EPOCHS_FROM_SCRATCH = 20
 """A network for pictures that begins from nothing has to see each of them often."""
 _SMALL_SIDE = 64
 _EPOCHS_OF_TABLES = 200
+_EPOCHS_OF_SERIES, _BATCH_OF_SERIES = 50, 64
 
 
 def put_model(
@@ -38,6 +39,8 @@ def put_model(
     """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
     if card.model == "table":
         return _put_network(tree, comments, card, given)
+    if card.model == "series":
+        return _put_series_network(tree, comments, given)
     if find_spec("transformers") is None:
         raise MissingExtra("transformers", "text" if card.reads_texts else "pictures")
     if "model" in given:
@@ -122,6 +125,34 @@ def _put_network(tree: dict[str, Any], comments: dict[str, str], card: Card, giv
 
 def _turns_in(rows: Rows, form: str) -> list[str]:
     return [text for row in rows.rows for text in texts_in(row, form)]
+
+
+def _put_series_network(tree: dict[str, Any], comments: dict[str, str], given: Mapping[str, Any]) -> str:
+    """Put a network for series into the settings; return what it is."""
+    tree["model"] = str(given.get("model", "tide"))
+    tree["train"] = {"epochs": _EPOCHS_OF_SERIES, "global_batch": _BATCH_OF_SERIES}
+    tree["early_stopping"] = {"patience": 5}
+    learn(tree, comments, SCRATCH_PRESET)
+    tree["optimizer"] = {"adamw": {"learning_rate": 1e-3, "weight_decay": 1e-4}}
+    tree["schedule"] = None
+    tree["techniques"] = [{"clip_norm": {"max_norm": 1.0}}]
+    tree["data"]["validation"] = (
+        max(tree["data"]["validation"], 0.2) if _is_part(tree) else tree["data"]["validation"]
+    )
+    if _is_part(tree):
+        comments["data.validation"] = (
+            "the last part of each series, in whole horizons; none of it is trained on"
+        )
+    comments["schedule"] = "the learning rate stays as it is, and the best weights are kept"
+    comments["early_stopping.patience"] = "evaluations without a better one, after which the run ends"
+    comments["optimizer"] = "a usual rate of small networks; others: snugfit techniques"
+    comments["model"] = "residual layers over a window; a JSON file has its settings"
+    return "a network for series, with new weights"
+
+
+def _is_part(tree: Mapping[str, Any]) -> bool:
+    """Return whether a part of the rows is set aside, and not a file."""
+    return isinstance(tree["data"]["validation"], float)
 
 
 _NEEDED = {"encoder": "a model of texts", "decoder": "a decoder", "pictures": "a model that sees pictures"}
