@@ -138,6 +138,7 @@ class Log:
         error: the last lines of the exception with which the script ended, "" where it ended otherwise.
         first_rows: digests of the first rows that it trained on, to compare ranks.
         traced: ways in which a model was run that could not be looked at.
+        unwatched: what else was not looked at, in words.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -157,6 +158,7 @@ class Log:
     first_rows: list[str] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
     traced: list[str] = field(default_factory=list)
+    unwatched: list[str] = field(default_factory=list)
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """Yield the events of one kind, in order."""

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients, graph_of
+from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import Loss
 from snugfit.doctor.observe.watch_log import Recorder, where
 
@@ -103,7 +104,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
     def scoring(original: _Call) -> _Call:
         def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and recorder.active and input.dim() > 1:
-                recorder.add(_simple(recorder, "argmax", "", False))
+                with recorder.guard():
+                    recorder.add(_simple(recorder, "argmax", "", False))
             return original(input, *args, **kwargs)
 
         return argmax
@@ -112,7 +114,9 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
         patches.wrap(functional, name, of_classes(name))
     for name in _OTHERS:
         patches.wrap(functional, name, of_numbers(name))
+    in_c = torch.argmax
     patches.wrap(torch, "argmax", scoring)
+    script_as(torch.argmax, in_c)
     patches.wrap(torch.Tensor, "argmax", scoring)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
@@ -28,11 +29,12 @@ from snugfit.doctor.observe.module_facts import (
 from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
-from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_tokens
 from snugfit.doctor.observe.weights import Weights, plain_name
 
 _Call = Callable[..., Any]
+COMPILED = "torch.compile"
 
 
 class ModuleWatch:
@@ -62,6 +64,7 @@ class ModuleWatch:
         patches.wrap(nn.Module, "__init__", self._made)
         patches.wrap(nn.Module, "load_state_dict", self._restored)
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
+        patches.wrap(torch, "compile", self._compiling)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -74,11 +77,29 @@ class ModuleWatch:
             self._depth -= 1
             self._inside = inside
 
+    def differentiated(self) -> None:
+        """After a backward pass: which rows were trained on, and what moves without an optimizer."""
+        self.rows.backward()
+        models = [(reference(), seen) for reference, seen in self._roots.values()]
+        self._outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
+
+    def _compiling(self, original: _Call) -> _Call:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            with self.recorder.guard():
+                if called_directly():
+                    self.recorder.note_traced(COMPILED)
+            return original(*args, **kwargs)
+
+        return compile
+
     def _made(self, original: _Call) -> _Call:
+        recorder = self.recorder
+
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             if not torch.compiler.is_compiling():
-                self._all[id(module)] = module
+                with recorder.guard():
+                    self._all[id(module)] = module
 
         return __init__
 
@@ -89,6 +110,8 @@ class ModuleWatch:
             if torch.compiler.is_compiling() or not recorder.active:
                 return original(module, *args, **kwargs)
             with recorder.guard():
+                if is_compiled(module):
+                    recorder.note_traced(COMPILED)
                 if self._depth == 0:
                     self._root(module, args, kwargs)
                 else:
@@ -264,6 +287,7 @@ class ModuleWatch:
                 ]
                 dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
                 number = self.recorder.number(module)
+                self._outsiders.restored(number)
                 self.checkpoint_dtypes[number] = dtype
                 self.recorder.add(
                     Restore(where(), self.recorder.log.updates, number, self.weights.of_like(module), dtype)
@@ -275,12 +299,14 @@ class ModuleWatch:
     def _averaged(self, original: _Call) -> _Call:
         def update_parameters(module: Any, model: Any) -> None:
             original(module, model)
-            self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
+            with self.recorder.guard():
+                self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
 
         return update_parameters
 
     def finish(self) -> None:
         """Put what was gathered into the log."""
+        self._outsiders.finish()
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))

@@ -35,8 +35,10 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
 
     def comparing(original: _Call) -> _Call:
         def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and scores(input, other):
-                recorder.add(Compared(where(), recorder.log.updates))
+            if not torch.compiler.is_compiling():
+                with recorder.guard():
+                    if scores(input, other):
+                        recorder.add(Compared(where(), recorder.log.updates))
             return original(input, other, *args, **kwargs)
 
         return compare

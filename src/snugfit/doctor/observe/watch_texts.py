@@ -72,10 +72,12 @@ def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
         return __call__
 
     def loading(original: _Call) -> _Call:
-        def from_pretrained(kind: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-            model = original(kind, name, *args, **kwargs)
-            if isinstance(model, nn.Module):
-                modules.checkpoint_dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
+        def from_pretrained(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            model = original(kind, *args, **kwargs)
+            with recorder.guard():
+                name = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+                if isinstance(model, nn.Module):
+                    modules.checkpoint_dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
             return model
 
         return from_pretrained

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -49,32 +49,41 @@ class UpdateWatch:
         patches.wrap(scaler, "step", self._scaler_step)
 
     def _add_group(self, original: _Call) -> _Call:
-        def add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
-            known = self.recorder.optimizers.get(self.recorder.number(optimizer))
-            if known is None:
-                known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
-                self.recorder.optimizers[known.id] = known
-                self.recorder.log.optimizers.append(known)
-                self.gradients.track(optimizer)
-            given = group["params"]
-            group["params"] = given = [given] if isinstance(given, Tensor) else list(given)
-            tensors = [each[1] if isinstance(each, tuple) else each for each in given]
-            numbers = [self.recorder.parameter(each).id for each in tensors if isinstance(each, Tensor)]
-            doubled = [
-                each
-                for place, each in enumerate(numbers)
-                if each in numbers[:place] or each in known.parameters
-            ]
-            if doubled:
-                known.doubled += doubled
-                known.doubled_at = where()
-            original(optimizer, group)
-            known.parameters += numbers
-            if group.get("weight_decay", 0):
-                known.decayed += numbers
-            self.modules.optimizer_built()
+        def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
+            if isinstance(param_group, dict) and isinstance(param_group.get("params"), Iterator):
+                param_group["params"] = list(param_group["params"])  # read twice: by us, then by torch
+            numbers: list[int] = []
+            with self.recorder.guard():
+                numbers = self._note_group(optimizer, param_group)
+            original(optimizer, param_group)
+            with self.recorder.guard():
+                known = self.recorder.optimizers[self.recorder.number(optimizer)]
+                known.parameters += numbers
+                if param_group.get("weight_decay", 0):
+                    known.decayed += numbers
+                self.modules.optimizer_built()
 
         return add_param_group
+
+    def _note_group(self, optimizer: Any, group: dict[str, Any]) -> list[int]:
+        """Note a group that comes to an optimizer, and return the numbers of its parameters."""
+        known = self.recorder.optimizers.get(self.recorder.number(optimizer))
+        if known is None:
+            known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
+            self.recorder.optimizers[known.id] = known
+            self.recorder.log.optimizers.append(known)
+            self.gradients.track(optimizer)
+        given = group["params"]
+        named = [given] if isinstance(given, Tensor) else given
+        tensors = [each[1] if isinstance(each, tuple) else each for each in named]
+        numbers = [self.recorder.parameter(each).id for each in tensors if isinstance(each, Tensor)]
+        doubled = [
+            each for place, each in enumerate(numbers) if each in numbers[:place] or each in known.parameters
+        ]
+        if doubled:
+            known.doubled += doubled
+            known.doubled_at = where()
+        return numbers
 
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -88,7 +97,7 @@ class UpdateWatch:
             with self.recorder.guard():
                 at, before, factor, ratio, graph = self._differentiated
                 touched, adds_to = self.gradients.after(before, factor)
-                self.modules.rows.backward()
+                self.modules.differentiated()
                 self.gradients.losses.clear()
                 self.recorder.add(Backward(at, self.recorder.log.updates, ratio, graph, adds_to, touched))
 
@@ -116,8 +125,9 @@ class UpdateWatch:
     def _zero_grad(self, original: _Call) -> _Call:
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self.recorder.active:
-                cleared = [self.recorder.number(optimizer)]
-                self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+                with self.recorder.guard():
+                    cleared = [self.recorder.number(optimizer)]
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
             return original(optimizer, *args, **kwargs)
 
         return zero_grad
@@ -125,11 +135,12 @@ class UpdateWatch:
     def _module_zero_grad(self, original: _Call) -> _Call:
         def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self.recorder.active:
-                own = {self.recorder.number(each) for each in module.parameters()}
-                cleared = [
-                    each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
-                ]
-                self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+                with self.recorder.guard():
+                    own = {self.recorder.number(each) for each in module.parameters()}
+                    cleared = [
+                        each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
+                    ]
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
             return original(module, *args, **kwargs)
 
         return zero_grad
@@ -139,16 +150,18 @@ class UpdateWatch:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             if not self.recorder.active:
                 return original(given, *args, **kwargs)
-            own = {id(each) for each in given}
-            states = [
-                state
-                for state in self.gradients.states.values()
-                if any(id(each) in own for each in state.sample())
-            ]
-            scaled = [state.scale for state in states if state.scaled]
-            limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
-            at, update = where(), self.recorder.log.updates
-            self.recorder.add(Clip(at, update, bool(scaled), max(scaled, default=1.0), float(limit)))
+            states: list[State] = []
+            with self.recorder.guard():
+                own = {id(each) for each in given}
+                states = [
+                    state
+                    for state in self.gradients.states.values()
+                    if any(id(each) in own for each in state.sample())
+                ]
+                scaled = [state.scale for state in states if state.scaled]
+                limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
+                at, update = where(), self.recorder.log.updates
+                self.recorder.add(Clip(at, update, bool(scaled), max(scaled, default=1.0), float(limit)))
             result = original(given, *args, **kwargs)
             with self.recorder.guard():
                 for state in states:
@@ -161,8 +174,9 @@ class UpdateWatch:
     def _scale(self, original: _Call) -> _Call:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
-            if isinstance(outputs, Tensor) and scaler.is_enabled():
-                self.gradients.scale(outputs, scaled, scaler.get_scale())
+            with self.recorder.guard():
+                if isinstance(outputs, Tensor) and scaler.is_enabled():
+                    self.gradients.scale(outputs, scaled, scaler.get_scale())
             return scaled
 
         return scale
@@ -171,20 +185,21 @@ class UpdateWatch:
         def unscale_(scaler: Any, optimizer: Any) -> None:
             self._note_rescale(optimizer)
             original(scaler, optimizer)
-            state = self.gradients.states.get(self.recorder.number(optimizer))
-            if state is not None:
-                state.scaled, state.lengths = False, []
-                state.size = magnitude(state.gradients())
+            with self.recorder.guard():
+                state = self.gradients.states.get(self.recorder.number(optimizer))
+                if state is not None:
+                    state.scaled, state.lengths = False, []
+                    state.size = magnitude(state.gradients())
 
         return unscale_
 
     def _note_rescale(self, optimizer: Any) -> None:
         """Record whether gradients were changed while they carried the scale, before they are unscaled."""
-        number = self.recorder.number(optimizer)
-        state = self.gradients.states.get(number)
-        if state is None or not state.lengths or not self.recorder.active:
-            return
         with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is None or not state.lengths or not self.recorder.active:
+                return
             lengths, state.lengths = state.changed(), []
             if lengths is not None:
                 before, now = lengths
@@ -204,7 +219,9 @@ class UpdateWatch:
     def _scaler_step(self, original: _Call) -> _Call:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._note_rescale(optimizer)
-            self.recorder.add(ScalerStep(where(), self.recorder.log.updates, self.recorder.number(optimizer)))
+            with self.recorder.guard():
+                number = self.recorder.number(optimizer)
+                self.recorder.add(ScalerStep(where(), self.recorder.log.updates, number))
             self._in_scaler += 1
             try:
                 return original(scaler, optimizer, *args, **kwargs)
@@ -215,12 +232,11 @@ class UpdateWatch:
 
     def _step_begins(self, optimizer: Any, *_: Any) -> None:
         self._depth += 1
-        number = self.recorder.number(optimizer)
-        state = self.gradients.states.get(number)
-        if state is None or self._depth > 1 or not self.recorder.active:
-            return
         with self.recorder.guard():
-            self._note_step(optimizer, number, state)
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is not None and self._depth == 1 and self.recorder.active:
+                self._note_step(optimizer, number, state)
 
     def _note_step(self, optimizer: Any, number: int, state: State) -> None:
         present = [each.grad for each in state.sample() if each.grad is not None]
@@ -259,16 +275,17 @@ class UpdateWatch:
 
     def _step_ends(self, optimizer: Any, *_: Any) -> None:
         self._depth -= 1
-        number = self.recorder.number(optimizer)
-        state = self.gradients.states.get(number)
-        if state is None or self._depth or not self.recorder.active:
-            return
         with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is None or self._depth or not self.recorder.active:
+                return
             self._note_moves(optimizer, state)
-        state.used, state.stale, state.had, state.scaled = True, False, False, False
-        self._steps[number] = self._steps.get(number, 0) + 1
-        self.recorder.log.updates = max(self._steps.values())
-        self.recorder.tick()
+            state.used, state.stale, state.had, state.scaled = True, False, False, False
+            self._steps[number] = self._steps.get(number, 0) + 1
+            self.recorder.log.updates = max(self._steps.values())
+            self.recorder.tick()
+            self.recorder.interrupt_if_enough()
 
     def _note_moves(self, optimizer: Any, state: State) -> None:
         for parameter in state.parameters() if self._before else []:
