@@ -82,6 +82,16 @@ PITFALLS: dict[str, str] = {
     "duplicates": "the same row several times",
     "empty_rows": "rows that hold nothing to learn from",
     "skipped_windows": "windows that were skipped, because something in them was not finite",
+    "never_stepped": "an optimizer whose parameters get gradients never steps",
+    "non_finite_loss": "the loss is not finite, and training goes on",
+    "broadcast_loss": "predictions and targets are broadcast to more than there are of each",
+    "unreachable_targets": "targets that the last activation cannot give",
+    "wrong_scores": "a loss gets scores of another kind than it takes",
+    "scored_padding": "labels of padding count",
+    "unmasked_padding": "padding is read as text",
+    "end_never_scored": "a token that ends a text or a turn is never scored",
+    "debugging_left_on": "anomaly mode or a profiler is left on",
+    "device_reads": "a number is read from the device in every micro-batch",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
 }
 """What the doctor knows, by id."""

@@ -18,6 +18,8 @@ from snugfit.doctor.observe.script_events import (
 
 TINY_ROWS = 8
 SMALL_ROWS = 32
+LARGE_INPUT = 10.0
+PICTURE = 30.0
 
 
 def _models(log: Log) -> dict[int, ModelSeen]:
@@ -254,7 +256,43 @@ def emulated_bf16(log: Log) -> list[Finding]:
     ]
 
 
+def bias_before_norm(log: Log) -> list[Finding]:
+    """Detect biases of layers whose output's mean a norm takes away."""
+    return [
+        Finding(
+            "bias_before_norm",
+            Severity.NOTE,
+            f"{len(model.biased)} layers have a bias that the norm behind them takes away: it gets no gradient but rounding.",
+            model.at,
+            (", ".join(model.biased[:4]),),
+            "nn.Conv2d(..., bias=False)   # before nn.BatchNorm2d, which has a bias of its own",
+        )
+        for model in log.models
+        if model.biased and model.id in trained_models(log)
+    ]
+
+
+def unscaled_inputs(log: Log) -> list[Finding]:
+    """Detect inputs far from the scale that the weights of a new layer are drawn for: pictures of 0 to 255, columns in their units."""
+    return [
+        Finding(
+            "unscaled_inputs",
+            Severity.WARNING if model.image and model.input_scale >= PICTURE else Severity.NOTE,
+            f"The first layer gets values of {model.input_scale:.3g} (root mean square), and is drawn for values of about 1.",
+            model.at,
+            (f"first layer: {model.first_layer or model.name}",),
+            "pictures = pictures / 255"
+            if model.image
+            else "rows = (rows - mean) / deviation   # of the training rows",
+        )
+        for model in log.models
+        if model.input_scale >= LARGE_INPUT and model.id in trained_models(log)
+    ]
+
+
 DETECTORS = (
+    bias_before_norm,
+    unscaled_inputs,
     trains_in_evaluation_mode,
     evaluates_in_training_mode,
     batch_norm,

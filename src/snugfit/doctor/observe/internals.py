@@ -14,6 +14,7 @@ PARTS = {
     "fake tensors": "torch._C._get_dispatch_mode",
     "fake tensors by name": "torch._C._TorchDispatchModeKey.FAKE",
     "batches of loaders": "torch.utils.data.dataloader._BaseDataLoaderIter",
+    "profilers": "torch.autograd._profiler_enabled",
     "functions that torch.jit.script knows": "torch.jit._builtins._find_builtin",
     "functions that torch.jit.script learns": "torch.jit._builtins._register_builtin",
 }

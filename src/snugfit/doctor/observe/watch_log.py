@@ -117,6 +117,7 @@ class Recorder:
         self.frozen_at_build: set[int] = set()
         self.special_tokens: dict[int, str] = {}
         self.expected_token = ""
+        self.end_tokens: set[int] = set()
         self._tokens: torch.Tensor | None = None
         self._vocabulary = 0
 

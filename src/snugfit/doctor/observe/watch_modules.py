@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import is_compiled
+from snugfit.doctor.observe.layers import Layers
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
@@ -30,7 +31,7 @@ from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
-from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_tokens
+from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_masks, look_at_tokens
 from snugfit.doctor.observe.weights import Weights, plain_name
 
 _Call = Callable[..., Any]
@@ -53,6 +54,7 @@ class ModuleWatch:
         self._places: dict[int, tuple[weakref.ref[nn.Module], set[tuple[str, int]]]] = {}
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
         self._outsiders = Outsiders(recorder)
+        self._layers = Layers()
 
     @property
     def inside(self) -> bool:
@@ -114,12 +116,17 @@ class ModuleWatch:
                     recorder.note_traced(COMPILED)
                 if self._depth == 0:
                     self._root(module, args, kwargs)
+                    look_at_masks(recorder, self._unwrapped(module), kwargs)
                 else:
                     self._nested(module, args, sys._getframe(1))
                 look_at_labels(recorder, module, kwargs)
             self._depth += 1
             try:
-                return original(module, *args, **kwargs)
+                output = original(module, *args, **kwargs)
+                if self._inside is not None and recorder.detailed:
+                    with recorder.guard():
+                        self._layers.after(module, output)
+                return output
             finally:
                 self._depth -= 1
                 if self._depth == 0:
@@ -127,6 +134,12 @@ class ModuleWatch:
                         self._close()
 
         return __call__
+
+    @staticmethod
+    def _unwrapped(module: nn.Module) -> nn.Module:
+        """Return what DistributedDataParallel wraps."""
+        inner = getattr(module, "module", None)
+        return inner if isinstance(inner, nn.Module) else module
 
     def _root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inside = None
@@ -171,6 +184,9 @@ class ModuleWatch:
             return
         if module._parameters:
             self._outsiders.note(root.id, module)
+        top = self._roots[root.id][0]()
+        if top is not None:
+            self._layers.before(root, top, module, args)
         if isinstance(module, NORMS):
             if module.training and torch.is_grad_enabled() and args:
                 rows = self._norm_rows.setdefault(root.id, {})
@@ -188,6 +204,7 @@ class ModuleWatch:
     def _close(self) -> None:
         """End the outermost call: look for modules without weights that it used at several places."""
         root, self._inside = self._inside, None
+        self._layers.clear()
         if root is None:
             return
         for reference, places in self._places.values():

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero
+from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.script_events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
 from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
+
+
+class Differentiated(NamedTuple):
+    """A value that is differentiated.
+
+    Args:
+        before: the gradients before it; `factor` the loss scale in it.
+        ratio: it over the mean that the loss function returned, None where they cannot be compared.
+        graph: name of the function that made it.
+    """
+
+    at: str
+    before: Before
+    factor: float
+    ratio: float | None
+    graph: str
+    finite: bool
 
 
 class UpdateWatch:
@@ -26,7 +45,7 @@ class UpdateWatch:
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
-        self._differentiated: tuple[str, Before, float, float | None, str] = ("", {}, 1.0, None, "")
+        self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True)
         self._before: dict[int, tuple[float, float]] = {}
 
     def install(self, patches: Patches) -> None:
@@ -95,20 +114,34 @@ class UpdateWatch:
             with self.modules.suspended():
                 original(tensors, *args, **kwargs)
             with self.recorder.guard():
-                at, before, factor, ratio, graph = self._differentiated
-                touched, adds_to = self.gradients.after(before, factor)
+                value = self._differentiated
+                touched, adds_to = self.gradients.after(value.before, value.factor)
                 self.modules.differentiated()
                 self.gradients.losses.clear()
-                self.recorder.add(Backward(at, self.recorder.log.updates, ratio, graph, adds_to, touched))
+                profiler = private_part("profilers")
+                self.recorder.add(
+                    Backward(
+                        value.at,
+                        self.recorder.log.updates,
+                        value.ratio,
+                        value.graph,
+                        adds_to,
+                        touched,
+                        value.finite,
+                        torch.is_anomaly_enabled(),
+                        profiler is not None and bool(profiler()),
+                    )
+                )
 
         return backward
 
-    def _about_to_differentiate(self, tensors: Any) -> tuple[str, Before, float, float | None, str]:
-        """Return where it happens, the gradients before it, the loss scale, and what is known of the loss."""
+    def _about_to_differentiate(self, tensors: Any) -> Differentiated:
+        """Return what is known of a value before it is differentiated."""
         before = self.gradients.before()
         value = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
         factor, graph = self.gradients.scale_of(value) if isinstance(value, Tensor) else (1.0, "")
-        return where(), before, factor, self._ratio(value, factor), graph
+        finite = not isinstance(value, Tensor) or value.numel() != 1 or math.isfinite(float(value.detach()))
+        return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite)
 
     def _ratio(self, value: Any, factor: float) -> float | None:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
