@@ -13,6 +13,7 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
+    Scored,
     Step,
 )
 
@@ -99,7 +100,7 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
         fresh = _came_with_batch(log.events, place)
         if (fresh and loader in scorers) or (not fresh and not event.grad and is_scored(log.events, place)):
             bad.append(event)
-    bad = bad or _compared_by_hand(log, trained)
+    bad = bad or _compared_by_hand(log, trained) or _scored_together(log, trained)
     if not bad:
         return []
     modal = _models(log)[bad[0].module].modal
@@ -167,6 +168,22 @@ def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
         if event.training and event.affected and not one_of_many and _is_compared(log.events, place):
             passes.append(event)
     return passes if 2 * len({each.update for each in passes}) <= log.updates else []
+
+
+def _scored_together(log: Log, trained: set[int]) -> list[Forward]:
+    """Return passes in training mode, without a graph, whose rows make up those that scikit-learn scores after them."""
+    bad: list[Forward] = []
+    passes: list[Forward] = []
+    for event in log.events:
+        if isinstance(event, Backward | Step):
+            passes = []
+        elif isinstance(event, Forward) and event.module in trained and not event.grad:
+            passes.append(event)
+        elif isinstance(event, Scored):
+            wrong = [each for each in passes if each.training and each.affected and not each.recalibrates]
+            if sum(each.rows for each in passes) == event.rows:
+                bad += [each for each in wrong if each not in bad]
+    return bad
 
 
 def _is_compared(events: list[Event], place: int) -> bool:

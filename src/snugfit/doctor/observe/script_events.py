@@ -97,6 +97,14 @@ class Compared(Event):
 
 
 @dataclass(frozen=True)
+class Scored(Event):
+    """A function of scikit-learn scored so many rows."""
+
+    function: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class Backward(Event):
     """Gradients were computed.
 

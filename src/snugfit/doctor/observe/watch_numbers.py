@@ -39,7 +39,9 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
         def read(self: Any) -> Any:
             if not torch.compiler.is_compiling() and is_own(sys._getframe(1).f_code.co_filename):
                 with recorder.guard():
-                    if recorder.active and not modules.inside and _in_micro_batch(recorder):
+                    # a number that was drawn on the processor costs nothing
+                    computed = self.requires_grad or self.device.type != "cpu"
+                    if computed and recorder.active and not modules.inside and _in_micro_batch(recorder):
                         recorder.add(Read(where(), recorder.log.updates, name, self.device.type))
             return original(self)
 
