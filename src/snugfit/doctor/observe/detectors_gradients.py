@@ -212,4 +212,22 @@ def _carried_over(window: Window) -> int:
     return 0
 
 
-DETECTORS = (zero_grad, accumulation, last_window)
+def clip_after_step(log: Log) -> list[Finding]:
+    """Detect gradients that are clipped after the step that used them, and cleared before the next."""
+    clips = list(log.of(Clip))
+    late = [clip for clip in clips if clip.late]
+    if len(late) < 2 or len(late) < len(clips) - 1:
+        return []
+    return [
+        Finding(
+            "clip_after_step",
+            Severity.ERROR,
+            f"{len(late)} of {len(clips)} times gradients are clipped after the optimizer has used them: no update is limited.",
+            late[0].at,
+            (f"first after update {late[0].update}",),
+            "loss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+        )
+    ]
+
+
+DETECTORS = (clip_after_step, zero_grad, accumulation, last_window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from snugfit.doctor.findings import Finding, Severity
@@ -14,6 +15,8 @@ LEAST_LABELS = 100
 LARGE_RATIO = 20
 FEW_PADDING = 0.05
 LEAST_ENDS = 8
+LEAST_SORTED = 6
+MOSTLY = 0.8
 NOTABLE_RATIO = 10
 
 
@@ -113,6 +116,28 @@ def imbalance(log: Log) -> list[Finding]:
             losses[0].at,
             (f"{len(counts)} classes, {counts.total()} labels seen",),
             "F.cross_entropy(logits, labels, weight=class_weights), or a WeightedRandomSampler; score with a balanced metric",
+        )
+    ]
+
+
+def sorted_classes(log: Log) -> list[Finding]:
+    """Detect rows that come class by class: each batch has one, and the next one is that or a later one."""
+    losses = [loss for loss in _of_whole_rows(log) if loss.grad and loss.labels and not loss.tokens]
+    losses = [loss for loss in losses if loss.function in ("cross_entropy", "nll_loss") and loss.counted > 1]
+    single = [int(next(iter(loss.labels))) for loss in losses if len(loss.labels) == 1]
+    falls = sum(after < before for before, after in itertools.pairwise(single))
+    if len(single) < LEAST_SORTED or len(set(single)) < 3 or len(single) < MOSTLY * len(losses):
+        return []
+    if falls > len(single) / LEAST_SORTED:  # an epoch begins anew
+        return []
+    return [
+        Finding(
+            "sorted_classes",
+            Severity.WARNING,
+            f"{len(single)} of {len(losses)} batches have rows of one class alone, and the classes come in order.",
+            losses[0].at,
+            (f"classes of the first batches: {', '.join(map(str, single[:8]))}",),
+            "DataLoader(rows, batch_size, shuffle=True)",
         )
     ]
 
@@ -253,6 +278,7 @@ def end_never_scored(log: Log) -> list[Finding]:
 
 
 DETECTORS = (
+    sorted_classes,
     scored_padding,
     unmasked_padding,
     end_never_scored,

@@ -22,6 +22,7 @@ class ModelSeen:
         biased: layers with a bias that trains, whose output a norm over rows got as it was.
         first_layer: name of the first layer with a matrix; `input_scale` is the root mean square of what it got, `image` whether that
             was pictures of no value below 0.
+        bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
     """
 
@@ -40,6 +41,7 @@ class ModelSeen:
     first_layer: str = ""
     input_scale: float = 0.0
     image: bool = False
+    bypasses: bool = False
 
 
 @dataclass

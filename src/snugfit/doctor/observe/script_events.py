@@ -197,11 +197,17 @@ class ScalerStep(Event):
 
 @dataclass(frozen=True)
 class Clip(Event):
-    """Gradients were clipped to `limit` by torch's functions; `scaled` says that they carried the loss scale."""
+    """Gradients were clipped to `limit` by torch's functions.
+
+    Args:
+        scaled: they carried the loss scale.
+        late: the last step had used them already.
+    """
 
     scaled: bool
     scale: float
     limit: float
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,11 +257,20 @@ class Load(Event):
 
 @dataclass(frozen=True)
 class Restore(Event):
-    """Saved weights were put into a module; `half` names the dtype that most of them have."""
+    """Saved weights were put into a module.
+
+    Args:
+        dtype: that most of them have.
+        missing: entries of the module that are not among them; `entries` how many it has.
+        foreign: a name among them that the module does not know.
+    """
 
     module: int
     weights: str
     dtype: str
+    missing: int = 0
+    entries: int = 0
+    foreign: str = ""
 
 
 @dataclass(frozen=True)

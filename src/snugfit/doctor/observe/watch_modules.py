@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
@@ -239,6 +240,10 @@ class ModuleWatch:
             checkpoint_dtype=self._checkpoint_dtype(module),
             dtype=dtype.removeprefix("torch."),
             wrapper=kind if kind in ("DataParallel", "DistributedDataParallel") else "",
+            bypasses=any(
+                isinstance(each, DistributedDataParallel) and each.module is module
+                for each in list(self._all.values())
+            ),
         )
         self._roots[number] = (weakref.ref(module), seen)
         self.recorder.log.models.append(seen)
@@ -306,8 +311,20 @@ class ModuleWatch:
                 number = self.recorder.number(module)
                 self._outsiders.restored(number)
                 self.checkpoint_dtypes[number] = dtype
+                missing = getattr(result, "missing_keys", [])
+                foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
+                entries = len(module.state_dict()) if missing else 0
                 self.recorder.add(
-                    Restore(where(), self.recorder.log.updates, number, self.weights.of_like(module), dtype)
+                    Restore(
+                        where(),
+                        self.recorder.log.updates,
+                        number,
+                        self.weights.of_like(module),
+                        dtype,
+                        len(missing),
+                        entries,
+                        foreign,
+                    )
                 )
             return result
 

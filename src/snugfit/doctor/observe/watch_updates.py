@@ -194,7 +194,9 @@ class UpdateWatch:
                 scaled = [state.scale for state in states if state.scaled]
                 limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
                 at, update = where(), self.recorder.log.updates
-                self.recorder.add(Clip(at, update, bool(scaled), max(scaled, default=1.0), float(limit)))
+                late = bool(states) and all(state.used for state in states)
+                factor = max(scaled, default=1.0)
+                self.recorder.add(Clip(at, update, bool(scaled), factor, float(limit), late))
             result = original(given, *args, **kwargs)
             with self.recorder.guard():
                 for state in states:
