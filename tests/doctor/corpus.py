@@ -88,6 +88,7 @@ def examine(script: Path) -> Case:
     finally:
         for module, names in namespaces:
             vars(module).update(names)
+        torch.autograd.set_detect_anomaly(mode=False)
         if distributed.is_initialized():
             distributed.destroy_process_group()
     return Case(script, log, diagnose([log]))

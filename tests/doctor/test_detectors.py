@@ -5,9 +5,12 @@ from __future__ import annotations
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.detectors_data import leakage, not_distributed, same_rows_on_every_rank, starving
-from snugfit.doctor.observe.detectors_modes import emulated_bf16
-from snugfit.doctor.observe.detectors_parameters import twice_in_optimizer
+from snugfit.doctor.observe.detectors_labels import end_never_scored, scored_padding, unmasked_padding
+from snugfit.doctor.observe.detectors_losses import non_finite_loss, unreachable_targets, wrong_scores
+from snugfit.doctor.observe.detectors_modes import emulated_bf16, unscaled_inputs
+from snugfit.doctor.observe.detectors_parameters import never_stepped, twice_in_optimizer
 from snugfit.doctor.observe.detectors_schedules import schedule_length, scheduler_order
+from snugfit.doctor.observe.detectors_time import debugging_left_on, device_reads
 from snugfit.doctor.observe.log import (
     LoaderSeen,
     Log,
@@ -24,9 +27,12 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
+    MaskedTokens,
+    Read,
     ScalerStep,
     ScheduleStep,
     Step,
+    Unreachable,
 )
 
 AT = "train.py:7"
@@ -210,3 +216,107 @@ def test_findings_of_several_ranks_are_told_once_and_the_worst_first() -> None:
         ("not_distributed", Severity.ERROR),
         ("emulated_bf16", Severity.NOTE),
     ]
+
+
+def _pass(update: int, **facts: bool) -> Backward:
+    return Backward(AT, update, 1.0, "", [], [1], **facts)
+
+
+def test_a_read_in_each_micro_batch_is_a_warning_on_a_device_that_is_waited_for() -> None:
+    def log(device: str, reads: int) -> Log:
+        events = [
+            event
+            for place in range(12)
+            for event in (_pass(place), Read("train.py:9", place, "item", device))
+        ]
+        return Log(events=events[: 2 * reads] + [_pass(0)] * (12 - reads))
+
+    assert _severities(device_reads(log("cuda", 12))) == [Severity.WARNING]
+    assert _severities(device_reads(log("cpu", 12))) == [Severity.NOTE]
+    assert device_reads(log("cuda", 6)) == [], "one in two is for printing"
+
+
+def test_what_is_switched_on_for_some_updates_is_not_left_on() -> None:
+    whole = Log(events=[_pass(place, anomaly=True, profiled=True) for place in range(12)])
+    assert _severities(debugging_left_on(whole)) == [Severity.WARNING] * 2
+    assert debugging_left_on(Log(events=[*whole.events, _pass(12)])) == []
+    assert debugging_left_on(Log(events=whole.events[:9])) == [], "a look for a fault"
+
+
+def test_a_loss_that_is_finite_again_says_nothing_and_labels_that_are_all_ignored_are_told_as_the_cause() -> (
+    None
+):
+    bad = [_pass(place, finite=False) for place in range(4)]
+    (finding,) = non_finite_loss(Log(events=[_pass(0), *bad]))
+    assert finding.severity is Severity.ERROR and "4 backward passes" in finding.evidence[0]
+    assert non_finite_loss(Log(events=[*bad, _pass(5)])) == []
+    assert non_finite_loss(Log(events=bad[:2])) == []
+    ignored = Loss(AT, 0, "cross_entropy", True, "", True, 5, 0, 8, None, True, {}, False, 0.0)
+    assert non_finite_loss(Log(events=[ignored, *bad])) == []
+
+
+def test_an_optimizer_is_not_missed_where_another_moves_its_parameters_or_nothing_can_be_said() -> None:
+    passes = [_pass(place) for place in range(9)]
+    alone = Log(events=list(passes), optimizers=[OptimizerSeen(1, "Adam", AT, [7])], complete=True)
+    assert _severities(never_stepped(alone)) == [Severity.ERROR]
+    alone.complete = False
+    assert never_stepped(alone) == [], "it may step later"
+    alone.complete = True
+    alone.unwatched = ["the updates of Net"]
+    assert never_stepped(alone) == []
+    replaced = Log(events=[*passes, _step(1, optimizer=2)], complete=True)
+    replaced.optimizers = [OptimizerSeen(1, "Adam", AT, [7]), OptimizerSeen(2, "SGD", AT, [7, 8])]
+    assert never_stepped(replaced) == []
+
+
+def test_a_few_targets_outside_of_a_range_are_noise() -> None:
+    def log(share: float, times: int = 4) -> Log:
+        return Log(
+            events=[Unreachable(AT, place, "mse_loss", "Sigmoid", 0.0, 1.0, share) for place in range(times)]
+        )
+
+    assert _severities(unreachable_targets(log(0.5))) == [Severity.ERROR]
+    assert _severities(unreachable_targets(log(0.1))) == [Severity.WARNING]
+    assert unreachable_targets(log(0.02)) == unreachable_targets(log(0.5, times=1)) == []
+
+
+def test_scores_that_a_relu_cut_are_certain_where_half_of_the_answers_cannot_be_given() -> None:
+    def log(function: str, given: str, grad: bool = True) -> Log:
+        return Log(events=[Loss(AT, 0, function, grad, given, True, 0, 0, 0, None, False, {}, False, 0.0)])
+
+    assert _severities(wrong_scores(log("binary_cross_entropy_with_logits", "rectified"))) == [Severity.ERROR]
+    assert _severities(wrong_scores(log("cross_entropy", "rectified"))) == [Severity.WARNING]
+    assert _severities(wrong_scores(log("nll_loss", "raw scores"))) == [Severity.ERROR]
+    assert wrong_scores(log("nll_loss", "raw scores", grad=False)) == []
+
+
+def _tokens(**counts: int) -> MaskedTokens:
+    none = dict.fromkeys(("scored", "scored_padding", "ends", "scored_ends", "unmasked", "tokens"), 0)
+    return MaskedTokens(AT, 0, **{**none, **counts})
+
+
+def test_padding_and_ends_are_told_from_two_batches_on() -> None:
+    padded = _tokens(scored=90, scored_padding=30, tokens=120)
+    assert _severities(scored_padding(Log(events=[padded] * 2))) == [Severity.ERROR]
+    assert scored_padding(Log(events=[padded])) == []
+    assert scored_padding(Log(events=[_tokens(scored=90, scored_padding=1)] * 2)) == []
+    bare = _tokens(unmasked=20, tokens=100)
+    assert _severities(unmasked_padding(Log(events=[bare] * 2))) == [Severity.WARNING]
+    assert unmasked_padding(Log(events=[_tokens(unmasked=2, tokens=100)] * 2)) == []
+    ended = _tokens(scored=80, ends=8)
+    assert _severities(end_never_scored(Log(events=[ended] * 2))) == [Severity.WARNING]
+    assert end_never_scored(Log(events=[ended, _tokens(scored=80, ends=8, scored_ends=1)])) == []
+    assert end_never_scored(Log(events=[_tokens(scored=80, ends=3)] * 2)) == []
+
+
+def test_inputs_in_units_of_their_own_are_worth_a_look_and_bytes_of_pictures_a_warning() -> None:
+    model = ModelSeen(1, "Net", AT, [], [], 0, {}, False, "", "float32", "", input_scale=140.0)
+    log = Log(models=[model], optimizers=[OptimizerSeen(1, "Adam", AT, [7])])
+    log.parameters = [ParameterSeen(7, "weight", 9, 2, 1, False)]
+    assert _severities(unscaled_inputs(log)) == [Severity.NOTE]
+    model.image = True
+    assert _severities(unscaled_inputs(log)) == [Severity.WARNING]
+    model.input_scale = 2.0
+    assert unscaled_inputs(log) == []
+    model.input_scale, log.optimizers = 140.0, []
+    assert unscaled_inputs(log) == [], "a model that nothing trains"

@@ -9,12 +9,15 @@ import runpy
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from snugfit.cli.app import main
+from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import Observation, observe
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.log import read_log, write_log
@@ -84,6 +87,38 @@ def test_a_command_that_is_stopped_has_not_failed(given: dict[str, int], failed:
     assert (seen.failed, seen.ended) == (failed, ended)
     assert any("the command failed" in sentence for sentence in seen.left_out) is failed
     assert seen.as_dict()["failed"] is failed
+
+
+@pytest.mark.parametrize(
+    ("given", "severity", "code"),
+    [
+        ({}, None, 0),
+        ({}, Severity.WARNING, 0),
+        ({}, Severity.ERROR, 1),
+        ({"traced": ("torch.compile",)}, Severity.WARNING, 3),
+        ({"updates_seen": 0}, None, 3),
+        ({"unwatched": ("half of it",)}, Severity.ERROR, 1),
+        ({"exit_code": 7}, Severity.ERROR, 4),
+        ({"exit_code": -2, "stopped": True}, None, 0),
+    ],
+)
+def test_the_exit_code_says_what_was_found_left_out_or_failed(
+    given: dict[str, Any],
+    severity: Severity | None,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    findings = () if severity is None else (Finding("zero_grad", severity, "something"),)
+    seen = replace(_seen(**given), findings=findings)
+    monkeypatch.setattr("snugfit.doctor.observe.observe", lambda command, **limits: seen)
+    assert main(["doctor", "--json", "--", "python", "train.py"]) == code
+    assert json.loads(capsys.readouterr().out)["exit_code"] == seen.exit_code
+
+
+def test_limits_that_are_not_positive_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--stop-after", "0", "--", sys.executable, "train.py"]) == 2
+    assert "got --detailed-updates 8, --seconds 120, --stop-after 0" in capsys.readouterr().err
 
 
 def test_a_failure_of_the_observer_is_said_by_its_last_line() -> None:

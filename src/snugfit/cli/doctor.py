@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from snugfit.doctor.examination import Examination
     from snugfit.doctor.findings import Finding
 
+CERTAIN_FINDING, NOT_LOOKED_AT, SCRIPT_FAILED = 1, 3, 4
 _COMMAND = "snugfit.doctor.command"
 _DATA_FILES = (".csv", ".tsv", ".jsonl", ".txt")
 
@@ -61,7 +62,14 @@ def doctor(
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Whose tokenizer reads a file of rows.")
     ] = None,
-    updates: Annotated[int, typer.Option(metavar="N", help="Of a command: updates looked at closely.")] = 8,
+    detailed_updates: Annotated[
+        int,
+        typer.Option(metavar="N", help="Of a command: updates whose parameters are looked at one by one."),
+    ] = 8,
+    stop_after: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of a command: updates after which it is interrupted, as by Ctrl-C."),
+    ] = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Of a command: when it is stopped.")] = 120.0,
     html: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the page there.")] = None,
     allow_code: AllowCodeOption = False,
@@ -70,13 +78,15 @@ def doctor(
     """Look for pitfalls: in a recipe or a run, a model, a file of rows, or a training script of your own.
 
     A script is given behind two dashes: snugfit doctor -- python train.py. Each finding has its evidence and its fix. Exit code
-    1: there is an error or a warning, or the script failed.
+    0: no error was found, 1: an error, of other than a script a warning too, 2: the doctor was asked wrongly, 3: something of a
+    script was not looked at, 4: the script failed.
     """
     command = context.meta.get(_COMMAND)
     if command is not None:
         if target is not None:
             raise SettingError("doctor", f"'{target}' and a command behind --", "Give one of them.")
-        return _observe(command, updates, seconds, html, as_json)
+        limits = {"updates": detailed_updates, "stop_after": stop_after, "seconds": seconds}
+        return _observe(command, limits, html, as_json)
     path, changes = split(target, overrides)
     if path is None:
         raise SettingError(
@@ -104,7 +114,7 @@ def doctor(
         _print(examination.findings)
         _print_left_out(examination)
         print(examination.summary)
-    return 1 if examination.ill else 0
+    return CERTAIN_FINDING if examination.ill else 0
 
 
 def _examine(
@@ -145,12 +155,15 @@ def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
     return tool.examine(module, rows() if callable(rows) else rows, loss=loss)
 
 
-def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | None, as_json: bool) -> int:
-    """Run somebody's own training under observation, and say what was seen."""
+def _observe(command: Sequence[str], limits: dict[str, Any], html: Path | None, as_json: bool) -> int:
+    """Run somebody's own training under observation, and say what was seen.
+
+    A script that failed goes before what was found in it, and that before what was not looked at.
+    """
     from snugfit.doctor.examination import Examination
     from snugfit.doctor.observe import observe
 
-    seen = observe(command, updates=updates, seconds=seconds)
+    seen = observe(command, **limits)
     looked = [f"{seen.updates_seen} updates", seen.ended]
     examination = Examination.of(" ".join(command), seen.findings, looked, seen.left_out)
     page = None if html is None else _page(examination, html)
@@ -162,7 +175,9 @@ def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | 
         for line in seen.error.splitlines() if seen.failed else ():
             print(f"{'':<9}| {line}")
         print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
-    return 1 if examination.ill or examination.left_out else 0
+    if seen.failed:
+        return SCRIPT_FAILED
+    return CERTAIN_FINDING if examination.certain else NOT_LOOKED_AT if examination.left_out else 0
 
 
 def _page(examination: Examination, folder: Path | None) -> str | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SHOWN = 4
 LOOKED = 2000
+LEAST_ENDS = 8
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,29 @@ def examine_tokens(
         )
     if framed:
         yield from _frames(ids, tokenizer)
+    yield from end_never_scored([examples[place] for place in range(len(ids))], tokenizer)
+
+
+def end_never_scored(
+    examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[Finding]:
+    """Detect that tokens end the texts or their turns, other labels count, and none of these tokens is ever a label."""
+    known = {tokenizer.eos_token_id, *map(tokenizer.convert_tokens_to_ids, TURN_ENDS)}
+    ends = known - {None, tokenizer.unk_token_id, tokenizer.bos_token_id, tokenizer.cls_token_id}
+    labelled = [each for each in examples if isinstance(each.get("labels"), (list, tuple))]
+    counts = Counter(int(token) for each in labelled for token in each["input_ids"][1:] if int(token) in ends)
+    scored = sum(int(label) in ends for each in labelled for label in each["labels"])
+    learns = any(int(label) != IGNORE_INDEX for each in labelled for label in each["labels"])
+    if not learns or scored or counts.total() < LEAST_ENDS:
+        return
+    names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(sorted(counts))))
+    yield Finding(
+        "end_never_scored",
+        Severity.WARNING,
+        f"none of {counts.total():,} tokens that end a text or a turn ({names}) is scored: the model does not learn to stop",
+        where="data.train",
+        fix="let the end of an answer count: its label is the token itself, not -100",
+    )
 
 
 def _frames(ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:

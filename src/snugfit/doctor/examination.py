@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.findings import Finding, Severity, is_ill
 from snugfit.results.shown import Shown
+
+if TYPE_CHECKING:  # imports torch, which the report on a script does without
+    from snugfit.doctor.check_tokens import TokenView
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
@@ -47,6 +49,11 @@ class Examination(Shown):
     def ill(self) -> bool:
         """Return whether there is an error or a warning."""
         return is_ill(self.findings)
+
+    @property
+    def certain(self) -> bool:
+        """Return whether there is an error, which nothing but the fault explains."""
+        return any(each.severity is Severity.ERROR for each in self.findings)
 
     def counted(self) -> dict[str, int]:
         """Return how many findings there are of each severity, the worst first."""

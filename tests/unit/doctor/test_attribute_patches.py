@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import PARTS, missing_parts, private_part, tracing
 from snugfit.doctor.observe.row_digests import Rows
-from snugfit.doctor.observe.tracing import tracing
+from snugfit.doctor.observe.watch import install
+from snugfit.doctor.observe.watch_log import Recorder
 
 
 class Owner:
@@ -73,6 +76,83 @@ def test_who_only_asks_whether_a_module_is_there_leaves_the_hook_for_who_imports
         patches.undo()
         sys.modules.pop("late_module", None)
     assert not any(type(finder).__name__ == "_AfterImport" for finder in sys.meta_path)
+
+
+def test_an_attribute_that_a_version_does_not_have_is_noted_and_harms_nobody() -> None:
+    patches = Patches()
+    patches.wrap(Owner, "no_method", lambda original: original)
+    assert patches.missing == ["Owner.no_method, which this version does not have"]
+    patches.after_import("json", lambda module: module.no_such_name)
+    assert patches.missing[1].startswith("json: AttributeError")
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Patches]:
+    patches = Patches()
+    install(Recorder(8, None, None), patches)
+    yield patches
+    patches.undo()
+
+
+def test_each_wrapper_takes_what_it_wraps_takes_by_the_same_names(installed: Patches) -> None:
+    assert len(installed.wrapped) > 40
+    for owner, name, attribute in installed.wrapped:
+        made, original = getattr(owner, name), getattr(attribute, "__func__", attribute)
+        code = getattr(made, "__func__", made).__code__
+        accepted = code.co_varnames[: code.co_argcount]
+        variadic = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        try:
+            taken = list(inspect.signature(original).parameters.values())
+        except ValueError:  # a function in C
+            continue
+        names = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD]
+        first = 1 if isinstance(owner, type) else 0  # a method's own object is never named
+        for place, wanted in list(enumerate(names))[first:]:
+            by_name = wanted in accepted or variadic[1]
+            by_place = place < len(accepted) or variadic[0]
+            assert by_name and by_place, (owner, name, wanted)
+            assert wanted not in accepted or accepted.index(wanted) == place, (owner, name, wanted)
+
+
+def test_each_wrapper_keeps_signature_and_documentation_and_is_pickled_by_its_place(
+    installed: Patches,
+) -> None:
+    for owner, name, attribute in installed.wrapped:
+        made, original = getattr(owner, name), getattr(attribute, "__func__", attribute)
+        assert (made.__name__, made.__doc__) == (name, original.__doc__)
+        assert pickle.loads(pickle.dumps(made)) == made
+        try:
+            signature = inspect.signature(original)
+        except ValueError:
+            continue
+        assert inspect.signature(getattr(made, "__func__", made)) == signature, (owner, name)
+
+
+def test_every_private_part_of_torch_is_where_the_observer_looks_for_it() -> None:
+    assert missing_parts() == []
+
+
+@pytest.mark.parametrize("purpose", list(PARTS))
+def test_a_private_part_that_moved_is_said_and_the_training_is_observed_all_the_same(
+    purpose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARTS, purpose, "torch.moved.elsewhere")
+    private_part.cache_clear()
+    patches, recorder = Patches(), Recorder(8, None, None)
+    try:
+        finish = install(recorder, patches)
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in DataLoader(torch.ones(4, 2), batch_size=2):
+            nn.functional.mse_loss(model(batch), batch).backward()
+            optimizer.step()
+        finish()
+    finally:
+        patches.undo()
+        private_part.cache_clear()
+    (said,) = recorder.log.unwatched
+    assert said == f"{purpose} (torch.moved.elsewhere is not in torch {torch.__version__})"
+    assert (recorder.log.updates, recorder.log.failure) == (2, "")
 
 
 def test_what_is_traced_is_known_by_its_way() -> None:

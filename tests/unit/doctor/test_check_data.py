@@ -17,7 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.data.bad_rows import Fault
 from snugfit.doctor import check_data
 from snugfit.doctor.check_rows import Rows, examine_rows
-from snugfit.doctor.check_tokens import examine_tokens, views
+from snugfit.doctor.check_tokens import end_never_scored, examine_tokens, views
 from snugfit.doctor.door import examine_file
 from snugfit.tools.setup import module_setup
 
@@ -185,6 +185,25 @@ def test_special_tokens_stand_once(ids, words):
     found = list(examine_tokens([{"input_ids": ids}] * 3, tokenizer(), framed=True))
     assert [finding.pitfall for finding in found] == (["special_tokens"] if words else [])
     assert words is None or (words in found[0].what and "3 of 3 examples" in found[0].what)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([-100, -100, 5, -100], {"end_never_scored": "warning"}),
+        ([-100, -100, 5, 3], {}),
+        ([-100, 5, 3, -100], {}),  # the next token's, as where nothing shifts them later
+        ([-100] * 4, {}),
+        (1, {}),
+    ],
+    ids=["left out", "scored", "shifted", "nothing counts", "of the whole text"],
+)
+def test_ends_that_are_never_scored_are_found_in_the_labels_of_tokens(labels, expected):
+    made = tokenizer()
+    made.eos_token = "[SEP]"
+    examples = [{"input_ids": [2, 4, 5, 3], "labels": labels}] * 9
+    assert severities(end_never_scored(examples, made)) == expected
+    assert severities(end_never_scored(examples[:7], made)) == {}, "too few to tell"
 
 
 def test_blocks_of_running_text_need_no_frame():

@@ -245,38 +245,40 @@ def test_a_command_behind_dashes_goes_to_the_observer(monkeypatch, capsys):
 
     findings = (Finding("zero_grad", Severity.ERROR, "gradients are never cleared", "train.py:7"),)
 
-    def observe(command, *, updates, seconds):
-        asked.update(command=command, updates=updates, seconds=seconds)
+    def observe(command, **limits):
+        asked.update(command=command, **limits)
         return Observation(findings, 0, 3, False, 1, 0, 0, 1.0)
 
     monkeypatch.setattr("snugfit.doctor.observe.observe", observe)
-    code = main(["doctor", "--updates", "5", "--json", "--", "python", "train.py", "--updates", "7"])
+    code = main(["doctor", "--detailed-updates", "5", "--json", "--", "python", "train.py", "--updates", "7"])
     assert code == 1
-    assert asked == {"command": ["python", "train.py", "--updates", "7"], "updates": 5, "seconds": 120.0}
+    command = ["python", "train.py", "--updates", "7"]
+    assert asked == {"command": command, "updates": 5, "stop_after": None, "seconds": 120.0}
     assert grades(json.loads(capsys.readouterr().out)) == {"zero_grad": "error"}
 
 
 @pytest.mark.parametrize(
-    ("given", "sentences"),
+    ("given", "sentences", "expected"),
     [
         (
             {"exit_code": 1, "error": "Traceback:\nKeyError: 'label'"},
             ["the command failed, exit code 1", "| KeyError: 'label'", "3 updates seen in 1 s, exit code 1"],
+            4,
         ),
-        ({"exit_code": 0, "failure": "Traceback:\nZeroDivisionError"}, ["a bug of it: ZeroDivisionError"]),
-        ({"exit_code": 0}, []),
+        ({"exit_code": 0, "failure": "Traceback:\nZeroDivisionError"}, ["a bug of it: ZeroDivisionError"], 3),
+        ({"exit_code": 0}, [], 0),
     ],
     ids=["the script fails", "the observer fails", "nothing fails"],
 )
-def test_a_failure_of_the_script_or_of_the_observer_is_said_and_makes_the_exit_code_1(
-    monkeypatch, capsys, tmp_path, given, sentences
+def test_a_failure_of_the_script_or_of_the_observer_is_said_and_has_an_exit_code_of_its_own(
+    monkeypatch, capsys, tmp_path, given, sentences, expected
 ):
     counts = {"updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0, "saves_seen": 0}
     seen = Observation((), seconds=1.0, **{**counts, **given})
     monkeypatch.setattr("snugfit.doctor.observe.observe", lambda command, **_: seen)
     code = main(["doctor", "--html", str(tmp_path), "--", "python", "train.py"])
     printed = capsys.readouterr().out
-    assert code == bool(sentences)
+    assert code == expected
     assert all(words in printed for words in sentences) and ("not looked at" in printed) is bool(sentences)
     assert ("What was not looked at" in (tmp_path / "doctor.html").read_text()) is bool(sentences)
 

@@ -26,6 +26,7 @@ from snugfit.errors import SettingError
 FOLDER_VARIABLE = "SNUGFIT_DOCTOR_FOLDER"
 UPDATES_VARIABLE = "SNUGFIT_DOCTOR_UPDATES"
 SECONDS_VARIABLE = "SNUGFIT_DOCTOR_SECONDS"
+STOP_VARIABLE = "SNUGFIT_DOCTOR_STOP_AFTER"
 GRACE_SECONDS = 30.0
 POLL_SECONDS = 1.0
 
@@ -44,6 +45,7 @@ class Observation:
         failure: traceback of the observer's own failure, after which it saw nothing more; "" if it did not fail.
         error: the last lines of the exception with which the script ended; "" where it ended otherwise.
         traced: ways in which a model was run that could not be looked at.
+        unwatched: what else was not looked at, in words.
     """
 
     findings: tuple[Finding, ...]
@@ -57,6 +59,7 @@ class Observation:
     failure: str = ""
     error: str = ""
     traced: tuple[str, ...] = ()
+    unwatched: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -74,6 +77,9 @@ class Observation:
             reasons.append(f"what followed a failure of the doctor's own, which is a bug of it: {last_line}")
         if self.traced:
             reasons.append(f"what ran under {' and '.join(self.traced)}")
+        reasons += self.unwatched
+        if not self.updates_seen and not self.unwatched:
+            reasons.append("a training: no optimizer of torch made a step")
         return tuple(reasons)
 
     @property
@@ -96,7 +102,9 @@ class Observation:
         }
 
 
-def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0) -> Observation:
+def observe(
+    command: Sequence[str], *, updates: int = 8, seconds: float = 120.0, stop_after: int | None = None
+) -> Observation:
     """Run `command` under observation and return what was found.
 
     It runs until it ends, or until `seconds` after its first forward pass, because evaluation and saving come late;
@@ -106,22 +114,23 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         command: as typed in a shell: `["python", "train.py", "--epochs", "1"]`; `python -m`, `torchrun` and
             `accelerate launch` work too, as long as Snugfit is installed for the Python that they start.
         updates: of so many updates every parameter is looked at one by one.
+        stop_after: after so many updates each process that makes them is interrupted, as by Ctrl-C.
     Raises:
         SettingError: there is no such command, or nothing that used torch was seen.
     """
     if not command or shutil.which(command[0]) is None:
         reason = f"{command[0]!r} is not a command" if command else "there is no command after --"
         raise SettingError("doctor", reason, "Write: snugfit doctor -- python train.py")
-    if updates < 1 or seconds <= 0:
-        raise SettingError(
-            "doctor",
-            f"--updates {updates} and --seconds {seconds:g} must both be positive",
-            "Give positive numbers.",
-        )
+    if updates < 1 or seconds <= 0 or (stop_after is not None and stop_after < 1):
+        given = f"--detailed-updates {updates}, --seconds {seconds:g}"
+        if stop_after is not None:
+            given += f", --stop-after {stop_after}"
+        raise SettingError("doctor", f"got {given}, expected positive numbers", "Give positive numbers.")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="snugfit-doctor-") as folder:
-        exit_code, ended = _run(command, _environment(folder, updates, seconds), seconds)
+        exit_code, ended = _run(command, _environment(folder, updates, seconds, stop_after), seconds)
         logs = [read_log(path) for path in sorted(Path(folder).glob("*.json"))]
+        blind = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.blind"))]
     if not logs:
         problem = (
             f"{' '.join(command)} ended with exit code {exit_code} and never imported torch under observation"
@@ -147,15 +156,18 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         seconds=time.monotonic() - started,
         failure=next((log.failure for log in seen if log.failure), ""),
         traced=tuple(sorted({way for log in seen for way in log.traced})),
+        unwatched=tuple(dict.fromkeys([*(each for log in seen for each in log.unwatched), *blind])),
         error=next((log.error for log in (*seen, *logs) if log.error), ""),  # a launcher's own comes last
     )
 
 
-def _environment(folder: str, updates: int, seconds: float) -> dict[str, str]:
+def _environment(folder: str, updates: int, seconds: float, stop_after: int | None) -> dict[str, str]:
     """Return the child's environment: Python imports `sitecustomize` from the bootstrap folder before the script."""
     bootstrap = str(Path(__file__).parent / "bootstrap")
     path = os.pathsep.join(filter(None, (bootstrap, os.environ.get("PYTHONPATH", ""))))
     mine = {FOLDER_VARIABLE: folder, UPDATES_VARIABLE: str(updates), SECONDS_VARIABLE: str(seconds)}
+    if stop_after is not None:
+        mine[STOP_VARIABLE] = str(stop_after)
     return {**os.environ, **mine, "PYTHONPATH": path}
 
 
@@ -163,6 +175,7 @@ def _run(command: Sequence[str], environment: dict[str, str], seconds: float) ->
     """Return the exit code, and whether the command had to be ended: it overstayed its own deadline by the grace.
 
     A rank that waits for one that has stopped, or a script that sleeps, does not come to the place where it would stop.
+    Ctrl-C goes to the script, which has the grace to end; a second one ends it.
     """
     folder = Path(environment[FOLDER_VARIABLE])
     process = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)
@@ -173,15 +186,17 @@ def _run(command: Sequence[str], environment: dict[str, str], seconds: float) ->
             except subprocess.TimeoutExpired:
                 begun = [path.stat().st_mtime for path in folder.glob("*.begun")]
                 if begun and time.time() - min(begun) > seconds + GRACE_SECONDS:
-                    return _end(process), True
+                    return _end(process, "SIGTERM"), True
+    except KeyboardInterrupt:
+        return _end(process, "SIGINT"), True
     finally:
         if process.poll() is None:
             _signal(process, "SIGKILL")
             process.wait()
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    _signal(process, "SIGTERM")
+def _end(process: subprocess.Popen[bytes], name: str) -> int:
+    _signal(process, name)
     try:
         return process.wait(timeout=GRACE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -14,9 +14,16 @@ from typing import Any
 
 
 class Patches:
-    """The attributes that were replaced, so that it can be undone."""
+    """The attributes that were replaced, so that it can be undone.
+
+    Attributes:
+        wrapped: owner, name and what stood there, of each.
+        missing: what could not be replaced, and why: an attribute that a version of a library does not have harms no script.
+    """
 
     def __init__(self) -> None:
+        self.wrapped: list[tuple[Any, str, Any]] = []
+        self.missing: list[str] = []
         self._undo: list[Callable[[], None]] = []
         self._waiting: dict[str, Callable[[ModuleType], None]] = {}
         self._finder: _AfterImport | None = None
@@ -24,20 +31,27 @@ class Patches:
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace `owner.name` by `make(what it was)`, under its name, documentation and signature.
 
-        `functools.wraps` would do more than is wanted: torch.compile follows `__wrapped__`.
+        It is pickled by the place where it stands. `functools.wraps` would do more than is wanted: torch.compile follows `__wrapped__`.
         """
+        if not hasattr(owner, name):
+            self.missing.append(
+                f"{getattr(owner, '__name__', owner)}.{name}, which this version does not have"
+            )
+            return
         inherited = isinstance(owner, type) and name not in vars(owner)
         attribute = vars(owner)[name] if isinstance(owner, type) and not inherited else getattr(owner, name)
         original = attribute.__func__ if isinstance(attribute, classmethod | staticmethod) else attribute
         made = make(original)
         made.__name__, made.__doc__ = name, original.__doc__
-        made.__qualname__ = getattr(original, "__qualname__", name)
-        made.__module__ = getattr(original, "__module__", made.__module__)
+        made.__qualname__ = f"{owner.__qualname__}.{name}" if isinstance(owner, type) else name
+        made.__module__ = owner.__module__ if isinstance(owner, type) else owner.__name__
+        made.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]  # compiled by torch.jit.script
         with suppress(ValueError, TypeError):  # of a function in C, which tells none
             made.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         setattr(
             owner, name, type(attribute)(made) if isinstance(attribute, classmethod | staticmethod) else made
         )
+        self.wrapped.append((owner, name, attribute))
         self.on_undo(
             (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, attribute))
         )
@@ -47,11 +61,18 @@ class Patches:
         self._undo.append(undo)
 
     def after_import(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        """Call `then(module)` once it is imported: now, if it already is."""
+        """Call `then(module)` once it is imported: now, if it already is. Its failure is kept in `missing`."""
+
+        def safely(module: ModuleType) -> None:
+            try:
+                then(module)
+            except Exception as failure:  # noqa: BLE001  the script imports the module, whatever ours does with it
+                self.missing.append(f"{name}: {type(failure).__name__}: {failure}")
+
         if name in sys.modules:
-            then(sys.modules[name])
+            safely(sys.modules[name])
             return
-        self._waiting[name] = then
+        self._waiting[name] = safely
         if self._finder is None:
             self._finder = _AfterImport(self._waiting)
             sys.meta_path.insert(0, self._finder)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, UPDATES_VARIABLE
+from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, STOP_VARIABLE, UPDATES_VARIABLE
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log import Log, write_log
 from snugfit.doctor.observe.watch_log import Recorder
 
 _LAST_LINES = 8
@@ -21,18 +21,43 @@ _LAST_LINES = 8
 
 def start() -> None:
     """Observe this process from the moment at which it imports torch; the log is written when it ends."""
-    folder = Path(os.environ[FOLDER_VARIABLE])
+    log = Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}.json"
     updates = int(os.environ[UPDATES_VARIABLE])
     seconds = float(os.environ[SECONDS_VARIABLE])
+    stop_after = int(os.environ.get(STOP_VARIABLE, 0)) or None
     patches = Patches()
 
     def begin(_: object) -> None:
-        recorder = Recorder(updates, seconds, folder / f"{os.getpid()}.json")
-        finish = _install(recorder, patches)
-        _note_failure(recorder, patches)
-        atexit.register(lambda: _end(recorder, finish, complete=not recorder.log.error))
+        try:
+            recorder = Recorder(updates, seconds, log, stop_after)
+            finish = _install(recorder, patches)
+            _note_failure(recorder, patches)
+            _follow_forks(recorder, finish, patches)
+        except Exception:  # noqa: BLE001  the script imports torch, whatever happens to its observer
+            patches.undo()
+            write_log(Log(failure=traceback.format_exc(limit=-3)), log)
+        else:
+            atexit.register(lambda: _end(recorder, finish, complete=not recorder.log.error))
 
     patches.after_import("torch", begin)
+
+
+def _follow_forks(recorder: Recorder, finish: Callable[[], None], patches: Patches) -> None:
+    """Observe forked processes too; they end by `os._exit`, which runs no handler of `atexit`."""
+    if not hasattr(os, "register_at_fork"):
+        return
+    os.register_at_fork(after_in_child=recorder.after_fork)
+
+    def ending(original: Callable[..., None]) -> Callable[..., None]:
+        def _exit(status: int) -> None:
+            with recorder.guard():
+                if recorder.forked:
+                    _end(recorder, finish, complete=status == 0)
+            original(status)
+
+        return _exit
+
+    patches.wrap(os, "_exit", ending)
 
 
 def _note_failure(recorder: Recorder, patches: Patches) -> None:
@@ -78,7 +103,10 @@ def watch_script(path: Path, arguments: Sequence[str] = (), *, updates: int = 8)
 def _install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     from snugfit.doctor.observe.watch import install
 
-    return install(recorder, patches)
+    finish = install(recorder, patches)
+    recorder.log.unwatched += patches.missing
+    patches.missing = recorder.log.unwatched  # what libraries that are imported later lack
+    return finish
 
 
 def _end(recorder: Recorder, finish: Callable[[], None], *, complete: bool) -> None:

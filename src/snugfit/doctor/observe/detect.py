@@ -10,10 +10,12 @@ from snugfit.doctor.observe import (
     detectors_data,
     detectors_gradients,
     detectors_labels,
+    detectors_losses,
     detectors_modes,
     detectors_parameters,
     detectors_scaling,
     detectors_schedules,
+    detectors_time,
 )
 from snugfit.doctor.observe.log import Log
 
@@ -26,7 +28,9 @@ DETECTORS: tuple[Detector, ...] = (
     *detectors_schedules.DETECTORS,
     *detectors_checkpoints.DETECTORS,
     *detectors_labels.DETECTORS,
+    *detectors_losses.DETECTORS,
     *detectors_data.DETECTORS,
+    *detectors_time.DETECTORS,
 )
 _ORDER = list(Severity)
 
@@ -61,6 +65,21 @@ OBSERVED = (
     "pickle",
     "schedule_length",
     "average_and_best",
+    "never_stepped",
+    "clip_after_step",
+    "nothing_restored",
+    "sorted_classes",
+    "non_finite_loss",
+    "broadcast_loss",
+    "unreachable_targets",
+    "wrong_scores",
+    "scored_padding",
+    "unmasked_padding",
+    "end_never_scored",
+    "debugging_left_on",
+    "device_reads",
+    "bias_before_norm",
+    "unscaled_inputs",
 )
 """The pitfalls that show while a script runs."""
 

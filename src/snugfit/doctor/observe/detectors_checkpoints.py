@@ -111,4 +111,22 @@ def average_and_best(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (pickle, averaged_not_saved, average_and_best)
+def nothing_restored(log: Log) -> list[Finding]:
+    """Detect a checkpoint of which no entry fits the model: load_state_dict(strict=False) is silent about it."""
+    for event in log.of(Restore):
+        if event.missing and event.missing == event.entries and event.foreign:
+            return [
+                Finding(
+                    "nothing_restored",
+                    Severity.ERROR,
+                    f"None of the model's {event.entries} entries is in the checkpoint: it goes on with the weights it was drawn with.",
+                    event.at,
+                    (f"a name of the checkpoint that the model does not know: {event.foreign}",),
+                    'state = {name.removeprefix("module."): value for name, value in state.items()}\n'
+                    "model.load_state_dict(state)   # strict, so that it fails",
+                )
+            ]
+    return []
+
+
+DETECTORS = (nothing_restored, pickle, averaged_not_saved, average_and_best)

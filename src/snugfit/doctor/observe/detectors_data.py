@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.observe.detectors_modes import is_scored
+from snugfit.doctor.observe.detectors_modes import is_scored, trained_models
 from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
 from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward
 
@@ -14,6 +14,7 @@ LEAK = 0.01
 LARGE_LEAK = 0.1
 LEAST_ROWS = 5
 LEAST_BATCHES = 5
+LEAST_BYPASSES = 3
 SLOW_SECONDS = 0.005
 
 
@@ -84,6 +85,19 @@ def not_distributed(log: Log) -> list[Finding]:
                     "model = DistributedDataParallel(model)   # and torchrun --nproc-per-node=N train.py",
                 )
             )
+    for model in log.models:
+        passes = [event for event in log.of(Forward) if event.module == model.id and event.grad]
+        if model.bypasses and len(passes) >= LEAST_BYPASSES and model.id in trained_models(log):
+            findings.append(
+                Finding(
+                    "not_distributed",
+                    Severity.ERROR,
+                    f"{len(passes)} forward passes go around DistributedDataParallel: their gradients are not averaged over the ranks.",
+                    passes[0].at,
+                    (f"{model.name} is called, not what wraps it",),
+                    "outputs = ddp_model(inputs)   # not ddp_model.module(inputs)",
+                )
+            )
     for loader in training_loaders(log):
         if loader.world_size > 1 and not loader.shards:
             findings.append(
@@ -138,7 +152,9 @@ def starving(log: Log) -> list[Finding]:
     for loader in training_loaders(log):
         if len(loader.waits) < LEAST_BATCHES:
             continue
-        wait, work = statistics.median(loader.waits), statistics.median(loader.works)
+        # the fastest quarter of the waits: what else the machine does makes some of them long
+        wait = statistics.quantiles(loader.waits, n=4)[0]
+        work = statistics.median(loader.works)
         if wait >= SLOW_SECONDS and wait > work:
             findings.append(
                 Finding(

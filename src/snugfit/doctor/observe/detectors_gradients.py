@@ -172,13 +172,15 @@ def _mean_of_means(accumulating: list[Window]) -> list[Finding]:
 def last_window(log: Log) -> list[Finding]:
     """At the end of an epoch some micro-batches have been differentiated, and no step follows."""
     accumulating = [window for window in windows(log) if window.accumulates()]
-    whole = [len(window.passes) for window in accumulating if window.step is not None]
-    if not whole:
-        return []
-    usual = max(set(whole), key=whole.count)
+    lengths: dict[int, list[int]] = {}
+    for window in accumulating:
+        if window.step is not None:
+            lengths.setdefault(window.optimizer, []).append(len(window.passes))
     for window in windows(log):
-        if not window.passes or len({each.at for each in window.passes}) > 1:
+        whole = lengths.get(window.optimizer, [])
+        if not whole or not window.passes or len({each.at for each in window.passes}) > 1:
             continue
+        usual = max(set(whole), key=whole.count)
         line = window.passes[-1].at
         evidence = (f"windows have {usual} micro-batches",)
         fix = "if (index + 1) % accumulate == 0 or index + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()"
@@ -210,4 +212,22 @@ def _carried_over(window: Window) -> int:
     return 0
 
 
-DETECTORS = (zero_grad, accumulation, last_window)
+def clip_after_step(log: Log) -> list[Finding]:
+    """Detect gradients that are clipped after the step that used them, and cleared before the next."""
+    clips = list(log.of(Clip))
+    late = [clip for clip in clips if clip.late]
+    if len(late) < 2 or len(late) < len(clips) - 1:
+        return []
+    return [
+        Finding(
+            "clip_after_step",
+            Severity.ERROR,
+            f"{len(late)} of {len(clips)} times gradients are clipped after the optimizer has used them: no update is limited.",
+            late[0].at,
+            (f"first after update {late[0].update}",),
+            "loss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+        )
+    ]
+
+
+DETECTORS = (clip_after_step, zero_grad, accumulation, last_window)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Forward, HeadTokens, Labels, Loss, Tokenized
+from snugfit.doctor.observe.script_events import Forward, HeadTokens, Labels, Loss, MaskedTokens, Tokenized
 
 NEARLY_ALL = 0.99
 MANY_CUT = 0.5
 LEAST_LABELS = 100
 LARGE_RATIO = 20
+FEW_PADDING = 0.05
+LEAST_ENDS = 8
+LEAST_SORTED = 6
+MOSTLY = 0.8
 NOTABLE_RATIO = 10
 
 
@@ -115,6 +120,28 @@ def imbalance(log: Log) -> list[Finding]:
     ]
 
 
+def sorted_classes(log: Log) -> list[Finding]:
+    """Detect rows that come class by class: each batch has one, and the next one is that or a later one."""
+    losses = [loss for loss in _of_whole_rows(log) if loss.grad and loss.labels and not loss.tokens]
+    losses = [loss for loss in losses if loss.function in ("cross_entropy", "nll_loss") and loss.counted > 1]
+    single = [int(next(iter(loss.labels))) for loss in losses if len(loss.labels) == 1]
+    falls = sum(after < before for before, after in itertools.pairwise(single))
+    if len(single) < LEAST_SORTED or len(set(single)) < 3 or len(single) < MOSTLY * len(losses):
+        return []
+    if falls > len(single) / LEAST_SORTED:  # an epoch begins anew
+        return []
+    return [
+        Finding(
+            "sorted_classes",
+            Severity.WARNING,
+            f"{len(single)} of {len(losses)} batches have rows of one class alone, and the classes come in order.",
+            losses[0].at,
+            (f"classes of the first batches: {', '.join(map(str, single[:8]))}",),
+            "DataLoader(rows, batch_size, shuffle=True)",
+        )
+    ]
+
+
 def shifted_labels(log: Log) -> list[Finding]:
     """Detect that labels of a language model are shifted by the script and again by the model, or by nobody."""
     seen = list(log.of(Labels))
@@ -196,7 +223,65 @@ def truncation(log: Log) -> list[Finding]:
     ]
 
 
+def scored_padding(log: Log) -> list[Finding]:
+    """Detect labels that count where the attention mask says that there is only padding."""
+    seen = [each for each in log.of(MaskedTokens) if each.scored_padding]
+    scored, padding = sum(each.scored for each in seen), sum(each.scored_padding for each in seen)
+    if len(seen) < 2 or padding < FEW_PADDING * scored:
+        return []
+    return [
+        Finding(
+            "scored_padding",
+            Severity.ERROR,
+            f"{padding} of {scored} labels that count ({padding / scored:.0%}) are those of padding, where the attention mask is 0.",
+            seen[0].at,
+            (f"{len(seen)} batches",),
+            "labels = input_ids.masked_fill(attention_mask == 0, -100)",
+        )
+    ]
+
+
+def unmasked_padding(log: Log) -> list[Finding]:
+    """Detect padding that a model which reads in both directions cannot tell from text."""
+    seen = [each for each in log.of(MaskedTokens) if each.unmasked]
+    padding, tokens = sum(each.unmasked for each in seen), sum(each.tokens for each in seen)
+    if len(seen) < 2 or padding < FEW_PADDING * tokens:
+        return []
+    return [
+        Finding(
+            "unmasked_padding",
+            Severity.WARNING,
+            f"{padding} of {tokens} tokens are padding, and the model gets no attention mask: it reads them as text.",
+            seen[0].at,
+            (f"{len(seen)} batches",),
+            'model(input_ids=ids, attention_mask=batch["attention_mask"])',
+        )
+    ]
+
+
+def end_never_scored(log: Log) -> list[Finding]:
+    """Detect that no token which ends a text or a turn is ever learned, though there are some and other labels count."""
+    seen = [each for each in log.of(MaskedTokens) if each.scored]
+    ends, scored_ends = sum(each.ends for each in seen), sum(each.scored_ends for each in seen)
+    if ends < LEAST_ENDS or scored_ends or len(seen) < 2:
+        return []
+    return [
+        Finding(
+            "end_never_scored",
+            Severity.WARNING,
+            f"None of {ends} tokens that end a text is scored: the model does not learn to stop.",
+            next(each.at for each in seen if each.ends),
+            ("their labels have the ignored value, as where the padding token is the one that ends",),
+            "labels = input_ids.masked_fill(attention_mask == 0, -100)   # by the mask, not by the padding token",
+        )
+    ]
+
+
 DETECTORS = (
+    sorted_classes,
+    scored_padding,
+    unmasked_padding,
+    end_never_scored,
     softmax_twice,
     ignored_labels,
     unknown_label,

@@ -13,11 +13,14 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
+    Scored,
     Step,
 )
 
 TINY_ROWS = 8
 SMALL_ROWS = 32
+LARGE_INPUT = 10.0
+PICTURE = 30.0
 
 
 def _models(log: Log) -> dict[int, ModelSeen]:
@@ -97,7 +100,7 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
         fresh = _came_with_batch(log.events, place)
         if (fresh and loader in scorers) or (not fresh and not event.grad and is_scored(log.events, place)):
             bad.append(event)
-    bad = bad or _compared_by_hand(log, trained)
+    bad = bad or _compared_by_hand(log, trained) or _scored_together(log, trained)
     if not bad:
         return []
     modal = _models(log)[bad[0].module].modal
@@ -165,6 +168,22 @@ def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
         if event.training and event.affected and not one_of_many and _is_compared(log.events, place):
             passes.append(event)
     return passes if 2 * len({each.update for each in passes}) <= log.updates else []
+
+
+def _scored_together(log: Log, trained: set[int]) -> list[Forward]:
+    """Return passes in training mode, without a graph, whose rows make up those that scikit-learn scores after them."""
+    bad: list[Forward] = []
+    passes: list[Forward] = []
+    for event in log.events:
+        if isinstance(event, Backward | Step):
+            passes = []
+        elif isinstance(event, Forward) and event.module in trained and not event.grad:
+            passes.append(event)
+        elif isinstance(event, Scored):
+            wrong = [each for each in passes if each.training and each.affected and not each.recalibrates]
+            if sum(each.rows for each in passes) == event.rows:
+                bad += [each for each in wrong if each not in bad]
+    return bad
 
 
 def _is_compared(events: list[Event], place: int) -> bool:
@@ -254,7 +273,43 @@ def emulated_bf16(log: Log) -> list[Finding]:
     ]
 
 
+def bias_before_norm(log: Log) -> list[Finding]:
+    """Detect biases of layers whose output's mean a norm takes away."""
+    return [
+        Finding(
+            "bias_before_norm",
+            Severity.NOTE,
+            f"{len(model.biased)} layers have a bias that the norm behind them takes away: it gets no gradient but rounding.",
+            model.at,
+            (", ".join(model.biased[:4]),),
+            "nn.Conv2d(..., bias=False)   # before nn.BatchNorm2d, which has a bias of its own",
+        )
+        for model in log.models
+        if model.biased and model.id in trained_models(log)
+    ]
+
+
+def unscaled_inputs(log: Log) -> list[Finding]:
+    """Detect inputs far from the scale that the weights of a new layer are drawn for: pictures of 0 to 255, columns in their units."""
+    return [
+        Finding(
+            "unscaled_inputs",
+            Severity.WARNING if model.image and model.input_scale >= PICTURE else Severity.NOTE,
+            f"The first layer gets values of {model.input_scale:.3g} (root mean square), and is drawn for values of about 1.",
+            model.at,
+            (f"first layer: {model.first_layer or model.name}",),
+            "pictures = pictures / 255"
+            if model.image
+            else "rows = (rows - mean) / deviation   # of the training rows",
+        )
+        for model in log.models
+        if model.input_scale >= LARGE_INPUT and model.id in trained_models(log)
+    ]
+
+
 DETECTORS = (
+    bias_before_norm,
+    unscaled_inputs,
     trains_in_evaluation_mode,
     evaluates_in_training_mode,
     batch_norm,

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.log import Log, ParameterSeen
-from snugfit.doctor.observe.script_events import Step
+from snugfit.doctor.observe.script_events import Backward, Step
 
 LEAST_UPDATES = 3
+LEAST_PASSES = 8
 
 
 def named(parameters: Sequence[ParameterSeen]) -> str:
@@ -242,4 +243,27 @@ def decay_on_vectors(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (no_gradient, frozen_moves, not_in_optimizer, twice_in_optimizer, decay_on_vectors)
+def never_stepped(log: Log) -> list[Finding]:
+    """Detect an optimizer that never steps, though its parameters get gradients again and again and no other moves them."""
+    stepped = {step.optimizer for step in log.of(Step)}
+    moved = {number for each in log.optimizers if each.id in stepped for number in each.parameters}
+    ended = log.complete or log.updates >= LEAST_UPDATES
+    for optimizer in log.optimizers if ended and not log.unwatched else []:
+        own = set(optimizer.parameters)
+        passes = sum(1 for event in log.of(Backward) if optimizer.id in event.touched)
+        if optimizer.id in stepped or own & moved or passes < LEAST_PASSES:
+            continue
+        return [
+            Finding(
+                "never_stepped",
+                Severity.ERROR,
+                f"{optimizer.name} never steps, and {passes} backward passes gave its parameters gradients: they never train.",
+                optimizer.at,
+                (f"{len(own)} parameters; {log.updates} steps of another optimizer",),
+                "loss.backward()\noptimizer.step()",
+            )
+        ]
+    return []
+
+
+DETECTORS = (never_stepped, no_gradient, frozen_moves, not_in_optimizer, twice_in_optimizer, decay_on_vectors)

@@ -19,6 +19,10 @@ class ModelSeen:
         modal: names of its modules that differ between training and evaluation.
         norms: names of its batch norms; `norm_rows` is how many values each of their statistics usually is made of.
         shared: modules without weights that are called at several places.
+        biased: layers with a bias that trains, whose output a norm over rows got as it was.
+        first_layer: name of the first layer with a matrix; `input_scale` is the root mean square of what it got, `image` whether that
+            was pictures of no value below 0.
+        bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
     """
 
@@ -33,6 +37,11 @@ class ModelSeen:
     checkpoint_dtype: str
     dtype: str
     wrapper: str
+    biased: list[str] = field(default_factory=list)
+    first_layer: str = ""
+    input_scale: float = 0.0
+    image: bool = False
+    bypasses: bool = False
 
 
 @dataclass
@@ -138,6 +147,8 @@ class Log:
         error: the last lines of the exception with which the script ended, "" where it ended otherwise.
         first_rows: digests of the first rows that it trained on, to compare ranks.
         traced: ways in which a model was run that could not be looked at.
+        unwatched: what else was not looked at, in words.
+        switches: where anomaly mode and profilers were switched on, by name.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -157,6 +168,8 @@ class Log:
     first_rows: list[str] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
     traced: list[str] = field(default_factory=list)
+    unwatched: list[str] = field(default_factory=list)
+    switches: dict[str, str] = field(default_factory=dict)
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """Yield the events of one kind, in order."""

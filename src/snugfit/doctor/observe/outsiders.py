@@ -1,4 +1,4 @@
-"""Parameters that get gradients and belong to no optimizer."""
+"""Parameters that get gradients and belong to no optimizer of torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe.watch_log import Recorder
+from snugfit.doctor.observe.log import ModelSeen
+from snugfit.doctor.observe.watch_log import Recorder, where
 
 COMPARED = 64
+WITNESSES = 3
+MOST_PASSES = 64
 
 
 class Outsiders:
@@ -20,6 +23,42 @@ class Outsiders:
         self.recorder = recorder
         self._strays: list[weakref.ref[nn.Parameter]] = []
         self._start: dict[int, Tensor] = {}
+        self._passes = 0
+        self._last: dict[int, list[Tensor]] = {}
+        self._moves: dict[int, tuple[str, str, int]] = {}
+
+    def after_backward(self, models: Iterable[tuple[nn.Module, ModelSeen]]) -> None:
+        """Count how often the weights of a model without an optimizer have moved since the last backward pass.
+
+        The script moves them by hand then, or by an optimizer of another library, into which nothing looks.
+        """
+        self._passes += 1
+        if self._passes > MOST_PASSES:
+            return
+        used = {number for each in self.recorder.optimizers.values() for number in each.parameters}
+        for module, seen in models:
+            parameters = list(module.parameters())
+            if any(self.recorder.number(each) in used for each in parameters):
+                continue
+            trained = [each for each in parameters if each.grad is not None and each.numel()][:WITNESSES]
+            now = [each.detach().reshape(-1)[:COMPARED].clone() for each in trained]
+            last = self._last.get(seen.id, [])
+            if len(last) == len(now) and not all(map(torch.equal, last, now)):
+                count = self._moves.get(seen.id, ("", "", 0))[2]
+                self._moves[seen.id] = (seen.name, where(), count + 1)
+            self._last[seen.id] = now
+
+    def restored(self, model: int) -> None:
+        """Forget how the weights were: a checkpoint was loaded into them."""
+        self._last.pop(model, None)
+
+    def finish(self) -> None:
+        """Say which models were updated by other than torch's optimizers."""
+        for name, at, count in self._moves.values():
+            if count > 1:
+                self.recorder.unwatched(
+                    f"the updates of {name} ({at}): its weights were moved by hand, or by an optimizer that is not torch's"
+                )
 
     def note(self, root: int, module: nn.Module) -> None:
         """Note a module that was called inside of a model, if its parameters are not the model's own. In a plain list they are not."""

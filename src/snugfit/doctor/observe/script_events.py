@@ -66,7 +66,8 @@ class Loss(Event):
     """A loss function of torch, or an argmax over scores, was called.
 
     Args:
-        given: what the scores were: "" (anything), "probabilities", "log probabilities".
+        given: what the scores were: "" (anything), "probabilities", "log probabilities", "rectified" (a ReLU made them), or,
+            where log-probabilities were asked for, "raw scores".
         mean: whether it averaged.
         counted: labels that count; `ignored` those that do not.
         unknown: the first label outside of the classes, None if all are inside.
@@ -96,6 +97,14 @@ class Compared(Event):
 
 
 @dataclass(frozen=True)
+class Scored(Event):
+    """A function of scikit-learn scored so many rows."""
+
+    function: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class Backward(Event):
     """Gradients were computed.
 
@@ -104,12 +113,50 @@ class Backward(Event):
         graph: name of the function that made the value, the loss scale left out.
         adds_to: optimizers whose gradients this added to others of the same window.
         touched: optimizers whose gradients it changed.
+        finite: whether the differentiated value is a finite number, or none at all.
+        anomaly, profiled: whether torch's anomaly mode, or a profiler, was on.
     """
 
     ratio: float | None
     graph: str
     adds_to: list[int]
     touched: list[int]
+    finite: bool = True
+    anomaly: bool = False
+    profiled: bool = False
+
+
+@dataclass(frozen=True)
+class Broadcast(Event):
+    """As many predictions as targets were compared, in shapes of which each prediction meets each target."""
+
+    function: str
+    predictions: list[int]
+    targets: list[int]
+
+
+@dataclass(frozen=True)
+class Unreachable(Event):
+    """A loss of numbers got targets outside of what the last activation can give.
+
+    Args:
+        activation: the function that made the predictions; it gives `low` to `high`.
+        share: of the targets that lie outside.
+    """
+
+    function: str
+    activation: str
+    low: float
+    high: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Read(Event):
+    """The script read a number from a device, outside of a model's forward pass."""
+
+    function: str
+    device: str
 
 
 @dataclass(frozen=True)
@@ -150,11 +197,17 @@ class ScalerStep(Event):
 
 @dataclass(frozen=True)
 class Clip(Event):
-    """Gradients were clipped to `limit` by torch's functions; `scaled` says that they carried the loss scale."""
+    """Gradients were clipped to `limit` by torch's functions.
+
+    Args:
+        scaled: they carried the loss scale.
+        late: the last step had used them already.
+    """
 
     scaled: bool
     scale: float
     limit: float
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,11 +257,20 @@ class Load(Event):
 
 @dataclass(frozen=True)
 class Restore(Event):
-    """Saved weights were put into a module; `half` names the dtype that most of them have."""
+    """Saved weights were put into a module.
+
+    Args:
+        dtype: that most of them have.
+        missing: entries of the module that are not among them; `entries` how many it has.
+        foreign: a name among them that the module does not know.
+    """
 
     module: int
     weights: str
     dtype: str
+    missing: int = 0
+    entries: int = 0
+    foreign: str = ""
 
 
 @dataclass(frozen=True)
@@ -234,6 +296,25 @@ class Labels(Event):
 
     shifted: float
     same: float
+
+
+@dataclass(frozen=True)
+class MaskedTokens(Event):
+    """A model of transformers got tokens, and labels for each of them or none.
+
+    Args:
+        scored: labels that count; `scored_padding` those of them where the attention mask is 0.
+        ends: tokens that end a text or a turn, behind the first token and where the mask is 1; `scored_ends` those whose label counts.
+        unmasked: padding tokens at the end of rows, without an attention mask, in a model that reads in both directions.
+        tokens: all of the batch.
+    """
+
+    scored: int
+    scored_padding: int
+    ends: int
+    scored_ends: int
+    unmasked: int
+    tokens: int
 
 
 @dataclass(frozen=True)

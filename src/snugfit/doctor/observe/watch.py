@@ -11,6 +11,7 @@ from snugfit.doctor.observe.watch_loaders import watch_loaders
 from snugfit.doctor.observe.watch_log import Recorder
 from snugfit.doctor.observe.watch_losses import watch_losses
 from snugfit.doctor.observe.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watch_scores import watch_scores
 from snugfit.doctor.observe.watch_texts import watch_texts
@@ -27,6 +28,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, patches)
     watch_scores(recorder, modules, patches)
+    watch_numbers(recorder, modules, patches)
     watch_loaders(recorder, modules.rows, patches)
     watch_texts(recorder, modules, patches)
     watch_files(recorder, modules.weights, patches)

@@ -22,36 +22,39 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
     """Record torch.save, torch.load, pickle.dump of modules and tensors, and safetensors' save_file."""
 
     def saving(original: _Call) -> _Call:
-        def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
             if recorder.active:
-                what = "module" if _holds_module(obj) else "state"
-                _add(what, obj)
-            return original(obj, *args, **kwargs)
+                _add("", next(iter((*args, *kwargs.values())), None))
+            return original(*args, **kwargs)
 
         return save
 
     def loading(original: _Call) -> _Call:
         def load(*args: Any, **kwargs: Any) -> Any:
             if recorder.active and kwargs.get("weights_only") is False:
-                recorder.add(Load(where(), recorder.log.updates, called_directly()))
+                with recorder.guard():
+                    recorder.add(Load(where(), recorder.log.updates, called_directly()))
             return original(*args, **kwargs)
 
         return load
 
     def dumping(original: _Call) -> _Call:
         def dump(obj: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.active and called_directly() and _holds_tensors(obj):
+            if recorder.active and called_directly():
                 _add("module", obj)
             return original(obj, *args, **kwargs)
 
         return dump
 
     def _add(what: str, saved: Any) -> None:
+        """Note a save; of what pickle writes, only what holds tensors."""
         recorder.quiet += 1
         with recorder.guard():
-            recorder.add(
-                Save(where(), recorder.log.updates, what, called_directly(), weights.in_saved(saved))
-            )
+            if not what or _holds_tensors(saved):
+                kind = what or ("module" if _holds_module(saved) else "state")
+                recorder.add(
+                    Save(where(), recorder.log.updates, kind, called_directly(), weights.in_saved(saved))
+                )
         recorder.quiet -= 1
 
     def safetensors_imported(module: ModuleType) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.utils import data
-from torch.utils.data import dataloader
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import LoaderSeen
 from snugfit.doctor.observe.row_digests import Rows
 from snugfit.doctor.observe.script_events import Batch, EpochEnd
@@ -27,6 +27,7 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
     owners: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
     handed: dict[int, tuple[weakref.ref[Any], float]] = {}
     samplers: dict[int, LoaderSeen] = {}
+    iterators = private_part("batches of loaders")
 
     def initialising(original: _Call) -> _Call:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -46,9 +47,10 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
     def iterating(original: _Call) -> _Call:
         def __iter__(loader: Any) -> Any:
             iterator = original(loader)
-            seen = recorder.loaders.get(recorder.number(loader))
-            if seen is not None and isinstance(iterator, dataloader._BaseDataLoaderIter):
-                owners[iterator] = seen
+            with recorder.guard():
+                seen = recorder.loaders.get(recorder.number(loader))
+                if seen is not None and iterators is not None and isinstance(iterator, iterators):
+                    owners[iterator] = seen
             return iterator
 
         return __iter__
@@ -62,33 +64,40 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
             try:
                 batch = original(iterator)
             except StopIteration:
-                recorder.add(EpochEnd(where(), recorder.log.updates, seen.id))
-                rows.ended = True
+                with recorder.guard():
+                    recorder.add(EpochEnd(where(), recorder.log.updates, seen.id))
+                    rows.ended = True
                 raise
-            now = time.monotonic()
-            last = handed.get(seen.id)
-            starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
-            if last is not None and not starts and len(seen.waits) < MOST_TIMES:
-                seen.works.append(asked - last[1])
-                seen.waits.append(now - asked)
-            recorder.add(Batch(where(), recorder.log.updates, seen.id))
-            rows.loader, rows.ended = seen.id, False
-            handed[seen.id] = weakref.ref(iterator), time.monotonic()
+            with recorder.guard():
+                note_batch(iterator, seen, asked)
             return batch
 
         return __next__
 
+    def note_batch(iterator: Any, seen: LoaderSeen, asked: float) -> None:
+        now = time.monotonic()
+        last = handed.get(seen.id)
+        starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
+        if last is not None and not starts and len(seen.waits) < MOST_TIMES:
+            seen.works.append(asked - last[1])
+            seen.waits.append(now - asked)
+        recorder.add(Batch(where(), recorder.log.updates, seen.id))
+        rows.loader, rows.ended = seen.id, False
+        handed[seen.id] = weakref.ref(iterator), time.monotonic()
+
     def setting(original: _Call) -> _Call:
         def set_epoch(sampler: Any, epoch: int) -> None:
-            if recorder.number(sampler) in samplers:
-                samplers[recorder.number(sampler)].epochs_set += 1
+            with recorder.guard():
+                if recorder.number(sampler) in samplers:
+                    samplers[recorder.number(sampler)].epochs_set += 1
             original(sampler, epoch)
 
         return set_epoch
 
     patches.wrap(data.DataLoader, "__init__", initialising)
     patches.wrap(data.DataLoader, "__iter__", iterating)
-    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", handing)
+    if iterators is not None:
+        patches.wrap(iterators, "__next__", handing)
     patches.wrap(data.DistributedSampler, "set_epoch", setting)
 
 

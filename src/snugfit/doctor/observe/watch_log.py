@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -86,13 +87,18 @@ class Recorder:
         updates: of so many updates every parameter is looked at one by one.
         seconds: the script is stopped so long after its first forward pass; None for never.
         path: where the log goes; None keeps it in memory.
+        stop_after: the script is interrupted after so many updates; None for never.
     """
 
-    def __init__(self, updates: int, seconds: float | None, path: Path | None) -> None:
-        from snugfit.doctor.observe.tracing import tracing  # torch's, which the script imports first
+    def __init__(
+        self, updates: int, seconds: float | None, path: Path | None, stop_after: int | None = None
+    ) -> None:
+        from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
-        self._tracing = tracing
-        self.log = Log(rank=int(os.environ.get("RANK", "0")))
+        from snugfit.doctor.observe.internals import missing_parts, tracing
+
+        self._tracing, self._worker = tracing, get_worker_info
+        self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
         self.detailed_updates = updates
         self._seconds = seconds
         self._path = path
@@ -102,6 +108,8 @@ class Recorder:
         self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._next = 1
         self._process = os.getpid()
+        self._inherited: int | None = None
+        self._stop_after = stop_after
         self.quiet = 0
         self.optimizers: dict[int, OptimizerSeen] = {}
         self.loaders: dict[int, LoaderSeen] = {}
@@ -109,6 +117,7 @@ class Recorder:
         self.frozen_at_build: set[int] = set()
         self.special_tokens: dict[int, str] = {}
         self.expected_token = ""
+        self.end_tokens: set[int] = set()
         self._tokens: torch.Tensor | None = None
         self._vocabulary = 0
 
@@ -171,15 +180,57 @@ class Recorder:
         What is traced cannot; the log says that there was some.
         """
         own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
-        if not own:
+        if not own or self._worker() is not None:
             return False
         if way := self._tracing():
-            self.log.traced = sorted({*self.log.traced, way})
+            self.note_traced(way)
         return not way
+
+    def note_traced(self, way: str) -> None:
+        """Note a way in which a model is run that cannot be looked at."""
+        self.log.traced = sorted({*self.log.traced, way})
 
     def add(self, event: Event) -> None:
         if len(self.log.events) < MOST_EVENTS:
             self.log.events.append(event)
+            if len(self.log.events) == MOST_EVENTS:
+                self.unwatched(f"what followed {MOST_EVENTS:,} acts of the script")
+
+    def unwatched(self, sentence: str) -> None:
+        """Note something that is not looked at, once."""
+        if sentence not in self.log.unwatched:
+            self.log.unwatched.append(sentence)
+
+    @property
+    def forked(self) -> bool:
+        """Return whether this process was forked from the one that began to observe, and has done something since."""
+        return self._inherited is not None and len(self.log.events) > self._inherited
+
+    def after_fork(self) -> None:
+        """Go on in a forked process with what was seen before, in a log of its own: it may be a rank."""
+        self._process, self._thread = os.getpid(), threading.get_ident()
+        self._inherited = len(self.log.events)
+        if self._path is not None:
+            self._path = self._path.with_name(f"{self._process}.json")
+
+    def note_rank(self) -> None:
+        """Note the rank of this process, which a spawned or forked one has from its process group alone."""
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            self.log.rank = distributed.get_rank()
+
+    def interrupt_if_enough(self) -> None:
+        """Interrupt the script after its last update, as Ctrl-C would: its handlers run.
+
+        Ranks that step together are interrupted after the same update, since each counts its own.
+        """
+        if self._stop_after is None or self.log.updates < self._stop_after:
+            return
+        self._stop_after = None
+        self.log.stopped = True
+        self.flush()
+        signal.raise_signal(signal.SIGINT)
 
     def tick(self) -> None:
         """Begin the clock; write the log now and then; stop the script when its time is over.
@@ -188,6 +239,7 @@ class Recorder:
             Stop: so long after the first call.
         """
         now = time.monotonic()
+        self.note_rank()
         if self._begun is None:
             self._begun = now
             if self._path is not None:
@@ -203,17 +255,15 @@ class Recorder:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Temporarily turn a failure of the observer into the end of the observation, which the log says; the script goes on."""
-        if self.log.failure:
-            yield
-            return
         try:
             yield
         except Exception:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
-            self.log.failure = traceback.format_exc(limit=-3)
+            self.log.failure = self.log.failure or traceback.format_exc(limit=-3)
             self.quiet += 1
 
     def flush(self) -> None:
         """Write the log as it is, unless it is kept in memory."""
         self._flushed = time.monotonic()
-        if self._path is not None and os.getpid() == self._process:
+        inherited = self._inherited is not None and not self.forked
+        if self._path is not None and os.getpid() == self._process and not inherited:
             write_log(self.log, self._path)

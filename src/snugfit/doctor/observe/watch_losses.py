@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.gradient_state import Gradients, graph_of
-from snugfit.doctor.observe.script_events import Loss
+from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.script_events import Broadcast, Loss, Unreachable
 from snugfit.doctor.observe.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
@@ -26,6 +28,14 @@ _OTHERS = (
     "binary_cross_entropy_with_logits",
     "kl_div",
 )
+_DISTANCES = _OTHERS[:4]
+_RANGES = {
+    "Relu": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+_SLACK = 1e-3
 MOST_CLASSES = 100
 _VIEWS = (
     "View",
@@ -41,19 +51,26 @@ _VIEWS = (
 )
 
 
+def maker_of(values: Tensor) -> str:
+    """Return the name of the function that made values, through views of its result; "" without a graph."""
+    node = values.grad_fn
+    while node is not None and type(node).__name__.startswith(_VIEWS) and node.next_functions:
+        node = node.next_functions[0][0]
+    return "" if node is None else type(node).__name__.partition("Backward")[0]
+
+
 def kind_of_scores(scores: Tensor, axis: int) -> str:
     """Return what scores are: "probabilities" and "log probabilities" sum to one over the classes, "" is anything.
 
     Shown by the numbers of up to 64 rows, or by the function that made them, through views.
     """
-    node = scores.grad_fn
-    while node is not None and type(node).__name__.startswith(_VIEWS) and node.next_functions:
-        node = node.next_functions[0][0]
-    made = type(node).__name__ if node is not None else ""
-    if made.startswith(("SoftmaxBackward", "SigmoidBackward")):
+    made = maker_of(scores)
+    if made in ("Softmax", "Sigmoid"):
         return "probabilities"
-    if made.startswith("LogSoftmaxBackward"):
+    if made == "LogSoftmax":
         return "log probabilities"
+    if made == "Relu":
+        return "rectified"
     rows = scores.detach().movedim(axis, -1).reshape(-1, scores.shape[axis])[:64].float()
     if rows.shape[0] < 2 or rows.shape[1] < 2:
         return ""
@@ -63,6 +80,12 @@ def kind_of_scores(scores: Tensor, axis: int) -> str:
     if bool((rows <= 0).all()) and torch.allclose(rows.exp().sum(1), ones, atol=1e-3):
         return "log probabilities"
     return ""
+
+
+def _are_raw(scores: Tensor, axis: int) -> bool:
+    """Return whether the exponentials of the scores sum to more than one in nearly all rows, which those of log-probabilities never do."""
+    rows = scores.detach().movedim(axis, -1).reshape(-1, scores.shape[axis])[:64].float()
+    return rows.shape[0] > 1 and float((rows.exp().sum(1) > 1.05).float().mean()) > 0.9
 
 
 def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> None:
@@ -92,6 +115,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
                 result = original(input, target, *args, **kwargs)
                 if not torch.compiler.is_compiling() and recorder.active:
                     with recorder.guard():
+                        look_at_shapes(recorder, name, input, target)
+                        _look_at_range(recorder, name, input, target)
                         recorder.add(_binary(recorder, name, input, target, kwargs))
                         _remember(gradients, result, kwargs)
                 return result
@@ -103,7 +128,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
     def scoring(original: _Call) -> _Call:
         def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and recorder.active and input.dim() > 1:
-                recorder.add(_simple(recorder, "argmax", "", False))
+                with recorder.guard():
+                    recorder.add(_simple(recorder, "argmax", "", False))
             return original(input, *args, **kwargs)
 
         return argmax
@@ -112,7 +138,9 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
         patches.wrap(functional, name, of_classes(name))
     for name in _OTHERS:
         patches.wrap(functional, name, of_numbers(name))
+    in_c = torch.argmax
     patches.wrap(torch, "argmax", scoring)
+    script_as(torch.argmax, in_c)
     patches.wrap(torch.Tensor, "argmax", scoring)
 
 
@@ -123,6 +151,28 @@ def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> Non
         gradients.losses.append(float(result.detach()))
 
 
+def look_at_shapes(recorder: Recorder, name: str, predictions: Any, targets: Any) -> None:
+    """Note predictions and targets that are as many, and are broadcast against each other to more."""
+    both = isinstance(predictions, Tensor) and isinstance(targets, Tensor)
+    if not both or predictions.shape == targets.shape or predictions.numel() != targets.numel():
+        return
+    if torch.broadcast_shapes(predictions.shape, targets.shape).numel() > predictions.numel():
+        shapes = list(predictions.shape), list(targets.shape)
+        recorder.add(Broadcast(where(), recorder.log.updates, name, *shapes))
+
+
+def _look_at_range(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:
+    """Note targets that the activation which made the predictions cannot give."""
+    activation = maker_of(predictions) if recorder.detailed and name in _DISTANCES else ""
+    if activation not in _RANGES or predictions.shape != targets.shape or not targets.numel():
+        return
+    low, high = _RANGES[activation]
+    outside = (targets.detach() < low - _SLACK) | (targets.detach() > high + _SLACK)
+    share = float(outside.float().mean())
+    if share:
+        recorder.add(Unreachable(where(), recorder.log.updates, name, activation, low, high, share))
+
+
 def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
     grad = torch.is_grad_enabled()
     at, update = where(), recorder.log.updates
@@ -131,9 +181,8 @@ def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
 
 def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, options: dict[str, Any]) -> Loss:
     """Return a loss of numbers; where they are one yes or no for each row, they are counted as labels."""
-    given = ""
-    if name == "binary_cross_entropy_with_logits" and graph_of(scores).startswith("Sigmoid"):
-        given = "probabilities"
+    made = maker_of(scores) if name == "binary_cross_entropy_with_logits" else ""
+    given = {"Sigmoid": "probabilities", "Softmax": "probabilities", "Relu": "rectified"}.get(made, "")
     seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")
     rows = target.numel()
     if not name.startswith("binary") or not rows or rows != target.shape[0]:
@@ -167,12 +216,15 @@ def _seen(
     if classes <= MOST_CLASSES and not tokens and not outside.numel() and torch.is_grad_enabled():
         counts = torch.bincount(counted.cpu(), minlength=classes).tolist()
         labels = {str(label): count for label, count in enumerate(counts) if count}
+    given = kind_of_scores(scores, axis)
+    if name == "nll_loss" and given in ("", "rectified") and _are_raw(scores, axis):
+        given = "raw scores"
     return Loss(
         where(),
         recorder.log.updates,
         name,
         torch.is_grad_enabled(),
-        kind_of_scores(scores, axis),
+        given,
         mean,
         classes,
         counted.numel(),

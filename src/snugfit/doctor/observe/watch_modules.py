@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import is_compiled
+from snugfit.doctor.observe.layers import Layers
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
@@ -28,11 +31,12 @@ from snugfit.doctor.observe.module_facts import (
 from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
-from snugfit.doctor.observe.watch_log import Recorder, where
-from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_tokens
+from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_masks, look_at_tokens
 from snugfit.doctor.observe.weights import Weights, plain_name
 
 _Call = Callable[..., Any]
+COMPILED = "torch.compile"
 
 
 class ModuleWatch:
@@ -51,6 +55,7 @@ class ModuleWatch:
         self._places: dict[int, tuple[weakref.ref[nn.Module], set[tuple[str, int]]]] = {}
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
         self._outsiders = Outsiders(recorder)
+        self._layers = Layers()
 
     @property
     def inside(self) -> bool:
@@ -62,6 +67,7 @@ class ModuleWatch:
         patches.wrap(nn.Module, "__init__", self._made)
         patches.wrap(nn.Module, "load_state_dict", self._restored)
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
+        patches.wrap(torch, "compile", self._compiling)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -74,11 +80,29 @@ class ModuleWatch:
             self._depth -= 1
             self._inside = inside
 
+    def differentiated(self) -> None:
+        """After a backward pass: which rows were trained on, and what moves without an optimizer."""
+        self.rows.backward()
+        models = [(reference(), seen) for reference, seen in self._roots.values()]
+        self._outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
+
+    def _compiling(self, original: _Call) -> _Call:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            with self.recorder.guard():
+                if called_directly():
+                    self.recorder.note_traced(COMPILED)
+            return original(*args, **kwargs)
+
+        return compile
+
     def _made(self, original: _Call) -> _Call:
+        recorder = self.recorder
+
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             if not torch.compiler.is_compiling():
-                self._all[id(module)] = module
+                with recorder.guard():
+                    self._all[id(module)] = module
 
         return __init__
 
@@ -89,14 +113,21 @@ class ModuleWatch:
             if torch.compiler.is_compiling() or not recorder.active:
                 return original(module, *args, **kwargs)
             with recorder.guard():
+                if is_compiled(module):
+                    recorder.note_traced(COMPILED)
                 if self._depth == 0:
                     self._root(module, args, kwargs)
+                    look_at_masks(recorder, self._unwrapped(module), kwargs)
                 else:
                     self._nested(module, args, sys._getframe(1))
                 look_at_labels(recorder, module, kwargs)
             self._depth += 1
             try:
-                return original(module, *args, **kwargs)
+                output = original(module, *args, **kwargs)
+                if self._inside is not None and recorder.detailed:
+                    with recorder.guard():
+                        self._layers.after(module, output)
+                return output
             finally:
                 self._depth -= 1
                 if self._depth == 0:
@@ -104,6 +135,12 @@ class ModuleWatch:
                         self._close()
 
         return __call__
+
+    @staticmethod
+    def _unwrapped(module: nn.Module) -> nn.Module:
+        """Return what DistributedDataParallel wraps."""
+        inner = getattr(module, "module", None)
+        return inner if isinstance(inner, nn.Module) else module
 
     def _root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inside = None
@@ -148,6 +185,9 @@ class ModuleWatch:
             return
         if module._parameters:
             self._outsiders.note(root.id, module)
+        top = self._roots[root.id][0]()
+        if top is not None:
+            self._layers.before(root, top, module, args)
         if isinstance(module, NORMS):
             if module.training and torch.is_grad_enabled() and args:
                 rows = self._norm_rows.setdefault(root.id, {})
@@ -165,6 +205,7 @@ class ModuleWatch:
     def _close(self) -> None:
         """End the outermost call: look for modules without weights that it used at several places."""
         root, self._inside = self._inside, None
+        self._layers.clear()
         if root is None:
             return
         for reference, places in self._places.values():
@@ -199,6 +240,10 @@ class ModuleWatch:
             checkpoint_dtype=self._checkpoint_dtype(module),
             dtype=dtype.removeprefix("torch."),
             wrapper=kind if kind in ("DataParallel", "DistributedDataParallel") else "",
+            bypasses=any(
+                isinstance(each, DistributedDataParallel) and each.module is module
+                for each in list(self._all.values())
+            ),
         )
         self._roots[number] = (weakref.ref(module), seen)
         self.recorder.log.models.append(seen)
@@ -264,9 +309,22 @@ class ModuleWatch:
                 ]
                 dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
                 number = self.recorder.number(module)
+                self._outsiders.restored(number)
                 self.checkpoint_dtypes[number] = dtype
+                missing = getattr(result, "missing_keys", [])
+                foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
+                entries = len(module.state_dict()) if missing else 0
                 self.recorder.add(
-                    Restore(where(), self.recorder.log.updates, number, self.weights.of_like(module), dtype)
+                    Restore(
+                        where(),
+                        self.recorder.log.updates,
+                        number,
+                        self.weights.of_like(module),
+                        dtype,
+                        len(missing),
+                        entries,
+                        foreign,
+                    )
                 )
             return result
 
@@ -275,12 +333,14 @@ class ModuleWatch:
     def _averaged(self, original: _Call) -> _Call:
         def update_parameters(module: Any, model: Any) -> None:
             original(module, model)
-            self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
+            with self.recorder.guard():
+                self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
 
         return update_parameters
 
     def finish(self) -> None:
         """Put what was gathered into the log."""
+        self._outsiders.finish()
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))

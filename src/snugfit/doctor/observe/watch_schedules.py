@@ -52,22 +52,27 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
             finally:
                 inside[0] -= 1
             if not inside[0]:
-                recorder.log.schedulers.append(
-                    SchedulerSeen(
-                        recorder.number(scheduler),
-                        type(scheduler).__name__,
-                        where(),
-                        recorder.number(innermost_optimizer(getattr(scheduler, "optimizer", None))),
-                        length_of(scheduler),
-                    )
-                )
+                with recorder.guard():
+                    note(scheduler)
 
         return __init__
+
+    def note(scheduler: Any) -> None:
+        recorder.log.schedulers.append(
+            SchedulerSeen(
+                recorder.number(scheduler),
+                type(scheduler).__name__,
+                where(),
+                recorder.number(innermost_optimizer(getattr(scheduler, "optimizer", None))),
+                length_of(scheduler),
+            )
+        )
 
     def stepping(original: _Call) -> _Call:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             if not inside[0] and recorder.active:
-                recorder.add(ScheduleStep(where(), recorder.log.updates, recorder.number(scheduler)))
+                with recorder.guard():
+                    recorder.add(ScheduleStep(where(), recorder.log.updates, recorder.number(scheduler)))
             inside[0] += 1
             try:
                 return original(scheduler, *args, **kwargs)

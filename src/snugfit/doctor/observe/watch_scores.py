@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import Compared, Forward
+from snugfit.doctor.observe.script_events import Compared, Forward, Scored
 from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
+_METRICS = (
+    "accuracy_score",
+    "average_precision_score",
+    "balanced_accuracy_score",
+    "classification_report",
+    "confusion_matrix",
+    "f1_score",
+    "log_loss",
+    "mean_absolute_error",
+    "mean_squared_error",
+    "precision_score",
+    "r2_score",
+    "recall_score",
+    "roc_auc_score",
+)
 
 
 def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -35,12 +51,31 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
 
     def comparing(original: _Call) -> _Call:
         def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and scores(input, other):
-                recorder.add(Compared(where(), recorder.log.updates))
+            if not torch.compiler.is_compiling():
+                with recorder.guard():
+                    if scores(input, other):
+                        recorder.add(Compared(where(), recorder.log.updates))
             return original(input, other, *args, **kwargs)
 
         return compare
 
+    def scoring(original: _Call) -> _Call:
+        name = original.__name__
+
+        def score(*args: Any, **kwargs: Any) -> Any:
+            with recorder.guard():
+                right = args[0] if args else kwargs.get("y_true")
+                if recorder.active and isinstance(right, Sized):
+                    recorder.add(Scored(where(), recorder.log.updates, name, len(right)))
+            return original(*args, **kwargs)
+
+        return score
+
+    def metrics_imported(module: ModuleType) -> None:
+        for name in _METRICS:
+            patches.wrap(module, name, scoring)
+
+    patches.after_import("sklearn.metrics", metrics_imported)
     for name in (
         "eq",
         "ne",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import HeadTokens, Labels, Tokenized
+from snugfit.doctor.observe.script_events import HeadTokens, Labels, MaskedTokens, Tokenized
 from snugfit.doctor.observe.watch_log import Recorder, where
 
 if TYPE_CHECKING:
@@ -34,6 +35,51 @@ def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) 
     times = int(same.sum())
     special = recorder.special_tokens.get(first, "")
     recorder.add(HeadTokens(where(), recorder.log.updates, first, times, special, recorder.expected_token))
+
+
+def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Look which tokens a model of transformers is told to leave out, and which labels count: of padding, and of the end."""
+    config, tokens = getattr(module, "config", None), kwargs.get("input_ids")
+    known = type(module).__module__.startswith("transformers.") and torch.is_grad_enabled()
+    if not known or not isinstance(tokens, Tensor) or tokens.dim() != 2:
+        return
+    mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
+    padding = getattr(config, "pad_token_id", None)
+    unmasked = 0
+    if mask is None and isinstance(padding, int) and _reads_both_ways(module):
+        at_the_end = (tokens == padding).flip(1).long().cumprod(1).sum(1)
+        unmasked = int(at_the_end[at_the_end > 1].sum()) if bool((at_the_end == 0).any()) else 0
+    scored = scored_padding = ends = scored_ends = 0
+    if isinstance(mask, Tensor) and isinstance(labels, Tensor) and mask.shape == tokens.shape == labels.shape:
+        counts, visible = labels != _IGNORED, mask != 0
+        ending = (
+            _is_any(tokens, recorder.end_tokens | _numbers(getattr(config, "eos_token_id", None))) & visible
+        )
+        ending[:, 0] = False  # some models begin with the token that ends
+        scored, scored_padding = int(counts.sum()), int((counts & ~visible).sum())
+        ends, scored_ends = int(ending.sum()), int((ending & counts).sum())
+    recorder.add(
+        MaskedTokens(
+            where(), recorder.log.updates, scored, scored_padding, ends, scored_ends, unmasked, tokens.numel()
+        )
+    )
+
+
+def _reads_both_ways(module: nn.Module) -> bool:
+    """Return whether a model attends to what follows a token, so that padding behind a text reaches it."""
+    config, name = getattr(module, "config", None), type(module).__name__
+    decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
+    takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
+    kinds = ("bert", "electra", "deberta", "mpnet", "distil", "albert", "roformer", "camembert")
+    return takes_mask and not decodes and any(kind in name.lower() for kind in kinds)
+
+
+def _numbers(value: Any) -> set[int]:
+    return {value} if isinstance(value, int) else set(value) if isinstance(value, list | tuple) else set()
+
+
+def _is_any(tokens: Tensor, numbers: set[int]) -> Tensor:
+    return torch.isin(tokens, torch.tensor(sorted(numbers), dtype=tokens.dtype, device=tokens.device))
 
 
 def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
@@ -72,10 +118,12 @@ def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
         return __call__
 
     def loading(original: _Call) -> _Call:
-        def from_pretrained(kind: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-            model = original(kind, name, *args, **kwargs)
-            if isinstance(model, nn.Module):
-                modules.checkpoint_dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
+        def from_pretrained(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            model = original(kind, *args, **kwargs)
+            with recorder.guard():
+                name = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+                if isinstance(model, nn.Module):
+                    modules.checkpoint_dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
             return model
 
         return from_pretrained
@@ -91,6 +139,7 @@ def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
 
 
 def _note(recorder: Recorder, tokenizer: Any, encoded: Any, options: dict[str, Any]) -> None:
+    recorder.end_tokens |= _numbers(getattr(tokenizer, "eos_token_id", None))
     for name in ("cls", "bos"):
         token = getattr(tokenizer, f"{name}_token_id", None)
         if token is not None:

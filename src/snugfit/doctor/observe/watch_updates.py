@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
+from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.script_events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
 from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
+
+
+class Differentiated(NamedTuple):
+    """A value that is differentiated.
+
+    Args:
+        before: the gradients before it; `factor` the loss scale in it.
+        ratio: it over the mean that the loss function returned, None where they cannot be compared.
+        graph: name of the function that made it.
+    """
+
+    at: str
+    before: Before
+    factor: float
+    ratio: float | None
+    graph: str
+    finite: bool
 
 
 class UpdateWatch:
@@ -26,7 +45,7 @@ class UpdateWatch:
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
-        self._differentiated: tuple[str, Before, float, float | None, str] = ("", {}, 1.0, None, "")
+        self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True)
         self._before: dict[int, tuple[float, float]] = {}
 
     def install(self, patches: Patches) -> None:
@@ -49,32 +68,41 @@ class UpdateWatch:
         patches.wrap(scaler, "step", self._scaler_step)
 
     def _add_group(self, original: _Call) -> _Call:
-        def add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
-            known = self.recorder.optimizers.get(self.recorder.number(optimizer))
-            if known is None:
-                known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
-                self.recorder.optimizers[known.id] = known
-                self.recorder.log.optimizers.append(known)
-                self.gradients.track(optimizer)
-            given = group["params"]
-            group["params"] = given = [given] if isinstance(given, Tensor) else list(given)
-            tensors = [each[1] if isinstance(each, tuple) else each for each in given]
-            numbers = [self.recorder.parameter(each).id for each in tensors if isinstance(each, Tensor)]
-            doubled = [
-                each
-                for place, each in enumerate(numbers)
-                if each in numbers[:place] or each in known.parameters
-            ]
-            if doubled:
-                known.doubled += doubled
-                known.doubled_at = where()
-            original(optimizer, group)
-            known.parameters += numbers
-            if group.get("weight_decay", 0):
-                known.decayed += numbers
-            self.modules.optimizer_built()
+        def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
+            if isinstance(param_group, dict) and isinstance(param_group.get("params"), Iterator):
+                param_group["params"] = list(param_group["params"])  # read twice: by us, then by torch
+            numbers: list[int] = []
+            with self.recorder.guard():
+                numbers = self._note_group(optimizer, param_group)
+            original(optimizer, param_group)
+            with self.recorder.guard():
+                known = self.recorder.optimizers[self.recorder.number(optimizer)]
+                known.parameters += numbers
+                if param_group.get("weight_decay", 0):
+                    known.decayed += numbers
+                self.modules.optimizer_built()
 
         return add_param_group
+
+    def _note_group(self, optimizer: Any, group: dict[str, Any]) -> list[int]:
+        """Note a group that comes to an optimizer, and return the numbers of its parameters."""
+        known = self.recorder.optimizers.get(self.recorder.number(optimizer))
+        if known is None:
+            known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
+            self.recorder.optimizers[known.id] = known
+            self.recorder.log.optimizers.append(known)
+            self.gradients.track(optimizer)
+        given = group["params"]
+        named = [given] if isinstance(given, Tensor) else given
+        tensors = [each[1] if isinstance(each, tuple) else each for each in named]
+        numbers = [self.recorder.parameter(each).id for each in tensors if isinstance(each, Tensor)]
+        doubled = [
+            each for place, each in enumerate(numbers) if each in numbers[:place] or each in known.parameters
+        ]
+        if doubled:
+            known.doubled += doubled
+            known.doubled_at = where()
+        return numbers
 
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -86,20 +114,34 @@ class UpdateWatch:
             with self.modules.suspended():
                 original(tensors, *args, **kwargs)
             with self.recorder.guard():
-                at, before, factor, ratio, graph = self._differentiated
-                touched, adds_to = self.gradients.after(before, factor)
-                self.modules.rows.backward()
+                value = self._differentiated
+                touched, adds_to = self.gradients.after(value.before, value.factor)
+                self.modules.differentiated()
                 self.gradients.losses.clear()
-                self.recorder.add(Backward(at, self.recorder.log.updates, ratio, graph, adds_to, touched))
+                profiler = private_part("profilers")
+                self.recorder.add(
+                    Backward(
+                        value.at,
+                        self.recorder.log.updates,
+                        value.ratio,
+                        value.graph,
+                        adds_to,
+                        touched,
+                        value.finite,
+                        torch.is_anomaly_enabled(),
+                        profiler is not None and bool(profiler()),
+                    )
+                )
 
         return backward
 
-    def _about_to_differentiate(self, tensors: Any) -> tuple[str, Before, float, float | None, str]:
-        """Return where it happens, the gradients before it, the loss scale, and what is known of the loss."""
+    def _about_to_differentiate(self, tensors: Any) -> Differentiated:
+        """Return what is known of a value before it is differentiated."""
         before = self.gradients.before()
         value = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
         factor, graph = self.gradients.scale_of(value) if isinstance(value, Tensor) else (1.0, "")
-        return where(), before, factor, self._ratio(value, factor), graph
+        finite = not isinstance(value, Tensor) or value.numel() != 1 or math.isfinite(float(value.detach()))
+        return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite)
 
     def _ratio(self, value: Any, factor: float) -> float | None:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
@@ -116,8 +158,9 @@ class UpdateWatch:
     def _zero_grad(self, original: _Call) -> _Call:
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self.recorder.active:
-                cleared = [self.recorder.number(optimizer)]
-                self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+                with self.recorder.guard():
+                    cleared = [self.recorder.number(optimizer)]
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
             return original(optimizer, *args, **kwargs)
 
         return zero_grad
@@ -125,11 +168,12 @@ class UpdateWatch:
     def _module_zero_grad(self, original: _Call) -> _Call:
         def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self.recorder.active:
-                own = {self.recorder.number(each) for each in module.parameters()}
-                cleared = [
-                    each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
-                ]
-                self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+                with self.recorder.guard():
+                    own = {self.recorder.number(each) for each in module.parameters()}
+                    cleared = [
+                        each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
+                    ]
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
             return original(module, *args, **kwargs)
 
         return zero_grad
@@ -139,16 +183,20 @@ class UpdateWatch:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             if not self.recorder.active:
                 return original(given, *args, **kwargs)
-            own = {id(each) for each in given}
-            states = [
-                state
-                for state in self.gradients.states.values()
-                if any(id(each) in own for each in state.sample())
-            ]
-            scaled = [state.scale for state in states if state.scaled]
-            limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
-            at, update = where(), self.recorder.log.updates
-            self.recorder.add(Clip(at, update, bool(scaled), max(scaled, default=1.0), float(limit)))
+            states: list[State] = []
+            with self.recorder.guard():
+                own = {id(each) for each in given}
+                states = [
+                    state
+                    for state in self.gradients.states.values()
+                    if any(id(each) in own for each in state.sample())
+                ]
+                scaled = [state.scale for state in states if state.scaled]
+                limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
+                at, update = where(), self.recorder.log.updates
+                late = bool(states) and all(state.used for state in states)
+                factor = max(scaled, default=1.0)
+                self.recorder.add(Clip(at, update, bool(scaled), factor, float(limit), late))
             result = original(given, *args, **kwargs)
             with self.recorder.guard():
                 for state in states:
@@ -161,8 +209,9 @@ class UpdateWatch:
     def _scale(self, original: _Call) -> _Call:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
-            if isinstance(outputs, Tensor) and scaler.is_enabled():
-                self.gradients.scale(outputs, scaled, scaler.get_scale())
+            with self.recorder.guard():
+                if isinstance(outputs, Tensor) and scaler.is_enabled():
+                    self.gradients.scale(outputs, scaled, scaler.get_scale())
             return scaled
 
         return scale
@@ -171,20 +220,21 @@ class UpdateWatch:
         def unscale_(scaler: Any, optimizer: Any) -> None:
             self._note_rescale(optimizer)
             original(scaler, optimizer)
-            state = self.gradients.states.get(self.recorder.number(optimizer))
-            if state is not None:
-                state.scaled, state.lengths = False, []
-                state.size = magnitude(state.gradients())
+            with self.recorder.guard():
+                state = self.gradients.states.get(self.recorder.number(optimizer))
+                if state is not None:
+                    state.scaled, state.lengths = False, []
+                    state.size = magnitude(state.gradients())
 
         return unscale_
 
     def _note_rescale(self, optimizer: Any) -> None:
         """Record whether gradients were changed while they carried the scale, before they are unscaled."""
-        number = self.recorder.number(optimizer)
-        state = self.gradients.states.get(number)
-        if state is None or not state.lengths or not self.recorder.active:
-            return
         with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is None or not state.lengths or not self.recorder.active:
+                return
             lengths, state.lengths = state.changed(), []
             if lengths is not None:
                 before, now = lengths
@@ -204,7 +254,9 @@ class UpdateWatch:
     def _scaler_step(self, original: _Call) -> _Call:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._note_rescale(optimizer)
-            self.recorder.add(ScalerStep(where(), self.recorder.log.updates, self.recorder.number(optimizer)))
+            with self.recorder.guard():
+                number = self.recorder.number(optimizer)
+                self.recorder.add(ScalerStep(where(), self.recorder.log.updates, number))
             self._in_scaler += 1
             try:
                 return original(scaler, optimizer, *args, **kwargs)
@@ -215,12 +267,11 @@ class UpdateWatch:
 
     def _step_begins(self, optimizer: Any, *_: Any) -> None:
         self._depth += 1
-        number = self.recorder.number(optimizer)
-        state = self.gradients.states.get(number)
-        if state is None or self._depth > 1 or not self.recorder.active:
-            return
         with self.recorder.guard():
-            self._note_step(optimizer, number, state)
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is not None and self._depth == 1 and self.recorder.active:
+                self._note_step(optimizer, number, state)
 
     def _note_step(self, optimizer: Any, number: int, state: State) -> None:
         present = [each.grad for each in state.sample() if each.grad is not None]
@@ -259,16 +310,17 @@ class UpdateWatch:
 
     def _step_ends(self, optimizer: Any, *_: Any) -> None:
         self._depth -= 1
-        number = self.recorder.number(optimizer)
-        state = self.gradients.states.get(number)
-        if state is None or self._depth or not self.recorder.active:
-            return
         with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is None or self._depth or not self.recorder.active:
+                return
             self._note_moves(optimizer, state)
-        state.used, state.stale, state.had, state.scaled = True, False, False, False
-        self._steps[number] = self._steps.get(number, 0) + 1
-        self.recorder.log.updates = max(self._steps.values())
-        self.recorder.tick()
+            state.used, state.stale, state.had, state.scaled = True, False, False, False
+            self._steps[number] = self._steps.get(number, 0) + 1
+            self.recorder.log.updates = max(self._steps.values())
+            self.recorder.tick()
+            self.recorder.interrupt_if_enough()
 
     def _note_moves(self, optimizer: Any, state: State) -> None:
         for parameter in state.parameters() if self._before else []:

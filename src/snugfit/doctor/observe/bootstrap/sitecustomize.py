@@ -18,9 +18,9 @@ except ModuleNotFoundError:
 if "SNUGFIT_DOCTOR_FOLDER" in os.environ:
     try:
         from snugfit.doctor.observe.child import start
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").split(".")[0] != "snugfit":
-            raise
-        print("snugfit doctor: this Python has no snugfit, so it is not observed", file=sys.stderr)
-    else:
+
         start()
+    except Exception as failure:  # noqa: BLE001  the script runs, whatever happens to its observer
+        print(f"snugfit doctor: {sys.executable} is not observed: {failure}", file=sys.stderr)
+        with open(os.path.join(os.environ["SNUGFIT_DOCTOR_FOLDER"], f"{os.getpid()}.blind"), "w") as note:
+            note.write(f"a process of {sys.executable}: {failure}")

@@ -1,0 +1,106 @@
+"""What the losses get and give: shapes, ranges, kinds of scores, and values that are not finite."""
+
+from __future__ import annotations
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Backward, Broadcast, Loss, Step, Unreachable
+
+LEAST_PASSES = 3
+MANY_OUTSIDE = 0.2
+SOME_OUTSIDE = 0.05
+
+
+def non_finite_loss(log: Log) -> list[Finding]:
+    """Detect that the loss is not finite to the end, while training goes on; a single window that is not says nothing."""
+    passes = [event for event in log.of(Backward) if event.touched]
+    last_finite = max((place for place, event in enumerate(passes) if event.finite), default=-1)
+    bad = passes[last_finite + 1 :]
+    ignored = any(
+        not loss.counted and loss.ignored for loss in log.of(Loss)
+    )  # the cause, a finding of its own
+    if len(bad) < LEAST_PASSES or ignored:
+        return []
+    steps = sum(1 for step in log.of(Step) if step.update >= bad[0].update)
+    return [
+        Finding(
+            "non_finite_loss",
+            Severity.ERROR,
+            f"The loss is not finite from update {bad[0].update + 1} on, and training goes on.",
+            bad[0].at,
+            (f"{len(bad)} backward passes and {steps} optimizer steps since",),
+            "if not torch.isfinite(loss):\n    raise RuntimeError(f'loss {loss} at step {step}')   # a lower rate, clipped gradients",
+        )
+    ]
+
+
+def broadcast_loss(log: Log) -> list[Finding]:
+    """Detect predictions and targets that are as many, and meet in shapes that make each prediction meet each target."""
+    for event in log.of(Broadcast):
+        return [
+            Finding(
+                "broadcast_loss",
+                Severity.ERROR,
+                f"{event.function} gets {event.predictions} and {event.targets}: each prediction is compared with all targets.",
+                event.at,
+                ("one shape is broadcast against the other to more than there are of each",),
+                "loss = F.mse_loss(predictions.squeeze(-1), targets)",
+            )
+        ]
+    return []
+
+
+def unreachable_targets(log: Log) -> list[Finding]:
+    """Detect targets that the activation at the end of the model cannot give."""
+    seen = list(log.of(Unreachable))
+    if len(seen) < 2:
+        return []
+    first = seen[0]
+    mean = sum(each.share for each in seen) / len(seen)
+    if mean < SOME_OUTSIDE:
+        return []
+    return [
+        Finding(
+            "unreachable_targets",
+            Severity.ERROR if mean >= MANY_OUTSIDE else Severity.WARNING,
+            f"{mean:.0%} of the targets lie outside of {first.low:g} to {first.high:g}, which is all that the last {first.activation} gives.",
+            first.at,
+            (f"{len(seen)} calls of {first.function}",),
+            "prediction = self.last(features)   # without activation; or targets scaled to its range",
+        )
+    ]
+
+
+def wrong_scores(log: Log) -> list[Finding]:
+    """Detect scores that a ReLU has cut, and raw scores where log-probabilities are asked for."""
+    for loss in log.of(Loss):
+        if loss.given == "raw scores" and loss.grad:
+            return [
+                Finding(
+                    "wrong_scores",
+                    Severity.ERROR,
+                    "nll_loss gets raw scores; it wants log-probabilities, and falls without end as the scores grow.",
+                    loss.at,
+                    ("the exponentials of a row's scores sum to more than 1",),
+                    "loss = F.cross_entropy(scores, labels)   # or F.nll_loss(F.log_softmax(scores, dim=1), labels)",
+                )
+            ]
+        if loss.given == "rectified" and loss.grad:
+            binary = loss.function.startswith("binary")
+            effect = (
+                "no probability under one half can be given" if binary else "those below have no gradient"
+            )
+            return [
+                Finding(
+                    "wrong_scores",
+                    Severity.ERROR if binary else Severity.WARNING,
+                    f"{loss.function} gets scores that a ReLU has cut at 0: {effect}.",
+                    loss.at,
+                    ("the scores are made by a ReLU",),
+                    "scores = self.last(features)   # without an activation behind it",
+                )
+            ]
+    return []
+
+
+DETECTORS = (non_finite_loss, broadcast_loss, unreachable_targets, wrong_scores)

@@ -1,0 +1,73 @@
+"""What costs time: switches for debugging that stay on, and numbers that are read from the device."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Backward, Read
+
+LEAST_PASSES = 10
+NEARLY_ALL = 0.9
+
+
+def debugging_left_on(log: Log) -> list[Finding]:
+    """Detect that anomaly mode, or a profiler, was on in every backward pass, of which a look for a fault takes a few."""
+    passes = list(log.of(Backward))
+    if len(passes) < LEAST_PASSES:
+        return []
+    findings = []
+    for name, always, fix in (
+        (
+            "anomaly mode",
+            all(each.anomaly for each in passes),
+            "with torch.autograd.detect_anomaly():   # around the few updates that are looked at",
+        ),
+        (
+            "a profiler",
+            all(each.profiled for each in passes),
+            "profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1))",
+        ),
+    ):
+        if always:
+            findings.append(
+                Finding(
+                    "debugging_left_on",
+                    Severity.WARNING,
+                    f"All {len(passes)} backward passes ran under {name}, which keeps a record of every operator.",
+                    log.switches.get(name, passes[0].at),
+                    (),
+                    fix,
+                )
+            )
+    return findings
+
+
+def device_reads(log: Log) -> list[Finding]:
+    """Detect that nearly each micro-batch waits for a number."""
+    reads = list(log.of(Read))
+    passes = sum(1 for _ in log.of(Backward))
+    if passes < LEAST_PASSES or not reads:
+        return []
+    at, times = Counter(read.at for read in reads).most_common(1)[0]
+    if times < NEARLY_ALL * passes:
+        return []
+    first = next(read for read in reads if read.at == at)
+    waits = first.device != "cpu"
+    effect = (
+        ": each waits for all that the device has to do." if waits else "; on a GPU each would wait for it."
+    )
+    return [
+        Finding(
+            "device_reads",
+            Severity.WARNING if waits else Severity.NOTE,
+            f"{first.function}() reads a number in {times} of {passes} micro-batches{effect}",
+            at,
+            (),
+            "total += loss.detach()   # and total.item() once, where it is printed",
+        )
+    ]
+
+
+DETECTORS = (debugging_left_on, device_reads)

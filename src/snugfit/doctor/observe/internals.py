@@ -1,0 +1,88 @@
+"""The private parts of torch that the observer reads: all of them, looked up once, so that one that moved is said and harms nobody."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import torch
+
+PARTS = {
+    "torch.func": "torch._C._functorch.peek_interpreter_stack",
+    "torch.fx": "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
+    "fake tensors": "torch._C._get_dispatch_mode",
+    "fake tensors by name": "torch._C._TorchDispatchModeKey.FAKE",
+    "batches of loaders": "torch.utils.data.dataloader._BaseDataLoaderIter",
+    "profilers": "torch.autograd._profiler_enabled",
+    "functions that torch.jit.script knows": "torch.jit._builtins._find_builtin",
+    "functions that torch.jit.script learns": "torch.jit._builtins._register_builtin",
+}
+"""What each part is read for, and where it stands."""
+
+
+@cache
+def private_part(purpose: str) -> Any:
+    """Return a private part of torch; None where this version of torch has it no longer."""
+    module, _, name = PARTS[purpose].rpartition(".")
+    try:
+        owner = importlib.import_module(module)
+    except ModuleNotFoundError:
+        module, _, owner_name = module.rpartition(".")
+        try:
+            owner = getattr(importlib.import_module(module), owner_name)
+        except (ModuleNotFoundError, AttributeError):
+            return None
+    return getattr(owner, name, None)
+
+
+def script_as(wrapper: Any, original: Any) -> None:
+    """Let torch.jit.script compile a wrapper as the function in C that it wraps, which it knows by its identity."""
+    operator_of = private_part("functions that torch.jit.script knows")
+    register = private_part("functions that torch.jit.script learns")
+    operator = None if operator_of is None else operator_of(original)
+    if operator is not None and register is not None:
+        register(wrapper, operator)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Return whether a call of the module runs a compiled graph.
+
+    >>> is_compiled(torch.nn.Identity()), is_compiled(torch.compile(torch.nn.Identity()))
+    (False, True)
+    """
+    return "_orig_mod" in module._modules or module.__dict__.get("_compiled_call_impl") is not None
+
+
+def missing_parts() -> list[str]:
+    """Return the private parts that this version of torch does not have, in words.
+
+    >>> missing_parts()
+    []
+    """
+    missing = [purpose for purpose in PARTS if private_part(purpose) is None]
+    return [f"{purpose} ({PARTS[purpose]} is not in torch {torch.__version__})" for purpose in missing]
+
+
+def tracing() -> str:
+    """Return the way in which the model runs now; "" where it computes as the script says.
+
+    Its values are stand-ins there, or it is being written down: there is nothing to look at.
+
+    >>> tracing()
+    ''
+    >>> torch.func.vmap(lambda row: row * len(tracing()))(torch.ones(2, 1)).tolist()
+    [[10.0], [10.0]]
+    """
+    if torch.jit.is_tracing():
+        return "torch.jit.trace"
+    interpreters = private_part("torch.func")
+    if interpreters is not None and interpreters() is not None:
+        return "torch.func"
+    symbolic = private_part("torch.fx")
+    if symbolic is not None and symbolic():
+        return "torch.fx"
+    mode, key = private_part("fake tensors"), private_part("fake tensors by name")
+    if mode is not None and key is not None and mode(key) is not None:
+        return "fake tensors"
+    return "torch.export" if torch.compiler.is_exporting() else ""

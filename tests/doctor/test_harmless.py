@@ -1,0 +1,284 @@
+"""An observed script computes what it computes alone, however it is launched, and whatever happens to the observer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snugfit.doctor.observe import POLL_SECONDS, Observation, observe
+from snugfit.doctor.observe.child import watch_script
+from tests.doctor.corpus import HERE, missing_package
+from tests.doctor.ending import PLAIN
+
+pytestmark = pytest.mark.slow
+
+ROOT = HERE.parents[1]
+KINDS = {
+    "images under batch norm, a GAN": "clean/dcgan.py",
+    "transformers' Trainer": "clean/hf_trainer.py",
+    "ranks": "clean/ddp_gloo.py",
+    "a loss scale": "clean/amp_recipe.py",
+    "reinforcement learning": "clean/ppo.py",
+    "a fault": "faulty/unknown_label_1.py",
+}
+
+
+def ending(script: Path, name: str, environment: dict[str, str]) -> tuple[list[str], Path]:
+    """Return the command that runs a script and writes what came of it, and the file it writes for rank 0."""
+    environment.update(PLAIN, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return [sys.executable, "-m", "tests.doctor.ending", f"{name}.json", str(script)], Path(f"{name}-0.json")
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_losses_weights_and_exit_code_are_those_of_the_script_alone(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = HERE / KINDS[kind]
+    if missing_package(script):
+        pytest.skip(f"{missing_package(script)} is not installed")
+    environment: dict[str, str] = {}
+    command, alone = ending(script, "alone", environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code = subprocess.run(command, check=False, stdout=2).returncode
+    observed_command, observed = ending(script, "observed", {})
+    seen = observe(observed_command)
+    assert json.loads(observed.read_text()) == json.loads(alone.read_text())
+    assert (seen.exit_code, seen.failure, seen.failed) == (code, "", code != 0)
+
+
+RANK = """
+import os
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+def work(rank, size=2):
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "PORT")
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = TensorDataset(torch.randn(48, 4))
+    loader = DataLoader(Subset(rows, ROWS), batch_size=8)
+    for (batch,) in [*loader, *loader]:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(batch), batch[:, :2] * 2).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    BEGIN
+"""
+SAME_ROWS, OWN_ROWS = "range(24)", "range(rank, 48, 2)"
+BY_ENVIRONMENT = 'work(int(os.environ["RANK"]))'
+STARTS = {
+    "torchrun": ("torchrun --standalone --nproc-per-node 2 train.py", BY_ENVIRONMENT),
+    "spawn": ("python train.py", "mp.spawn(work, nprocs=2)"),
+    "fork": ("python train.py", 'mp.start_processes(work, nprocs=2, start_method="fork")'),
+    "a launcher of its own, as DeepSpeed's": ("python launch.py", BY_ENVIRONMENT),
+}
+LAUNCH = """
+import os, subprocess, sys
+ranks = [
+    subprocess.Popen(
+        [sys.executable, "-u", "train.py", f"--local_rank={rank}"],
+        env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+    )
+    for rank in range(2)
+]
+sys.exit(max(each.wait() for each in ranks))
+"""
+
+
+def launched(start: str, rows: str, **limits: Any) -> Observation:
+    """Run a training on two ranks, started in this way."""
+    command, begin = STARTS[start]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = RANK.replace("ROWS", rows).replace("BEGIN", begin).replace('"PORT"', f'"{port}"')
+    Path("train.py").write_text(script)
+    Path("launch.py").write_text(LAUNCH)
+    program, *arguments = command.split()
+    return observe([str(Path(sys.executable).with_name(program)), *arguments], **limits)
+
+
+@pytest.mark.parametrize("start", list(STARTS))
+def test_each_rank_is_observed_as_the_rank_that_it_is_however_it_is_started(start: str) -> None:
+    seen = launched(start, SAME_ROWS)
+    assert (seen.exit_code, seen.updates_seen, seen.left_out) == (0, 6, ())
+    assert [each.what for each in seen.findings] == ["All 2 ranks began with the same 8 rows."]
+
+
+def test_forked_ranks_with_rows_of_their_own_are_clean() -> None:
+    seen = launched("fork", OWN_ROWS)
+    assert (seen.updates_seen, seen.left_out, seen.findings) == (6, (), ())
+
+
+def test_all_ranks_are_interrupted_after_the_same_update() -> None:
+    seen = launched("a launcher of its own, as DeepSpeed's", OWN_ROWS, stop_after=2)
+    assert (seen.updates_seen, seen.stopped, seen.failed, seen.processes) == (2, True, False, 2)
+
+
+def test_the_scripts_own_handler_of_ctrl_c_runs_when_enough_was_seen() -> None:
+    Path("train.py").write_text("""
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+done = 0
+try:
+    while True:
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        done += 1
+except KeyboardInterrupt:
+    torch.save(model.state_dict(), "last.pt")
+    print("saved after", done)
+""")
+    seen = observe([sys.executable, "train.py"], stop_after=5)
+    assert Path("last.pt").exists()
+    assert (seen.updates_seen, seen.exit_code, seen.stopped, seen.saves_seen) == (5, 0, True, 1)
+
+
+def test_ctrl_c_ends_the_script_and_gives_what_was_seen_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("train.py").write_text("""
+import time, torch
+from pathlib import Path
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+Path("waiting").touch()
+time.sleep(600)
+""")
+    wait = subprocess.Popen.wait
+
+    def pressed(process: Any, timeout: float | None = None) -> int:
+        if Path("waiting").exists() and timeout == POLL_SECONDS:
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", pressed)
+    seen = observe([sys.executable, "train.py"])
+    assert (seen.updates_seen, seen.stopped, seen.failed) == (3, True, False)
+
+
+BY_HAND = """
+import torch
+model = torch.nn.Linear(4, 2)
+UPDATE
+for _ in range(5):
+    model.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    with torch.no_grad():
+        step()
+"""
+UPDATES = {
+    "by hand": "def step():\n    for each in model.parameters():\n        each -= 0.1 * each.grad",
+    "another library's": (
+        "class Optimizer:\n    def step(self):\n        for each in model.parameters():\n            each.sub_(0.1 * each.grad)\n"
+        "step = Optimizer().step"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(UPDATES))
+def test_weights_that_torchs_optimizers_do_not_move_are_said_as_not_looked_at(kind: str) -> None:
+    Path("train.py").write_text(BY_HAND.replace("UPDATE", UPDATES[kind]))
+    log = watch_script(Path("train.py").resolve())
+    (sentence,) = log.unwatched
+    assert sentence.startswith("the updates of Linear (train.py:")
+
+
+def test_a_model_that_is_compiled_is_said_as_not_looked_at() -> None:
+    Path("train.py").write_text("""
+import torch
+model = torch.nn.Linear(4, 2)
+model.compile(backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+""")
+    assert watch_script(Path("train.py").resolve()).traced == ["torch.compile"]
+
+
+def test_losses_that_a_script_compiles_with_torch_jit_script_are_compiled_as_they_are() -> None:
+    Path("train.py").write_text("""
+import torch
+from torch.nn import functional as F
+from torch.nn.functional import mse_loss
+
+class Loss(torch.nn.Module):
+    def forward(self, scores, labels):
+        hits = torch.argmax(scores, 1).eq(labels).float().mean()
+        return F.cross_entropy(scores, labels) + mse_loss(scores, scores * 2) + hits
+
+loss = torch.jit.script(Loss())
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss(model(torch.randn(4, 4)), torch.tensor([0, 1, 0, 1])).backward()
+    optimizer.step()
+""")
+    log = watch_script(Path("train.py").resolve())
+    assert (log.complete, log.failure, log.updates) == (True, "", 3)
+
+
+WATCHERS = ("files", "loaders", "losses", "modules", "schedules", "scores", "texts", "updates")
+
+
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_a_watcher_that_raises_takes_itself_out_and_the_script_goes_on(
+    watcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> str:
+        raise ZeroDivisionError(watcher)
+
+    monkeypatch.setattr(f"snugfit.doctor.observe.watch_{watcher}.where", broken)
+    Path("train.py").write_text("""
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+model = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(16, 4))
+average = AveragedModel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+scaler = torch.amp.GradScaler("cpu")
+loader = torch.utils.data.DataLoader(torch.randint(0, 20, (32, 4)), batch_size=8)
+for batch in loader:
+    optimizer.zero_grad()
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(model(batch), batch[:, 0] % 4) + nn.functional.mse_loss(model(batch), torch.ones(8, 4))
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    schedule.step()
+    average.update_parameters(model)
+with torch.no_grad():
+    scores = model(batch)
+    right = (scores > 0) == (torch.ones(8, 4) > 0)
+    torch.argmax(scores, 1)
+torch.save(model.state_dict(), "model.pt")
+model.load_state_dict(torch.load("model.pt", weights_only=False))
+""")
+    log = watch_script(Path("train.py").resolve())
+    assert log.complete
+    assert f"ZeroDivisionError: {watcher}" in log.failure
