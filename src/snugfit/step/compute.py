@@ -217,7 +217,7 @@ class WindowCompute:
             place = (step.progress.windows, *self.part, number, step.strategy.rank)
             seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
-            buffers = nullcontext() if counts else step.kept_buffers()
+            buffers = nullcontext() if counts else step.preserved_buffers()
             with buffers, step.inputs.given(self.batch.select(rows)) as part:
                 yield part, counts
 
