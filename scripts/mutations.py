@@ -156,7 +156,7 @@ MUTATIONS = (
     Mutation(
         "batch norm of an average: what settling counted stays in the model that is trained",
         "step/step.py",
-        "            self.kept_buffers(),\n            self.averaged(),\n",
+        "            self.preserved_buffers(),\n            self.averaged(),\n",
         "            self.averaged(),\n",
         (
             "tests/unit/run/training/test_averaged_runs.py::test_evaluating_often_or_never_trains_the_same_weights",

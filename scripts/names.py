@@ -3,7 +3,8 @@
     python -m scripts.names [FOLDER …]
 
 `found` may be a path, a checkpoint or a number of bytes; `path` says which. A participle or an adverb alone tells a reader what
-happened to a value and not what the value is, so none of `RIDDLES` is a name. Nor does a docstring begin with one of `OPENINGS`: a
+happened to a value and not what the value is, so none of `RIDDLES` is a name, and none of `RIDDLES_IN_PARTS` a part of one: a window
+is not `kept_window`, but one in memory, in a file or of the last update. Nor does a docstring begin with one of `OPENINGS`: a
 function's begins with an imperative, a context manager's with "Temporarily", a class's and a module's with a noun.
 
 Tests are exempt: there `expected` is the usual name of what a result is compared with.
@@ -25,6 +26,9 @@ OPENINGS = frozenset({
 RIDDLES = frozenset({
     "told", "telling", "said", "found", "kept", "expected", "refused", "reached", "chosen", "remembered", "interposed", "placing",
     "everywhere", "elsewhere", "several", "beside",
+})
+RIDDLES_IN_PARTS = frozenset({
+    "told", "telling", "said", "found", "kept", "remembered", "interposed", "placing", "several",
 })
 # fmt: on
 
@@ -55,13 +59,23 @@ def openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 1), docstring.split(maxsplit=1)[0]
 
 
+def is_riddle(name: str) -> bool:
+    """Return whether a name says what happened to a thing, and not what it is.
+
+    >>> is_riddle("found"), is_riddle("kept_buffers"), is_riddle("foundation"), is_riddle("expected_rows")
+    (True, True, False, False)
+    """
+    plain = name.strip("_").lower()
+    return plain in RIDDLES or not RIDDLES_IN_PARTS.isdisjoint(plain.split("_"))
+
+
 def riddles(path: Path) -> Iterator[str]:
     """Yield a line with its place for each riddle in a file, its own name included."""
-    if path.stem.strip("_") in RIDDLES:
+    if is_riddle(path.stem):
         yield f"{path}: module '{path.stem}'"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for line, name in names(tree):
-        if name.strip("_").lower() in RIDDLES:
+        if is_riddle(name):
             yield f"{path}:{line}: '{name}'"
     for line, opening in openings(tree):
         if opening in OPENINGS:

@@ -225,12 +225,12 @@ def losses(models: Mapping[str, Any]) -> str:
         < max(row.get("error", -1) for row in each["how_large"]["answers"].values() if row.get("passes"))
     ]
     slower = [f"{name}: {', '.join(others)}" for name, others in late.items() if others]
-    told_slow = [f"{name}: {', '.join(others)}" for name, others in slow.items() if others]
+    slow_names = [f"{name}: {', '.join(others)}" for name, others in slow.items() if others]
     return "\n".join(
         [
             "Where the planner loses:",
             f"- sooner with how much: {'; '.join(slower) or 'nobody'}",
-            f"- sooner with how large: {'; '.join(told_slow) or 'nobody'}",
+            f"- sooner with how large: {'; '.join(slow_names) or 'nobody'}",
             f"- nearer with how large, or the planner's too large: {', '.join(off) or 'nowhere'}",
         ]
     )

@@ -137,10 +137,10 @@ def main() -> None:
         labels = labels_of(labelled, batch)
         assert not labels_of(bare, batch)
         seconds_of((labelled, bare), batch, 20)  # to warm up
-        found_seconds = [seconds_of((labelled, bare), batch, options.updates) for _ in range(options.repeats)]
+        pair_seconds = [seconds_of((labelled, bare), batch, options.updates) for _ in range(options.repeats)]
         seconds = {
-            "with": [one for one, _ in found_seconds],
-            "without": [other for _, other in found_seconds],
+            "with": [one for one, _ in pair_seconds],
+            "without": [other for _, other in pair_seconds],
         }
         update = statistics.median(seconds["without"])
         count = sum(labels.values())

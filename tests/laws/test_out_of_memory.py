@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory
-from snugfit.tools.certify.technique_laws import Trace, rows_kept_together
+from snugfit.tools.certify.technique_laws import Trace, rows_together
 from tests.laws import problems
 from tests.laws.problems import Problem, Window, differences, make_step, relative_error, saved
 
@@ -95,7 +95,7 @@ def test_a_window_that_ran_out_of_memory_makes_the_update_it_would_have_made(
     problem = problems.main(techniques)
     windows = problem.windows()
     micro_batch = 4
-    if rows_kept_together(problem, techniques, windows[0]) > 2:
+    if rows_together(problem, techniques, windows[0]) > 2:
         pytest.skip("its groups leave nothing finer than the micro-batch")
     step = make_step(problem, techniques, micro_batch=micro_batch)
     reference = [Trace(step, window) for window in windows], rows_seen(step)

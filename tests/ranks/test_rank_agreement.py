@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError
 from snugfit.kit.sharded_tensors import own_part
-from snugfit.run.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
+from snugfit.run.training.culprit import MOST_WINDOWS, find_culprit, keep_window
 from snugfit.strategies.base import SeveralRanks
 from tests.laws.problems import find_examples, gpt2, make_step, relative_error, weights
 from tests.ranks.law import STRATEGIES, part_of
@@ -115,13 +115,13 @@ class Odd(nn.Tanh):
 
 
 def test_the_first_rank_says_how_many_windows_are_kept(two: Ranks, tmp_path: Path) -> None:
-    names = two.run(keep, tmp_path, KEPT_WINDOWS + 1)
+    names = two.run(keep, tmp_path, MOST_WINDOWS + 1)
     assert names[0] == names[1]
     assert names[0][:-1] == [
-        f"culprits/window-{number:08d}-rank-*.safetensors" for number in range(1, KEPT_WINDOWS + 1)
+        f"culprits/window-{number:08d}-rank-*.safetensors" for number in range(1, MOST_WINDOWS + 1)
     ]
     assert names[0][-1] is None
-    assert len(list((tmp_path / "culprits").iterdir())) == 2 * KEPT_WINDOWS
+    assert len(list((tmp_path / "culprits").iterdir())) == 2 * MOST_WINDOWS
 
 
 def keep(folder: Path, windows: int) -> list[str | None]:

@@ -56,8 +56,8 @@ from snugfit.display.activity import Activity
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 from snugfit.system.processes import (
     end_with_parent,
-    is_one_of_several,
     is_over,
+    is_rank,
     launched,
     leave,
     make_torch_quiet,
@@ -535,7 +535,7 @@ def run() -> NoReturn:
 def _main(arguments: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
-    if is_one_of_several():
+    if is_rank():
         make_torch_quiet()
     if launched():
         end_with_parent()

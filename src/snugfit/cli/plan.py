@@ -215,9 +215,9 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         stack.callback(worker.close)
         from snugfit.cli import recipes
         from snugfit.recipe import located
-        from snugfit.run.training.warning_events import warnings_told
+        from snugfit.run.training.warning_events import warnings_as_events
 
-        with located(path, overrides), warnings_told(_warn):
+        with located(path, overrides), warnings_as_events(_warn):
             recipe = recipes.load(path, overrides, allow_code=allow_code)
             if asked.export is not None:
                 from snugfit.planner import export

@@ -78,11 +78,11 @@ def counting_saved(leave_out: Iterable[Tensor] = (), *, keep: bool = True) -> It
 
 
 @contextmanager
-def kept_graphs() -> Iterator[Callable[[], bool]]:
+def watched_graphs() -> Iterator[Callable[[], bool]]:
     """Return a function that says whether a graph made within still lives, as where something holds a tensor of it.
 
     >>> import torch
-    >>> with kept_graphs() as graph_lives:
+    >>> with watched_graphs() as graph_lives:
     ...     outputs = torch.ones(2, requires_grad=True).exp()
     >>> graph_lives()
     True

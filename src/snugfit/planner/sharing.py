@@ -174,7 +174,7 @@ class _Shared:
         """Return what a step on one device comes to in micro-batches of this size."""
         plan = replace(self.request.plan, micro_batch=size)
         run, exact = alone.run_of(plan, self.share.techniques, rough=True)
-        prediction = alone.told_by(run, plan, self.share.techniques, exact)
+        prediction = alone.prediction_of_run(run, plan, self.share.techniques, exact)
         blocks, _, gradients = whole(run.parts, self.depth)
         world, budget = self.cluster.world, self.request.budget
         kinds = {role: prediction.peak_by_kind.get(str(role), 0) for role in _LASTING}

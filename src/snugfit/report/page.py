@@ -17,7 +17,7 @@ from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
-from snugfit.report.tool_sections import found_by_tools
+from snugfit.report.tool_sections import section_of_tools
 from snugfit.system.json_text import parse_json
 
 REPORT_NAME = "report.html"
@@ -69,7 +69,7 @@ def render(story: Story, run_dir: Path) -> str:
         planned(story),
         over_an_update(timeline, plan),
         sections.certified(story),
-        found_by_tools(run_dir),
+        section_of_tools(run_dir),
         setup(story, plan),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),

@@ -10,7 +10,7 @@ from snugfit.report.svg import escape
 from snugfit.results.tool_results import results
 
 
-def found_by_tools(run_dir: Path) -> str:
+def section_of_tools(run_dir: Path) -> str:
     """Return the newest result of each tool about a recipe of the run's name, with a link to its page; "" where there is none."""
     output, name = run_dir.parent.parent, run_dir.parent.name
     newest: dict[str, tuple[Path, dict[str, Any]]] = {}

@@ -68,7 +68,7 @@ def plan_recipe(
     if place is not None and not anew:
         cached, problem = place.read()
         if cached is not None:
-            return _with_adapters_said(recipe, cached)
+            return _with_adapter_note(recipe, cached)
         if problem:
             warnings.warn(problem, SnugfitWarning, stacklevel=2)
     answer = planning.plan_recipe(recipe, *made, within, worker, watch)
@@ -77,10 +77,10 @@ def plan_recipe(
             place.write(answer)
         except OSError as error:
             warnings.warn(f"The plan cannot be kept for later runs: {error}.", SnugfitWarning, stacklevel=2)
-    return _with_adapters_said(recipe, answer)
+    return _with_adapter_note(recipe, answer)
 
 
-def _with_adapters_said(recipe: Recipe, answer: Answer) -> Answer:
+def _with_adapter_note(recipe: Recipe, answer: Answer) -> Answer:
     """Return an answer that says of adapters which it has put in what they are; a plan that is kept may be one for other learning rates."""
     notes = adapter_notes(recipe.all_techniques(), answer.choice.techniques)
     return dataclasses.replace(answer, why=(*answer.why[:1], *notes, *answer.why[1:]))

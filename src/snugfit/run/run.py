@@ -29,7 +29,7 @@ from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.training.warning_events import warnings_told
+from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.run.training.write_best import BestInMemory
 from snugfit.step.metrics import RowMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
@@ -230,7 +230,7 @@ def _follow(spec: RunSpec, training: Training, *, resume: bool) -> RunResult:
     if resume:
         training.restore()
     training.fit()
-    with warnings_told(training.emit), spec.stop as stop:
+    with warnings_as_events(training.emit), spec.stop as stop:
         return spec.conclude(training, training.run(stop))
 
 
@@ -267,7 +267,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         events("warning", message=message)
     trackers = Trackers(spec.tracking, folder, events)
     try:
-        with warnings_told(events), spec.stop as stop:
+        with warnings_as_events(events), spec.stop as stop:
             result = with_advice(spec.conclude(training, training.run(stop)), events)
     except BaseException as error:
         if isinstance(error, OutOfMemory):
@@ -334,7 +334,7 @@ def _fit(training: Training, events: Events, header: Mapping[str, Any]) -> None:
         As `Training.fit`.
     """
     try:
-        with warnings_told(events):
+        with warnings_as_events(events):
             training.fit()
     except OutOfMemory as error:
         events("run", **header)

@@ -226,7 +226,7 @@ class WindowCompute:
             seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
             with (
-                _NOTHING if counts else step.kept_buffers(),
+                _NOTHING if counts else step.preserved_buffers(),
                 step.inputs.given(self.batch.select(rows)) as part,
             ):
                 yield part, counts

@@ -228,7 +228,7 @@ class Probe:
         step.micro_batch, step.progress.updates = size, updates
         step.seams.begin(step.model, step.progress, step.seed)
         moves = update or step.seams.irrevocable
-        with _kept_weights(step) if moves else nullcontext(), step.computed(batch):
+        with _preserved_weights(step) if moves else nullcontext(), step.computed(batch):
             if update:
                 step.optimizer.step()
 
@@ -305,7 +305,7 @@ def _restore_step_on_exit(step: Step) -> Iterator[None]:
 
 
 @contextmanager
-def _kept_weights(step: Step) -> Iterator[None]:
+def _preserved_weights(step: Step) -> Iterator[None]:
     """Temporarily allow the weights to change; their copies lie on the host."""
     trained = [parameter for parameter in step.parameters if parameter.requires_grad]
     copies = [parameter.detach().to("cpu", copy=True) for parameter in trained]

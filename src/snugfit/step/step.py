@@ -339,7 +339,7 @@ class Step:
                     for place, (rows, counts) in enumerate(compute.passes()):
                         part = compute.batch.select(rows)
                         seed_device(derive_seed(self.seed, "settle", number, place), self.device)
-                        buffers = nullcontext() if counts else self.kept_buffers()
+                        buffers = nullcontext() if counts else self.preserved_buffers()
                         with torch.no_grad(), buffers, self.seams.forward(part):
                             self.forward(part)
                     self._shared_buffers.share()
@@ -350,7 +350,7 @@ class Step:
         with (
             preserved_randomness(self.device),
             products_as_chosen(self.device),
-            self.kept_buffers(),
+            self.preserved_buffers(),
             self.averaged(),
         ):
             self.seams.settle(self.model, passes)
@@ -379,7 +379,7 @@ class Step:
         """Begin passes anew: over a window, or over rows of it that none has been over."""
         self._passes = 0
 
-    def kept_buffers(self) -> AbstractContextManager[None]:
+    def preserved_buffers(self) -> AbstractContextManager[None]:
         """Temporarily allow buffers such as batch norm's statistics to change; on exit they are as before."""
         return self._buffers.restore_on_exit()
 
@@ -389,7 +389,7 @@ class Step:
         if self._passes == 1:
             return _NOTHING
         self.inputs.require_unchanged()
-        return self.kept_buffers()
+        return self.preserved_buffers()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""

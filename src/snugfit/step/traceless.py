@@ -52,7 +52,7 @@ def losses_of_rows(
         stack.enter_context(preserved_randomness(step.device))
         stack.enter_context(preserved_elsewhere())
         stack.enter_context(products_as_chosen(step.device))
-        stack.enter_context(step.kept_buffers())
+        stack.enter_context(step.preserved_buffers())
         stack.enter_context(eval_mode(step.model))
         stack.enter_context(step.strategy.score(step.model))
         stack.enter_context(step.seams.forward(batch))

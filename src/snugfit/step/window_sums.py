@@ -34,7 +34,7 @@ def with_window_sums(step: Step, window: Batch, forward: Any) -> Batch:
     """
     passes = WindowCompute(step, window, step.seams.loss).passes()
     sums: Tensor | None = None
-    with step.kept_buffers(), step.strategy.score(step.model):
+    with step.preserved_buffers(), step.strategy.score(step.model):
         for rows, counts in passes:
             part = window.select(rows)
             with step.seams.forward(part):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import numbers
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -69,6 +69,11 @@ def _content(value: Any, depth: int) -> tuple[str, bytes]:
 
     if depth > _DEEPEST:
         return "too deep", b""
+    return _of_plain(value) or _of_container(value, inner) or _of_object(value, inner)
+
+
+def _of_plain(value: Any) -> tuple[str, bytes] | None:
+    """Return that of a value that holds no others; None for others."""
     if value is None or isinstance(value, (bool, np.bool_)):
         return "plain", str(value).encode()
     if isinstance(value, numbers.Integral):
@@ -82,14 +87,20 @@ def _content(value: Any, depth: int) -> tuple[str, bytes]:
         return "text", text.encode("utf-8", "surrogatepass")
     if isinstance(value, (bytes, bytearray)):
         return "bytes", _sampled(np.frombuffer(value, dtype=np.uint8))
-    if isinstance(value, Tensor):
-        return _tensor(value)
+    return _tensor(value) if isinstance(value, Tensor) else None
+
+
+def _of_container(value: Any, inner: Callable[[Any], bytes]) -> tuple[str, bytes] | None:
+    """Return that of a mapping, a sequence or a set, of digests of what it holds; None for others."""
     if isinstance(value, Mapping):
         return "mapping", b"".join(sorted(inner(key) + inner(entry) for key, entry in value.items()))
     if isinstance(value, (list, tuple)):
         return "sequence", b"".join(map(inner, value))
-    if isinstance(value, Set):
-        return "set", b"".join(sorted(map(inner, value)))
+    return ("set", b"".join(sorted(map(inner, value)))) if isinstance(value, Set) else None
+
+
+def _of_object(value: Any, inner: Callable[[Any], bytes]) -> tuple[str, bytes]:
+    """Return that of anything else, as far as it can be seen."""
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     if hasattr(value, "__array__"):
         array = np.asarray(value)

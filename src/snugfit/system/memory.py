@@ -107,10 +107,10 @@ def available_bytes(device: torch.device) -> int | None:
         return None
     if sys.platform == "win32":
         return windows_memory.memory().available
-    return min([*_told_by_kernel(), *_left_by_cgroups()], default=None)
+    return min([*_available_by_kernel(), *_left_by_cgroups()], default=None)
 
 
-def _told_by_kernel() -> Iterator[int]:
+def _available_by_kernel() -> Iterator[int]:
     with suppress(OSError):
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -128,7 +128,7 @@ def follows() -> bool:
     return own_rank() != 0
 
 
-def is_one_of_several() -> bool:
+def is_rank() -> bool:
     """Return whether this process was started together with others."""
     return _world().size > 1
 
@@ -153,7 +153,7 @@ def leave(code: int) -> NoReturn:
 
     Source: https://github.com/NVIDIA/nccl/issues/1777 and 863.
     """
-    if is_one_of_several():
+    if is_rank():
         leave_as_rank(code)
     sys.exit(code)
 

@@ -37,7 +37,7 @@ def preserved(step: Step) -> Iterator[None]:
     seams, micro_batch, kernels = step.seams, step.micro_batch, step.kernels
     with preserved_randomness(step.device), preserved_elsewhere():
         try:
-            with step.kept_buffers():  # also those that a checkpoint leaves out, and what forward makes
+            with step.preserved_buffers():  # also those that a checkpoint leaves out, and what forward makes
                 yield
         finally:
             step.seams, step.micro_batch, step.kernels = seams, micro_batch, kernels

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from snugfit.report.tool_sections import found_by_tools
+from snugfit.report.tool_sections import section_of_tools
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.tools.cross_validation.result import CrossValidation, FoldScore
 
@@ -22,7 +22,7 @@ def test_the_newest_of_each_tool_is_told_with_a_link_that_leads_to_its_page(tmp_
     keep_result(tmp_path, "find_lr", "20261121-1", "an older one")
     keep_result(tmp_path, "find_lr", "20261121-2", "0.024: a tenth of 0.24 & lowest")
     keep_result(tmp_path, "doctor", "20261121-1", "0 errors", page=False)
-    section = found_by_tools(run)
+    section = section_of_tools(run)
     assert re.findall(r"<td>(.*?)</td>", section) == ["0 errors", "0.024: a tenth of 0.24 &amp; lowest"]
     (link,) = re.findall(r'href="(.*?)"', section)
     assert (run / link).resolve() == tmp_path / "mine/tools/find_lr/20261121-2/find_lr.html"
@@ -42,7 +42,7 @@ def test_the_newest_cross_validation_is_told_with_a_link_to_its_page(tmp_path: P
             folder, "cv", {}, CrossValidation(scores, name="mine", planned=5, folder=str(folder)).message, {}
         )
         (folder / "cv.html").write_text("<p>")
-    section = found_by_tools(run)
+    section = section_of_tools(run)
     # the deviation of two values 0.02 apart is 0.02 / √2
     assert re.findall(r"<td>(.*?)</td>", section) == ["accuracy 0.925 ± 0.014, over 2 of 5 folds"]
     (link,) = re.findall(r'href="(.*?)"', section)
@@ -50,4 +50,4 @@ def test_the_newest_cross_validation_is_told_with_a_link_to_its_page(tmp_path: P
 
 
 def test_without_results_there_is_no_section(tmp_path: Path) -> None:
-    assert found_by_tools(tmp_path / "mine" / "run") == ""
+    assert section_of_tools(tmp_path / "mine" / "run") == ""

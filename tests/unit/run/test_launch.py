@@ -155,7 +155,7 @@ def test_a_process_knows_its_place(
         monkeypatch.setenv(name, value)
     assert processes.own_rank() == rank
     assert processes.follows() == (rank > 0)
-    assert processes.is_one_of_several() == several
+    assert processes.is_rank() == several
     assert processes.must_start(2) == starts
     assert not processes.must_start(1)
 

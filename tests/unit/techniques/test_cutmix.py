@@ -9,7 +9,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.kit.mixing import share_of
-from snugfit.techniques.learning.cutmix import CutMix, draw_boxes, kept_area, pasted
+from snugfit.techniques.learning.cutmix import CutMix, area_outside, draw_boxes, pasted
 from snugfit.techniques.learning.mixup import Mixup
 from tests.unit.techniques.settings import MOMENT, context, refuses
 
@@ -61,7 +61,7 @@ def test_a_box_stays_inside_of_the_image_and_is_no_larger_than_was_drawn() -> No
         start, end = boxes[:, low], boxes[:, high]
         assert ((start >= 0) & (start <= end) & (end <= length)).all()
         assert (end - start <= part * length).all()
-    areas = kept_area(torch.tensor(boxes), SIZE)
+    areas = area_outside(torch.tensor(boxes), SIZE)
     assert ((areas >= 0) & (areas <= 1)).all()
 
 

@@ -60,7 +60,7 @@ def limited_by_hand(log: Log) -> list[Finding]:
         ):
             limited = [each for each in changes if 0 < SAME * each.after < each.before]
             if _is_limit(limited) and limited[0].after < SHORT * limited[0].event.scale:
-                return [_limit_found(limited)]
+                return [_limit_finding(limited)]
     return []
 
 
@@ -79,7 +79,7 @@ def _is_limit(limited: list[_Change]) -> bool:
     return len(limited) > 1 and max(after) <= SAME * min(after) and max(before) > OTHER * min(before)
 
 
-def _limit_found(limited: list[_Change]) -> Finding:
+def _limit_finding(limited: list[_Change]) -> Finding:
     measure, before, after, first = limited[0]
     return Finding(
         "clip_before_unscale",

@@ -1,4 +1,4 @@
-"""What costs time: switches for debugging that stay on, and numbers that are read from the device."""
+"""Causes of lost time: switches for debugging that stay on, and numbers that are read from the device."""
 
 from __future__ import annotations
 

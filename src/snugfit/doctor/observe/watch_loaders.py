@@ -25,24 +25,16 @@ MOST_TIMES = 200
 def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
     """Record the loaders, their batches and their epochs."""
     owners: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
-    handed: dict[int, tuple[weakref.ref[Any], float]] = {}
-    samplers: dict[int, LoaderSeen] = {}
+    notes = _Notes(recorder, rows)
     iterators = private_part("batches of loaders")
 
     def initialising(original: _Call) -> _Call:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
             with recorder.guard():
-                register(loader)
+                notes.loader(loader)
 
         return __init__
-
-    def register(loader: Any) -> None:
-        seen = _seen(recorder, loader)
-        if seen.id not in recorder.loaders:
-            recorder.loaders[seen.id] = seen
-            recorder.log.loaders.append(seen)
-            samplers[recorder.number(_sampler(loader))] = seen
 
     def iterating(original: _Call) -> _Call:
         def __iter__(loader: Any) -> Any:
@@ -69,27 +61,15 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
                     rows.ended = True
                 raise
             with recorder.guard():
-                note_batch(iterator, seen, asked)
+                notes.batch(iterator, seen, asked)
             return batch
 
         return __next__
 
-    def note_batch(iterator: Any, seen: LoaderSeen, asked: float) -> None:
-        now = time.monotonic()
-        last = handed.get(seen.id)
-        starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
-        if last is not None and not starts and len(seen.waits) < MOST_TIMES:
-            seen.works.append(asked - last[1])
-            seen.waits.append(now - asked)
-        recorder.add(Batch(where(), recorder.log.updates, seen.id))
-        rows.loader, rows.ended = seen.id, False
-        handed[seen.id] = weakref.ref(iterator), time.monotonic()
-
     def setting(original: _Call) -> _Call:
         def set_epoch(sampler: Any, epoch: int) -> None:
             with recorder.guard():
-                if recorder.number(sampler) in samplers:
-                    samplers[recorder.number(sampler)].epochs_set += 1
+                notes.epoch_set(sampler)
             original(sampler, epoch)
 
         return set_epoch
@@ -99,6 +79,42 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
     if iterators is not None:
         patches.wrap(iterators, "__next__", handing)
     patches.wrap(data.DistributedSampler, "set_epoch", setting)
+
+
+class _Notes:
+    """Records of the wrappers of loaders: what they tell the recorder, and what they need of each other."""
+
+    def __init__(self, recorder: Recorder, rows: Rows) -> None:
+        self._recorder, self._rows = recorder, rows
+        self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
+        self._samplers: dict[int, LoaderSeen] = {}
+
+    def loader(self, loader: Any) -> None:
+        """Record a loader that was made."""
+        recorder = self._recorder
+        seen = _seen(recorder, loader)
+        if seen.id not in recorder.loaders:
+            recorder.loaders[seen.id] = seen
+            recorder.log.loaders.append(seen)
+            self._samplers[recorder.number(_sampler(loader))] = seen
+
+    def batch(self, iterator: Any, seen: LoaderSeen, asked: float) -> None:
+        """Record a batch that was handed over, and how long it was waited for since it was `asked` for."""
+        now = time.monotonic()
+        last = self._handed.get(seen.id)
+        starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
+        if last is not None and not starts and len(seen.waits) < MOST_TIMES:
+            seen.works.append(asked - last[1])
+            seen.waits.append(now - asked)
+        self._recorder.add(Batch(where(), self._recorder.log.updates, seen.id))
+        self._rows.loader, self._rows.ended = seen.id, False
+        self._handed[seen.id] = weakref.ref(iterator), time.monotonic()
+
+    def epoch_set(self, sampler: Any) -> None:
+        """Record that a sampler was told of its epoch."""
+        seen = self._samplers.get(self._recorder.number(sampler))
+        if seen is not None:
+            seen.epochs_set += 1
 
 
 def _sampler(loader: Any) -> Any:

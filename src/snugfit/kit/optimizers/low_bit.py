@@ -96,7 +96,7 @@ def _torchao_class() -> Any:
             state_dict: dict[str, Any] = super().state_dict()
             of_key = self._of_key(state_dict)
             states = {
-                key: {name: self._plain(of_key[key], value) for name, value in state.items()}
+                key: {name: _plain(of_key[key], value, self.block_size) for name, value in state.items()}
                 for key, state in state_dict["state"].items()
             }
             return {**state_dict, "state": states}
@@ -104,7 +104,7 @@ def _torchao_class() -> Any:
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             of_key = self._of_key(state_dict)
             states = {
-                key: {name: self._whole(of_key[key], name, value) for name, value in state.items()}
+                key: {name: _whole(self, of_key[key], name, value) for name, value in state.items()}
                 for key, state in state_dict["state"].items()
             }
             super().load_state_dict({**state_dict, "state": states})
@@ -121,42 +121,53 @@ def _torchao_class() -> Any:
             part = own_part(p)
             if not part.numel() or not in_blocks(weight, self.min_size, self.block_size):
                 return torch.zeros_like(part)
-            made: Tensor = self._subclass_zeros(part, signed, self.block_size)
+            return self.zeros_like(part, signed)
+
+        def moment_of(self, parameter: nn.Parameter, signed: bool) -> Tensor:
+            """Return a moment of zeros of a parameter's own part."""
+            return self._new_buffer(parameter, signed)
+
+        def zeros_like(self, tensor: Tensor, signed: bool) -> Tensor:
+            """Return zeros of 4 bits in the shape of a tensor."""
+            made: Tensor = self._subclass_zeros(tensor, signed, self.block_size)
             return made
 
-        def _plain(self, parameter: nn.Parameter, value: Any) -> Any:
-            """Return a moment as plain tensors; the map of codes is the same for all, and is made anew."""
-            part = own_part(value) if isinstance(value, Tensor) else value
-            if not hasattr(part, "__tensor_flatten__"):
-                return value
-            parts = {name: getattr(part, name) for name in part.__tensor_flatten__()[0] if name != "qmap"}
-            if not is_sharded(parameter):
-                return parts
-            return {name: self._spread(each, parameter, name) for name, each in parts.items()}
-
-        def _spread(self, part: Tensor, parameter: nn.Parameter, name: str) -> Tensor:
-            return spread(
-                part, parameter, self.block_size, per_block=1 if name == "scale" else self.block_size // 2
-            )
-
-        def _whole(self, parameter: nn.Parameter, name: str, value: Any) -> Any:
-            """Return the moment `name` from what `state_dict` made of it."""
-            if not isinstance(value, Mapping):
-                return value
-            signed = name == "exp_avg"
-            if not is_sharded(parameter):
-                return _filled(self._new_buffer(parameter, signed), value)
-            if not in_blocks(parameter, self.min_size, self.block_size):  # few bits elsewhere, 32 here
-                unsharded = torch.empty(parameter.shape, device=parameter.device)
-                gathered = _filled(self._subclass_zeros(unsharded, signed, self.block_size), value)
-                return sharded_like(parameter, gathered.dequantize().to(parameter.dtype))
-            moment = self._new_buffer(parameter, signed)
-            if moment.numel():
-                parts = {each: self._spread(getattr(moment, each), parameter, each) for each in value}
-                _filled(moment, {each: part_of(tensor, parts[each]) for each, tensor in value.items()})
-            return of_part(moment, parameter)
-
     return TorchaoAdamW
+
+
+def _plain(parameter: nn.Parameter, value: Any, block: int) -> Any:
+    """Return a moment as plain tensors; the map of codes is the same for all, and is made anew."""
+    part = own_part(value) if isinstance(value, Tensor) else value
+    if not hasattr(part, "__tensor_flatten__"):
+        return value
+    parts = {name: getattr(part, name) for name in part.__tensor_flatten__()[0] if name != "qmap"}
+    if not is_sharded(parameter):
+        return parts
+    return {name: _spread(each, parameter, name, block) for name, each in parts.items()}
+
+
+def _spread(part: Tensor, parameter: nn.Parameter, name: str, block: int) -> Tensor:
+    return spread(part, parameter, block, per_block=1 if name == "scale" else block // 2)
+
+
+def _whole(optimizer: Any, parameter: nn.Parameter, name: str, value: Any) -> Any:
+    """Return the moment `name` of an optimizer from what its `state_dict` made of it."""
+    if not isinstance(value, Mapping):
+        return value
+    signed = name == "exp_avg"
+    if not is_sharded(parameter):
+        return _filled(optimizer.moment_of(parameter, signed), value)
+    if not in_blocks(parameter, optimizer.min_size, optimizer.block_size):  # few bits elsewhere, 32 here
+        unsharded = torch.empty(parameter.shape, device=parameter.device)
+        gathered = _filled(optimizer.zeros_like(unsharded, signed), value)
+        return sharded_like(parameter, gathered.dequantize().to(parameter.dtype))
+    moment = optimizer.moment_of(parameter, signed)
+    if moment.numel():
+        parts = {
+            each: _spread(getattr(moment, each), parameter, each, optimizer.block_size) for each in value
+        }
+        _filled(moment, {each: part_of(tensor, parts[each]) for each, tensor in value.items()})
+    return of_part(moment, parameter)
 
 
 def _filled(moment: Any, parts: Mapping[str, Tensor]) -> Any:

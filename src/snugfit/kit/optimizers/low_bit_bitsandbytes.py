@@ -57,11 +57,7 @@ def bitsandbytes_class() -> Any:
 
         def get_config(self, gindex: int, pindex: int, group: ParameterGroup) -> dict[str, Any]:
             config: dict[str, Any] = super().get_config(gindex, pindex, group)
-            owner = self.owners.get(group["params"][pindex])
-            if owner is not None:  # the part may be small where the weight is large
-                low = in_blocks(owner, config["min_8bit_size"], _BLOCK)
-                config["min_8bit_size"] = 0 if low else math.inf
-            return config
+            return _as_of_whole(config, self.owners.get(group["params"][pindex]))
 
         def update_step(self, group: ParameterGroup, p: nn.Parameter, gindex: int, pindex: int) -> None:
             state, laid_out = self.state[p], p.data
@@ -92,22 +88,36 @@ def bitsandbytes_class() -> Any:
                 self.state[p][name].is_paged = self.state[p][name].device != p.device
 
         def fill_qmap(self) -> None:
-            if any(
-                is_fake(own_part(parameter)) for group in self.param_groups for parameter in group["params"]
-            ):
+            if _is_any_fake(self.param_groups):
                 self.name2qmap = {"dynamic": torch.empty(256), "udynamic": torch.empty(256)}
                 return
             super().fill_qmap()
 
         def load_state_dict(self, state_dict: dict[str, Any], move_to_device: bool = True) -> None:
             super().load_state_dict(state_dict, move_to_device)
-            for parameter, state in self.state.items():
-                self.state[parameter] = _placed_state(state, parameter)
-            for parameter, state in self.state.items() if self.is_paged else ():
-                for name in ("state1", "state2"):  # they came back as ordinary tensors
-                    state[name] = self.get_state_buffer(parameter, dtype=state[name].dtype).copy_(state[name])
+            _place_states(self)
 
     return BitsandbytesAdamW
+
+
+def _as_of_whole(config: dict[str, Any], owner: nn.Parameter | None) -> dict[str, Any]:
+    """Return a part's settings, which may be small where the weight is large, with 8 bits where the weight has them."""
+    if owner is None:
+        return config
+    low = in_blocks(owner, config["min_8bit_size"], _BLOCK)
+    return {**config, "min_8bit_size": 0 if low else math.inf}
+
+
+def _is_any_fake(groups: list[ParameterGroup]) -> bool:
+    return any(is_fake(own_part(parameter)) for group in groups for parameter in group["params"])
+
+
+def _place_states(optimizer: Any) -> None:
+    """Put states that were loaded where those of their weights lie."""
+    for parameter, state in optimizer.state.items():
+        optimizer.state[parameter] = placed = _placed_state(state, parameter)
+        for name in ("state1", "state2") if optimizer.is_paged else ():  # they came back as ordinary tensors
+            placed[name] = optimizer.get_state_buffer(parameter, dtype=placed[name].dtype).copy_(placed[name])
 
 
 def _flat_parts(state: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from snugfit.kit.quantized.frozen_linear import WeightFormat, as_kept, as_stored, frozen_product
+from snugfit.kit.quantized.frozen_linear import WeightFormat, as_stored, from_stored, frozen_product
 
 _LINEAR: Any = F.linear
 _PRODUCTS: Any = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -143,7 +143,7 @@ class QuantisedExperts(nn.Module):
         return (columns, rows) if self.transposed else (rows, columns)
 
     def _named(self, stored: Sequence[Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self._tensor_names, map(as_kept, stored), strict=True))
+        return dict(zip(self._tensor_names, map(from_stored, stored), strict=True))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -91,7 +91,7 @@ class QuantisedLinear(nn.Linear):
 
     def unpacked(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Return the weight (outputs, inputs) that these parameters of the layer stand for."""
-        named = dict(zip(self._tensor_names, map(as_kept, stored), strict=True))
+        named = dict(zip(self._tensor_names, map(from_stored, stored), strict=True))
         with torch.no_grad():
             return self.format.unpack(named, (self.out_features, self.in_features), dtype)
 
@@ -109,7 +109,7 @@ def as_stored(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int32) if tensor.dtype == torch.float32 else tensor
 
 
-def as_kept(stored: Tensor) -> Tensor:
+def from_stored(stored: Tensor) -> Tensor:
     """Undo `as_stored`."""
     return stored.view(torch.float32) if stored.dtype == torch.int32 else stored
 

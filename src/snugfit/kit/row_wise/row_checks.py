@@ -14,7 +14,7 @@ from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.kit.autocast import casting_anew
 from snugfit.kit.packing.example_attention import Spans
-from snugfit.kit.saved_tensors import kept_graphs
+from snugfit.kit.saved_tensors import watched_graphs
 
 # spans are passed over by attention where only some of their rows are computed
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, Spans)
@@ -87,7 +87,7 @@ class RowChecks:
         leafs = [tensor.detach().requires_grad_(can_learn(tensor)) for tensor in inputs]
         with (
             torch.enable_grad(),
-            kept_graphs() as graph_lives,
+            watched_graphs() as graph_lives,
             casting_anew(),
             preserved_randomness(device),
             Buffers(self.module).restore_on_exit(),

@@ -87,7 +87,7 @@ class Planner:
             UserError: the model, the techniques or the settings cannot be run.
         """
         run, exact = self.run_of(plan, techniques, rough)
-        return self.told_by(run, plan, techniques, exact)
+        return self.prediction_of_run(run, plan, techniques, exact)
 
     def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> BySize:
         """Return what micro-batches of each size need, roughly, whatever that of the plan is."""
@@ -97,11 +97,13 @@ class Planner:
 
         return BySize(
             lambda size: self.run_of(sized(size), techniques, rough=True)[0],
-            lambda run, size: self.told_by(run, sized(size), techniques, exact=False),
+            lambda run, size: self.prediction_of_run(run, sized(size), techniques, exact=False),
             lambda size: self.micro_batches(sized(size)),
         )
 
-    def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
+    def prediction_of_run(
+        self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool
+    ) -> Prediction:
         """Return what a plan needs, as its run tells."""
         arriving = not self.subject.loaded_so(techniques)
         return prediction_of(

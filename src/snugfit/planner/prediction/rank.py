@@ -65,7 +65,9 @@ class Rank(Planner):
         with fake_ranks(*axes, device=self.machine.type) as mesh:
             yield DataParallelTwin() if self.way == "ddp" else STRATEGIES[self.way](mesh)
 
-    def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
+    def prediction_of_run(
+        self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool
+    ) -> Prediction:
         """Return what a device needs, with the seconds that it waits for the others; examples and tokens a second are those of all.
 
         The host's memory is that of a node's processes together, each of which has the model whole at first, unless it reads its part alone.
@@ -95,7 +97,7 @@ class Rank(Planner):
             share_of_peak=prediction.share_of_peak * slower,
             confidence={
                 **prediction.confidence,
-                "memory": f"{prediction.confidence['memory']}{self._said_of_exchange()}",
+                "memory": f"{prediction.confidence['memory']}{self._exchange_note()}",
                 "time": f"{prediction.confidence['time']}; {waits}",
             },
         )
@@ -116,7 +118,7 @@ class Rank(Planner):
             cluster.nodes, cluster.network
         )
 
-    def _said_of_exchange(self) -> str:
+    def _exchange_note(self) -> str:
         taken = self.exchange_bytes
         return f"; {format_bytes(taken)} for NCCL, predicted from what others measured" if taken else ""
 

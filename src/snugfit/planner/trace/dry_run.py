@@ -123,7 +123,7 @@ def dry_run(
             recorder.holds(saving, Role.AVERAGES)
             batch = fake_batch(whole, mode, values)
             recorder.holds(leaves(batch.data), Role.INPUTS)
-            with gradients_told(step, recorder) as with_gradient, recorder:
+            with gradients_followed(step, recorder) as with_gradient, recorder:
                 step(batch)
             tell(step, recorder)
             # of what the loss does not depend on, a run has no gradient, and nothing of it in the optimizer
@@ -232,7 +232,7 @@ def _material(subject: Subject, model: nn.Module) -> Material:
 
 
 @contextmanager
-def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
+def gradients_followed(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
     """Temporarily tell the recorder of each gradient as it becomes one; gives the parameters that got one."""
     with_gradient: set[nn.Parameter] = set()
 

@@ -13,7 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.planner.cost.records import Phase, Role, Trace
-from snugfit.planner.trace.dry_run import gradients_told, tell
+from snugfit.planner.trace.dry_run import gradients_followed, tell
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.step.evaluate import Scored, score_singly
@@ -94,7 +94,7 @@ def _recorded(step: Step, batch: Batch, run: Callable[[], object]) -> Recorded:
     modules = _modules(step, recorder)
     ran_out = None
     try:
-        with gradients_told(step, recorder), recorder:
+        with gradients_followed(step, recorder), recorder:
             run()
     except Exception as error:
         if not is_out_of_memory(error):

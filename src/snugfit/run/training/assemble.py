@@ -30,7 +30,7 @@ from snugfit.run.identity.identity import (
 from snugfit.run.training.best_models import check_models
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import Emit, SaveBest
-from snugfit.run.training.warning_events import warnings_told
+from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric, check_fit, check_metrics, check_watched, made_metrics, monitored
 from snugfit.step.start_scores import fill_start_scores
@@ -90,7 +90,7 @@ def assemble(
     if plan.deterministic:  # a run that was so stays so
         described[DETERMINISTIC] = True
     check_ranks(described, strategy or Strategy())  # before they exchange weights
-    with warnings_told(emit):
+    with warnings_as_events(emit):
         step = make_step(job, plan, material, optimizer, techniques, strategy)
     train, held_out = (make(job, plan, material, step) for make in (training_loader, validation_loader))
     assert train is not None

@@ -21,7 +21,7 @@ from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 
 Origins = Callable[[Sequence[int]], list[str]]
-KEPT_WINDOWS = 10
+MOST_WINDOWS = 10
 """Batches that are kept for inspection."""
 _NAMED = 3
 
@@ -70,7 +70,7 @@ def _run_again(step: Step, window: Batch) -> tuple[list[str], list[str]]:
     # the step counted the window already; layers draw by the window's number
     step.progress.windows -= 1
     try:
-        with preserved_randomness(step.device), step.kept_buffers():
+        with preserved_randomness(step.device), step.preserved_buffers():
             shared = step.padding.applied(step.shared(window.to(step.device)))
             WindowCompute(step, step.transformed(shared), step.seams.loss).run()
         gradients = [
@@ -137,7 +137,7 @@ def keep_window(
 def _has_room(folder: Path, name: str) -> bool:
     """Return whether the window of this name is there already, or there are not enough others."""
     names = {path.name[: len(name)] for path in folder.iterdir()}
-    return name in names or len(names) < KEPT_WINDOWS
+    return name in names or len(names) < MOST_WINDOWS
 
 
 def _suffix(strategy: Strategy, rank: int | str) -> str:

@@ -37,8 +37,8 @@ class UpdateEvents:
         self._emit, self._step = emit, step
         self._asked = 0.0
         self._prediction: PredictionCheck | None = None
-        self._kernels_told = step.kernels is not None
-        self._padding_told = self._copies_told = False
+        self._kernels_reported = step.kernels is not None
+        self._padding_reported = self._copies_reported = False
         self._seconds = 0.0
         self._held: Callable[[], None] | None = None
 
@@ -82,15 +82,15 @@ class UpdateEvents:
         progress, self._seconds = self._step.progress, seconds
         if self._prediction is not None and (measured := self._prediction.after_update(seconds)) is not None:
             self._measured(measured)
-        if self._step.kernels and not self._kernels_told:
-            self._kernels_told = True
+        if self._step.kernels and not self._kernels_reported:
+            self._kernels_reported = True
             self.emit("attention", update=progress.updates, kernels=sorted(self._step.kernels))
         padding = self._step.padding
-        if padding.message and not self._padding_told:
-            self._padding_told = True
+        if padding.message and not self._padding_reported:
+            self._padding_reported = True
             self.emit("padding", update=progress.updates, cut=padding.cut, message=padding.message)
-        if self._step.inputs.copied and not self._copies_told:
-            self._copies_told = True
+        if self._step.inputs.copied and not self._copies_reported:
+            self._copies_reported = True
             self.emit(
                 "warning",
                 message="the model's forward or the loss changes its inputs in place. It gets copies of them, so that windows stay as they "

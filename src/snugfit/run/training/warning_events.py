@@ -12,10 +12,10 @@ from snugfit.run.training.result import Emit
 
 
 @contextmanager
-def warnings_told(emit: Emit) -> Iterator[None]:
+def warnings_as_events(emit: Emit) -> Iterator[None]:
     """Temporarily make each `SnugfitWarning` an event, said once; other warnings go where they went.
 
-    >>> with warnings_told(lambda kind, **fields: print(kind, fields)):
+    >>> with warnings_as_events(lambda kind, **fields: print(kind, fields)):
     ...     for _ in range(2):
     ...         warnings.warn("ema: comes too late.", SnugfitWarning)
     warning {'message': 'ema: comes too late.'}

@@ -59,10 +59,10 @@ def pasted(images: Tensor, boxes: Tensor) -> Tensor:
     return torch.where(inside, partners(images), images)
 
 
-def kept_area(boxes: Tensor, size: Sequence[int]) -> Tensor:
+def area_outside(boxes: Tensor, size: Sequence[int]) -> Tensor:
     """Return the part of each image that is its own: float32, shape (rows,).
 
-    >>> kept_area(torch.tensor([[0, 1, 1, 3]]), (2, 4))
+    >>> area_outside(torch.tensor([[0, 1, 1, 3]]), (2, 4))
     tensor([0.7500])
     """
     top, bottom, left, right = boxes.unbind(1)
@@ -101,7 +101,7 @@ class CutMix(Technique):
             drawn = draw_boxes(window.total, size, self.alpha, host_generator(moment))
             boxes = on_device_of(window, window.own(drawn))
             cut = replace(window, data=map_inputs(lambda images: pasted(images, boxes), window.data))
-            return with_shares(cut, kept_area(boxes, size))
+            return with_shares(cut, area_outside(boxes, size))
 
         return Seams(batch=batch, loss=between_labels)
 

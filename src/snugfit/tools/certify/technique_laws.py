@@ -156,7 +156,7 @@ def split(problem: Problem, techniques: Techniques, sizes: Sequence[int] = SIZES
     windows = problem.windows()
     comparison = _Comparison("accumulation", problem.tolerance, problem.floor)
     reference = trajectory(problem, techniques, windows, None)
-    group = rows_kept_together(problem, techniques, windows[0])
+    group = rows_together(problem, techniques, windows[0])
     for size in sizes:
         if size < group:
             comparison.require(
@@ -207,7 +207,7 @@ def trajectory(
     return [Trace(step, window) for window in windows]
 
 
-def rows_kept_together(problem: Problem, techniques: Techniques, window: Window) -> int:
+def rows_together(problem: Problem, techniques: Techniques, window: Window) -> int:
     """Return how many rows in a row no split of the window may take apart."""
     step = make_step(problem, techniques)
     return step.seams.batch(Batch.of(window), step.progress, step.seed).group

@@ -14,7 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.data.loader import Order
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.run.checkpoint import checkpoint_files
-from snugfit.run.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
+from snugfit.run.training.culprit import MOST_WINDOWS, find_culprit, keep_window
 from snugfit.run.training.loop import Training
 from snugfit.step.step import Step
 from snugfit.techniques.learning.ema import EMA
@@ -388,10 +388,10 @@ def test_a_batch_that_holds_one_tensor_twice_is_kept(tmp_path: Path) -> None:
 
 def test_only_the_first_few_batches_are_kept(tmp_path: Path) -> None:
     window = Batch.of((torch.zeros(1, 1), torch.zeros(1)), ids=(0,))
-    kept = [keep_window(tmp_path, number, window) for number in range(1, KEPT_WINDOWS + 3)]
-    assert [name is None for name in kept] == [False] * KEPT_WINDOWS + [True] * 2
+    kept = [keep_window(tmp_path, number, window) for number in range(1, MOST_WINDOWS + 3)]
+    assert [name is None for name in kept] == [False] * MOST_WINDOWS + [True] * 2
     assert keep_window(tmp_path, 1, window) is not None  # met again after a resume
-    assert len(list(tmp_path.iterdir())) == KEPT_WINDOWS
+    assert len(list(tmp_path.iterdir())) == MOST_WINDOWS
 
 
 def test_a_batch_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from snugfit.core.entry import as_entry
 from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFailed
 from snugfit.planner.answers.answer import Answer, Choice
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.report.tool_sections import found_by_tools
+from snugfit.report.tool_sections import section_of_tools
 from snugfit.run import from_recipe, planning
 from snugfit.run.call_options import RunOptions
 from snugfit.step.step import Step
@@ -383,7 +383,7 @@ def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_pat
     assert "trial" in printed.out and "0.4" in printed.out and f"goes on with {said['folder']}" in printed.err
     assert main([*given, "--stop-after", "1s", "--trials", "1"]) == 0, "it is done"
     run = from_recipe.train_recipe(load_recipe(recipe, [f"output={tmp_path / 'runs'}"], allow_code=True))
-    assert "tune.html" in found_by_tools(Path(run.run_dir)) and "the best of 2" in found_by_tools(
+    assert "tune.html" in section_of_tools(Path(run.run_dir)) and "the best of 2" in section_of_tools(
         Path(run.run_dir)
     )
 
