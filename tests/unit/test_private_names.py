@@ -73,7 +73,8 @@ def is_there(path: str) -> bool:
         module = f"{module}.{part}"
         if not hasattr(thing, part):
             try:
-                importlib.import_module(module)
+                thing = importlib.import_module(module)  # torch.optim forgets that it has one
+                continue
             except ImportError:
                 return False
         thing = getattr(thing, part)
@@ -83,6 +84,7 @@ def is_there(path: str) -> bool:
 def members() -> dict[str, object]:
     """Private members of objects, and an object that has each."""
     import optuna
+    from peft.tuners.tuners_utils import BaseTunerLayer
     from torch.optim import optimizer
     from transformers import BertConfig
 
@@ -102,6 +104,7 @@ def members() -> dict[str, object]:
         **dict.fromkeys(("_base", "_cdata", "_nnz", "_version", "_use_count"), torch.ones(1)),
         "_allow_unsafe_data_ptr_access": FakeTensorMode(),
         "_attn_implementation": BertConfig(),
+        "_disable_adapters": BaseTunerLayer,
         "_foreach_supported_types": optimizer,
         "_getframe": sys,
         "_orig_mod": torch.compile(module, backend="eager"),
