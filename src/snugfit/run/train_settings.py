@@ -126,11 +126,9 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 """Types of keywords that no section of a job or a plan declares, and those in words."""
 
 
-def with_defaults(settings: TrainSettings, function: str = "train") -> dict[str, Any]:
+def with_defaults(settings: TrainSettings) -> dict[str, Any]:
     """Return all keywords, with the defaults of those that are not given.
 
-    Args:
-        function: that was called, for the message.
     Raises:
         TypeError: there is no such keyword.
         SettingError: a value is of another type than its keyword.
@@ -139,7 +137,9 @@ def with_defaults(settings: TrainSettings, function: str = "train") -> dict[str,
         if name not in DEFAULTS:
             near = get_close_matches(name, DEFAULTS, n=1)
             hint = f". Did you mean '{near[0]}'?" if near else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
+            raise TypeError(
+                f"got an unexpected keyword argument '{name}'{hint}"
+            )  # of any function that takes these
     given: dict[str, Any] = {**DEFAULTS, **settings}
     for name, (annotation, words) in _TYPES.items():
         try:

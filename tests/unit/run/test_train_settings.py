@@ -174,7 +174,9 @@ def test_a_tool_runs_with_metrics_a_preset_and_a_strategy(name: str, tmp_path: P
 
 @pytest.mark.parametrize("call", [sf.train, *TOOLS.values()])
 def test_an_unknown_keyword_is_refused_with_the_nearest_one(call: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=r"'min_detla'. Did you mean 'min_delta'\?"):
+    with pytest.raises(
+        TypeError, match=r"^got an unexpected keyword argument 'min_detla'. Did you mean 'min_delta'\?"
+    ):
         call(nn.Linear(4, 3), data(), min_detla=1.0)
 
 
