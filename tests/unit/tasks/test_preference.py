@@ -18,6 +18,7 @@ from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.identity.source_code import code_of
 from snugfit.tasks import find
 from snugfit.tasks.prepare import prepare
 from snugfit.tasks.recognition import Rows
@@ -125,6 +126,28 @@ def test_metrics_of_a_cross_entropy_are_refused(project: Path) -> None:
         SettingError, match="perplexity is of a cross-entropy, and the loss is of preferences"
     ):
         train_recipe(recipe_of(project, "evaluate.metrics=[perplexity]"))
+
+
+HINGE = """\
+import torch
+
+from snugfit.core.preferences import log_ratios
+
+
+def hinge(outputs, batch):
+    ratios = log_ratios(outputs)
+    return torch.relu(1 - 0.1 * (ratios[:, 0] - ratios[:, 1]))
+"""
+
+
+def test_a_loss_of_ones_own_gets_the_scores_of_answers_and_is_compared_by_a_resume(project: Path) -> None:
+    (project / "own_preference_loss.py").write_text(HINGE)
+    recipe = recipe_of(project, "loss=own_preference_loss:hinge")
+    assert any("hinge" in part for part in code_of(prepare(recipe).material.loss))
+    result = train_recipe(recipe)
+    assert result.status == "finished"
+    assert result.last["metrics"]["loss"] < 1, "it is 1 where nothing is preferred yet"
+    assert "reward_margin" in result.last["metrics"]
 
 
 ROW = {"prompt": "a", "chosen": "b", "rejected": "c"}
