@@ -222,6 +222,9 @@ def test_a_model_that_learned_preferences_prefers_and_answers(project: Path, tmp
     rows = [{"prompt": "red 0?"}, {"messages": [{"role": "user", "content": "red 0?"}]}]
     first, second = (each["answer"] for each in model.predict(rows))
     assert first == second
+    assert result.predict(rows[:1])[0]["answer"] == first, (
+        "the result of the run answers as the run's folder does"
+    )
     scored = CliRunner().invoke(app, ["evaluate", run, str(project / "pairs.jsonl"), "--json"])
     assert scored.exit_code == 0, scored.output
     assert json.loads(scored.stdout.splitlines()[-1])["metrics"]["perplexity"] > 1
