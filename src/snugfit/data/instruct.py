@@ -94,19 +94,7 @@ def load_instruct(
     skipped = settle(faults, settings.bad_rows)
     if dropped:
         skipped[LONGER] = dropped
-    train, held_out = parts[0], parts[1] if len(parts) > 1 else parts[0].at(())
-    if settings.fraction is not None and len(train) > 1:
-        rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
-        train, held_out = train.at(rows), train.at(drawn)
-    if not train or (settings.validation is not None and not held_out):
-        names = " and ".join(table.source for table in tables)
-        left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
-        raise DataError(
-            "data",
-            f"{names} {('has' if len(tables) == 1 else 'have')} {len(train)} usable rows to train on and "
-            f"{len(held_out)} to validate on{(f'; left out: {left_out}' if left_out else '')}",
-            f"Give more rows{(', or correct these' if left_out else '')}.",
-        )
+    train, held_out = sides_of(parts, tables, settings, skipped)
     return InstructData(
         train=train,
         validation=held_out,
@@ -129,6 +117,32 @@ def load_instruct(
         fingerprints={table.source: table.sha256 for table in tables} | template_file,
         stops=coder.stops,
     )
+
+
+def sides_of(
+    parts: Sequence[Examples], tables: Sequence[Table], settings: RowSettings, skipped: Mapping[str, int]
+) -> tuple[Examples, Examples]:
+    """Return the examples to train on and those to validate on, of one table that is split or of one for each.
+
+    Args:
+        skipped: rows that were left out, by reason.
+    Raises:
+        DataError: too little is left.
+    """
+    train, held_out = parts[0], parts[1] if len(parts) > 1 else parts[0].at(())
+    if settings.fraction is not None and len(train) > 1:
+        rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
+        train, held_out = train.at(rows), train.at(drawn)
+    if not train or (settings.validation is not None and not held_out):
+        names = " and ".join(table.source for table in tables)
+        left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
+        raise DataError(
+            "data",
+            f"{names} {('has' if len(tables) == 1 else 'have')} {len(train)} usable rows to train on and "
+            f"{len(held_out)} to validate on{(f'; left out: {left_out}' if left_out else '')}",
+            f"Give more rows{(', or correct these' if left_out else '')}.",
+        )
+    return train, held_out
 
 
 ConversationOf = Callable[[Mapping[str, Any], bool], Conversation]

@@ -17,10 +17,17 @@ from snugfit.data.chat_template import set_template
 from snugfit.data.columns import check_columns
 from snugfit.data.conversations import Conversation, Message, messages_in
 from snugfit.data.examples import Examples
-from snugfit.data.instruct import LONGER, Coded, Coder, InstructSettings, warnings_of, without_oldest_turn
+from snugfit.data.instruct import (
+    LONGER,
+    Coded,
+    Coder,
+    InstructSettings,
+    sides_of,
+    warnings_of,
+    without_oldest_turn,
+)
 from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, read_table
-from snugfit.data.split import split_rows
 from snugfit.data.tokens import IGNORED_LABEL, Example, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
@@ -130,19 +137,7 @@ def load_preferences(
     skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
     if dropped := sum(part.dropped for part in read):
         skipped[LONGER] = dropped
-    train, held_out = read[0].examples, read[1].examples if len(read) > 1 else read[0].examples.at(())
-    if settings.fraction is not None and len(train) > 1:
-        rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
-        train, held_out = train.at(rows), train.at(drawn)
-    if not train or (settings.validation is not None and not held_out):
-        names = " and ".join(table.source for table in tables)
-        left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
-        raise DataError(
-            "data",
-            f"{names} {('has' if len(tables) == 1 else 'have')} {len(train)} usable rows to train on and "
-            f"{len(held_out)} to validate on{(f'; left out: {left_out}' if left_out else '')}",
-            f"Give more rows{(', or correct these' if left_out else '')}.",
-        )
+    train, held_out = sides_of([part.examples for part in read], tables, settings, skipped)
     lengths = [length for part in read for length in part.lengths]
     return PreferenceData(
         train=train,

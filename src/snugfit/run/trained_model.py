@@ -184,6 +184,10 @@ def load(
 
 def with_own(predictor: Predictor, collate: Collate | None, forward: Forward | None) -> Predictor:
     """Return a predictor that makes batches and calls the model in the user's own way, where there is one."""
+    if collate is None and forward is None:
+        return predictor
+    if predictor.inference.run is not None:  # answers are generated, of other batches than those of training
+        return predictor
     if collate is not None:
         predictor = dataclasses.replace(
             predictor, use=dataclasses.replace(predictor.inference, collate=collate)

@@ -18,6 +18,7 @@ from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.identity.source_code import code_of
 from snugfit.tasks import find
 from snugfit.tasks.prepare import prepare
 from snugfit.tasks.recognition import Rows
@@ -127,6 +128,28 @@ def test_metrics_of_a_cross_entropy_are_refused(project: Path) -> None:
         train_recipe(recipe_of(project, "evaluate.metrics=[perplexity]"))
 
 
+HINGE = """\
+import torch
+
+from snugfit.core.preferences import log_ratios
+
+
+def hinge(outputs, batch):
+    ratios = log_ratios(outputs)
+    return torch.relu(1 - 0.1 * (ratios[:, 0] - ratios[:, 1]))
+"""
+
+
+def test_a_loss_of_ones_own_gets_the_scores_of_answers_and_is_compared_by_a_resume(project: Path) -> None:
+    (project / "own_preference_loss.py").write_text(HINGE)
+    recipe = recipe_of(project, "loss=own_preference_loss:hinge")
+    assert any("hinge" in part for part in code_of(prepare(recipe).material.loss))
+    result = train_recipe(recipe)
+    assert result.status == "finished"
+    assert result.last["metrics"]["loss"] < 1, "it is 1 where nothing is preferred yet"
+    assert "reward_margin" in result.last["metrics"]
+
+
 ROW = {"prompt": "a", "chosen": "b", "rejected": "c"}
 
 
@@ -199,6 +222,9 @@ def test_a_model_that_learned_preferences_prefers_and_answers(project: Path, tmp
     rows = [{"prompt": "red 0?"}, {"messages": [{"role": "user", "content": "red 0?"}]}]
     first, second = (each["answer"] for each in model.predict(rows))
     assert first == second
+    assert result.predict(rows[:1])[0]["answer"] == first, (
+        "the result of the run answers as the run's folder does"
+    )
     scored = CliRunner().invoke(app, ["evaluate", run, str(project / "pairs.jsonl"), "--json"])
     assert scored.exit_code == 0, scored.output
     assert json.loads(scored.stdout.splitlines()[-1])["metrics"]["perplexity"] > 1
