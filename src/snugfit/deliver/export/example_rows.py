@@ -79,16 +79,31 @@ def _rows_of(
         return given, subject.predictor.inference.encode(given) if given else [], "no rows were given"
     if rows is not None:
         return *_read(subject, str(rows)), f"{rows} has no rows"
+    if stored := _stored_example(subject):
+        return stored, subject.predictor.inference.encode(stored), ""
     data = subject.recipe.get("data") or {}
     sources = [each for each in (data.get("validation"), data.get("train")) if isinstance(each, str)]
     if not sources or subject.kind == "python":
         return [], [], "no rows of the training are known here"
     for source in sources:
         try:
-            return *_read(subject, source), f"{source} has no rows"
+            return *_read(subject, source), f"{Path(source).name} has no rows"
         except UserError:
             continue
-    return [], [], f"{sources[-1]} cannot be read any more"
+    return [], [], f"{Path(sources[-1]).name} cannot be read any more"
+
+
+def _stored_example(subject: Subject) -> list[Mapping[str, Any]]:
+    """Return the rows that a registered model was stored with; none of pictures, whose files are elsewhere, and of other models."""
+    if subject.bundle is None or subject.kind in ("pictures", "python"):
+        return []
+    stored = next((each for each in subject.bundle.parents[:3] if (each / "MLmodel").is_file()), None)
+    if stored is None:
+        return []
+    from mlflow.models import Model
+
+    example = Model.load(str(stored)).load_input_example(str(stored))
+    return [] if example is None else list(example.to_dict("records"))[:COUNT]
 
 
 def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:

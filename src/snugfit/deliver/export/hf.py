@@ -14,7 +14,7 @@ import torch
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
-from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to, stored_numbers
+from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import Scored
@@ -78,8 +78,9 @@ def _check(subject: Subject, choice: Choice) -> None:
 
 def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
     model: Any = subject.model
-    if choice.numbers != stored_numbers(subject.model) or choice.numbers == BF16:
-        model = copy.deepcopy(subject.model).to(dtype_of(choice.numbers))
+    dtype = dtype_of(choice.numbers)
+    if any(each.dtype != dtype for each in subject.model.parameters() if each.is_floating_point()):
+        model = copy.deepcopy(subject.model).to(dtype)
     with quiet_transformers():
         model.save_pretrained(folder)
     notes = write_preprocessing(subject, folder, scored, labels=False)
