@@ -72,7 +72,8 @@ class Comparison:
             parts.append("{} of {} greedy answers are equal".format(*self.answers))
         if self.checked:
             parts.append(f"equal are {', '.join(self.checked)}")
-        return f"{self.reader}, {self.rows} rows: {'; '.join(parts)}"
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        return f"{self.reader}, {rows}: {'; '.join(parts)}"
 
 
 def differences(scored: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[float, float]:

@@ -67,7 +67,6 @@ def test_llama_cpp_gives_the_logits_answers_tokens_and_texts_that_were_scored(
     [
         lambda: of_pieces("llama 2"),
         lambda: of_pieces("a space before the first text alone"),
-        lambda: beginning_with_bos(of_bytes()),
         lambda: beginning_with_bos(of_pieces()),
     ],
 )
