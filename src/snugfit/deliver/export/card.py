@@ -19,7 +19,9 @@ NAME = "README.md"
 _PIPELINES = {
     "causal-lm": "text-generation",
     "instruction": "text-generation",
+    "preference": "text-generation",
     "text-classification": "text-classification",
+    "token-classification": "token-classification",
     "image-classification": "image-classification",
     "tabular-classification": "tabular-classification",
     "tabular-regression": "tabular-regression",

@@ -29,6 +29,9 @@ from snugfit.errors import SettingError, UserError
 COUNT = 8
 """Rows that are compared."""
 
+_KINDS = ("encoder", "decoder", "pictures", "table", "python")
+"""Kinds of models whose rows are put through their forward, one at a time, as they are read."""
+
 _DRAWN_LENGTH = 12
 _MOST_TOKENS, _MOST_CHARACTERS = 64, 400
 """Of a text that a model goes on with: a row may be a whole document."""
@@ -43,8 +46,8 @@ def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | Non
         DataError: they cannot be read.
     """
     model = in_float32(subject.model)
-    if subject.predictor.use is None:
-        return Scored(model, drawn=f"the task '{subject.task}' has no rows to predict for")
+    if subject.predictor.use is None or subject.kind not in _KINDS:
+        return Scored(model, drawn=f"the task '{subject.task}' has no rows of a known form")
     taken, examples, why = _rows_of(subject, rows)
     if taken:
         scored = _scored(subject, model, taken, examples)
@@ -154,7 +157,7 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         return _with_outputs(subject, scored)
     inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
     framed: list[tuple[str, list[int]]] = []
-    if subject.kind == "encoder":
+    if subject.kind == "encoder" and subject.names_classes:
         ids = [each["input_ids"][0].tolist() for each in inputs]
         framed = [(_text(subject, row), own) for row, own in zip(rows, ids, strict=True)]
     pictures = (

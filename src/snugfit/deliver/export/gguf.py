@@ -22,10 +22,10 @@ from snugfit.deliver.export.gguf_model import (
     rounding_to,
 )
 from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
-from snugfit.deliver.export.hf import AUTO, check_kind
+from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
 from snugfit.deliver.export.scored import Scored, logits_for, rounded
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import ModelError
 
 LLAMA_CPP = "xllamacpp"
@@ -50,8 +50,8 @@ CALL
 
 
 def _check(subject: Subject, _choice: Choice) -> None:
-    check_kind(subject, "gguf")
-    if subject.kind != "decoder":
+    check_of_transformers(subject, "gguf")
+    if not subject.generates:
         raise ModelError(
             "--to", f"gguf holds language models, and this one is for the task '{subject.task}'", "Take onnx."
         )
@@ -103,7 +103,12 @@ def _has_llama_cpp() -> bool:
 
 def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
     round_weight = rounding_to(choice.numbers)
-    request = {"gguf": file_name(choice), "auto": AUTO["decoder"], "give_stops": True, **prompts_of(scored)}
+    request = {
+        "gguf": file_name(choice),
+        "auto": auto_class(subject),
+        "give_stops": True,
+        **prompts_of(scored),
+    }
     with tempfile.TemporaryDirectory(prefix="snugfit-config-") as config:
         subject.config.save_pretrained(config)
         reading = read("transformers", folder, scored, {**request, "config": config})

@@ -54,6 +54,12 @@ class Subject:
         return "python" if card is None or card.own_code else card.model
 
     @property
+    def names_classes(self) -> bool:
+        """True where it gives each row one class."""
+        card = discover().get(self.task)
+        return card is not None and card.classes
+
+    @property
     def generates(self) -> bool:
         """True where it answers or goes on with texts."""
         return self.predictor.use is not None and self.predictor.use.with_generation is not None
