@@ -237,3 +237,19 @@ def test_what_llama_cpp_has_not_read_is_said_where_it_is_not_installed(
     card = (tmp_path / "out" / "README.md").read_text()
     assert "It was not read by llama.cpp itself, as xllamacpp was not installed" in card
     assert "llama-quantize model-f16.gguf model-Q4_K_M.gguf Q4_K_M" in card
+
+
+def test_a_model_that_cannot_be_traced_is_refused_with_the_reason(
+    texts: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_value(self: Any, **inputs: Any) -> Any:
+        return forward(self, **inputs) if inputs["input_ids"].sum().item() else None
+
+    model = type(sf.load(texts[0]).model)
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", by_value)
+    with pytest.raises(
+        ModelError, match=r"torch.export cannot trace the BertForSequenceClassification: .*Take hf"
+    ):
+        export_source(texts[0], "torch-export", tmp_path / "out", rows=texts[1])
+    assert os.listdir(tmp_path) == []
