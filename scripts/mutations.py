@@ -254,6 +254,22 @@ MUTATIONS = (
         "list(range(sum(parts)))",
         ("tests/unit/kit/packing/test_packed_rows.py", "tests/unit/techniques/test_packing.py"),
     ),
+    Mutation(
+        "export: what is read back otherwise than it was scored is delivered",
+        "deliver/export/export_model.py",
+        "        check(comparisons, str(output))\n",
+        "",
+        (
+            "tests/unit/deliver/export/test_export_model.py::test_what_is_read_back_otherwise_is_not_delivered",
+        ),
+    ),
+    Mutation(
+        "export: rows of queries and keys lie in halves, where llama.cpp takes pairs",
+        "deliver/export/gguf_model.py",
+        ".transpose(1, 2).reshape(weight.shape)",
+        ".reshape(weight.shape)",
+        ("tests/unit/deliver/export/test_gguf.py",),
+    ),
 )
 
 

@@ -40,6 +40,12 @@ def export(
         str | None,
         typer.Option(metavar="FILE", help="Rows to compare on; those of the run, where they are here."),
     ] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME", help="Send it to this repository of the hub; a new one is private."
+        ),
+    ] = None,
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
@@ -59,6 +65,7 @@ def export(
             numbers=numbers,
             quantize=quantize,
             rows=rows,
+            push_to=push,
             uri=uri,
             allow_code=allow_code,
             tell=activity,
@@ -71,3 +78,5 @@ def export(
     show({"output": result["output"], "size_bytes": size, "compared_on": result["compared_on"]}, as_json)
     for sentence in sentences:
         print(f"{'compared':<20}{sentence}")
+    if push is not None:
+        show({"pushed": result["pushed"]}, as_json)

@@ -10,10 +10,10 @@ from typing import Any
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
-from snugfit.deliver.export.hf import AUTO, QUANTIZED, check_kind
+from snugfit.deliver.export.hf import QUANTIZED, auto_class
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import Scored
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import ModelError
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.tokenizer import save_tokenizer
@@ -31,7 +31,7 @@ model = PeftModel.from_pretrained(base, "FOLDER")
 
 
 def _check(subject: Subject, _choice: Choice) -> None:
-    check_kind(subject, "adapter")
+    check_of_transformers(subject, "adapter")
     if subject.bundle is None or not (subject.bundle / ADAPTER).is_dir():
         raise ModelError(
             "--to",
@@ -79,7 +79,7 @@ def _write(subject: Subject, folder: Path, _choice: Choice, _scored: Scored) -> 
         settings = ", ".join(f"{name}={value!r}" for name, value in quantization.items())
         more += f", quantization_config=transformers.BitsAndBytesConfig({settings})"
     usage = (
-        _USAGE.replace("AUTO", AUTO[subject.kind]).replace("BASE", _base_name(subject)).replace("MORE", more)
+        _USAGE.replace("AUTO", auto_class(subject)).replace("BASE", _base_name(subject)).replace("MORE", more)
     )
     notes = (
         [f"It was trained on a base in {'4' if 'load_in_4bit' in quantization else '8'} bits."]
@@ -98,7 +98,7 @@ def _base_name(subject: Subject) -> str:
 def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
     quantization = _quantization(subject)
     request = {
-        "auto": AUTO[subject.kind],
+        "auto": auto_class(subject),
         "base": _base(subject),
         "settings": _settings(subject),
         "quantization": dict(quantization),

@@ -19,7 +19,9 @@ NAME = "README.md"
 _PIPELINES = {
     "causal-lm": "text-generation",
     "instruction": "text-generation",
+    "preference": "text-generation",
     "text-classification": "text-classification",
+    "token-classification": "token-classification",
     "image-classification": "image-classification",
     "tabular-classification": "tabular-classification",
     "tabular-regression": "tabular-regression",
@@ -176,7 +178,8 @@ def _limits(subject: Subject) -> list[str]:
         limits.append(
             "What it says may be wrong, however sure it sounds. Whoever serves it has to check that."
         )
-    if not any(each.get("context") == "validation" for each in _inputs(subject)) and _scores(subject):
+    sources = {each.get("context") for each in _inputs(subject)}
+    if sources == {"train"} and _scores(subject):
         limits.append("The rows held out were drawn from the training data.")
     return limits
 

@@ -72,16 +72,18 @@ class Comparison:
             parts.append("{} of {} greedy answers are equal".format(*self.answers))
         if self.checked:
             parts.append(f"equal are {', '.join(self.checked)}")
-        return f"{self.reader}, {self.rows} rows: {'; '.join(parts)}"
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        return f"{self.reader}, {rows}: {'; '.join(parts)}"
 
 
 def differences(scored: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[float, float]:
     """Return the difference of logits in parts of their spread, and the largest one; infinity where shapes or numbers are none to compare.
 
-    The spread is that of the classes of one place, so that a constant added to all logits of a place is none.
+    The spread is that of the classes of one place about their mean, so that a constant which all of them have makes none.
 
-    >>> differences([torch.tensor([[1.0, -1.0]])], [torch.tensor([[1.0, -1.1]])])[1]
-    0.1...
+    >>> from torch import tensor
+    >>> differences([tensor([[9.0, 7.0]])], [tensor([[9.0, 6.5]])])
+    (0.353..., 0.5)
     """
     if [each.shape for each in scored] != [each.shape for each in given]:
         return math.inf, math.inf

@@ -29,6 +29,9 @@ from snugfit.errors import SettingError, UserError
 COUNT = 8
 """Rows that are compared."""
 
+_KINDS = ("encoder", "decoder", "pictures", "table", "python")
+"""Kinds of models whose rows are put through their forward, one at a time, as they are read."""
+
 _DRAWN_LENGTH = 12
 _MOST_TOKENS, _MOST_CHARACTERS = 64, 400
 """Of a text that a model goes on with: a row may be a whole document."""
@@ -43,8 +46,8 @@ def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | Non
         DataError: they cannot be read.
     """
     model = in_float32(subject.model)
-    if subject.predictor.use is None:
-        return Scored(model, drawn=f"the task '{subject.task}' has no rows to predict for")
+    if subject.predictor.use is None or subject.kind not in _KINDS:
+        return Scored(model, drawn=f"the task '{subject.task}' has no rows of a known form")
     taken, examples, why = _rows_of(subject, rows)
     if taken:
         scored = _scored(subject, model, taken, examples)
@@ -79,16 +82,31 @@ def _rows_of(
         return given, subject.predictor.inference.encode(given) if given else [], "no rows were given"
     if rows is not None:
         return *_read(subject, str(rows)), f"{rows} has no rows"
+    if stored := _stored_example(subject):
+        return stored, subject.predictor.inference.encode(stored), ""
     data = subject.recipe.get("data") or {}
     sources = [each for each in (data.get("validation"), data.get("train")) if isinstance(each, str)]
     if not sources or subject.kind == "python":
         return [], [], "no rows of the training are known here"
     for source in sources:
         try:
-            return *_read(subject, source), f"{source} has no rows"
+            return *_read(subject, source), f"{Path(source).name} has no rows"
         except UserError:
             continue
-    return [], [], f"{sources[-1]} cannot be read any more"
+    return [], [], f"{Path(sources[-1]).name} cannot be read any more"
+
+
+def _stored_example(subject: Subject) -> list[Mapping[str, Any]]:
+    """Return the rows that a registered model was stored with; none of pictures, whose files are elsewhere, and of other models."""
+    if subject.bundle is None or subject.kind in ("pictures", "python"):
+        return []
+    stored = next((each for each in subject.bundle.parents[:3] if (each / "MLmodel").is_file()), None)
+    if stored is None:
+        return []
+    from mlflow.models import Model
+
+    example = Model.load(str(stored)).load_input_example(str(stored))
+    return [] if example is None else list(example.to_dict("records"))[:COUNT]
 
 
 def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
@@ -139,7 +157,7 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         return _with_outputs(subject, scored)
     inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
     framed: list[tuple[str, list[int]]] = []
-    if subject.kind == "encoder":
+    if subject.kind == "encoder" and subject.names_classes:
         ids = [each["input_ids"][0].tolist() for each in inputs]
         framed = [(_text(subject, row), own) for row, own in zip(rows, ids, strict=True)]
     pictures = (

@@ -16,6 +16,7 @@ from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import Choice, Format
 from snugfit.deliver.export.formats import find_format
 from snugfit.deliver.export.numbers import stored_numbers
+from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.subject import Subject, load_subject
 from snugfit.errors import MissingExtra, RunFolderError, SettingError
 from snugfit.system.disk_errors import disk_problem
@@ -29,19 +30,26 @@ def export_source(
     numbers: str | None = None,
     quantize: str | None = None,
     rows: str | None = None,
+    push_to: str | None = None,
     uri: str | None = None,
     allow_code: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Export a model of a run, a folder or the registry; the arguments are those of `export_model`.
 
+    Args:
+        push_to: repository of a hub that gets it too.
     Raises:
         CodeRefused: it names code, without consent.
-        RunFolderError, TrackingError: there is no such model.
+        RunFolderError: there is no such model.
+        TrackingError: there is no such model in the registry, or the hub does not take the export.
     """
     check_request(to, output, numbers, quantize)
+    if push_to is not None:
+        check_push(push_to)
     subject = load_subject(source, uri=uri, allow_code=allow_code)
-    return export_model(subject, to, output, numbers=numbers, quantize=quantize, rows=rows, tell=tell)
+    result = export_model(subject, to, output, numbers=numbers, quantize=quantize, rows=rows, tell=tell)
+    return result if push_to is None else {**result, "pushed": push(output, push_to, tell)}
 
 
 def export_model(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from snugfit.data.tokens import special_frame
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.gguf_model import (
@@ -19,10 +22,10 @@ from snugfit.deliver.export.gguf_model import (
     rounding_to,
 )
 from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
-from snugfit.deliver.export.hf import AUTO, check_kind
+from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
 from snugfit.deliver.export.scored import Scored, logits_for, rounded
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import ModelError
 
 LLAMA_CPP = "xllamacpp"
@@ -35,6 +38,9 @@ _SLACK, _OF_ROUNDING = 1e-3, 4.0
 """Difference that llama.cpp makes, which rounds activations and its cache as the weights are: a part of the spread, and parts of the
 difference that rounding the weights makes."""
 
+_RARE = 6.0
+"""Times the usual difference of a logit that none exceeds."""
+
 _USAGE = """\
 from llama_cpp import Llama  # or: llama-cli -m FOLDER/FILE
 
@@ -44,8 +50,8 @@ CALL
 
 
 def _check(subject: Subject, _choice: Choice) -> None:
-    check_kind(subject, "gguf")
-    if subject.kind != "decoder":
+    check_of_transformers(subject, "gguf")
+    if not subject.generates:
         raise ModelError(
             "--to", f"gguf holds language models, and this one is for the task '{subject.task}'", "Take onnx."
         )
@@ -97,7 +103,12 @@ def _has_llama_cpp() -> bool:
 
 def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
     round_weight = rounding_to(choice.numbers)
-    request = {"gguf": file_name(choice), "auto": AUTO["decoder"], "give_stops": True, **prompts_of(scored)}
+    request = {
+        "gguf": file_name(choice),
+        "auto": auto_class(subject),
+        "give_stops": True,
+        **prompts_of(scored),
+    }
     with tempfile.TemporaryDirectory(prefix="snugfit-config-") as config:
         subject.config.save_pretrained(config)
         reading = read("transformers", folder, scored, {**request, "config": config})
@@ -110,14 +121,55 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -
             "probabilities": min(subject.config.vocab_size, _MOST_PROBABILITIES),
         }
         reading = read("llama.cpp", folder, scored, {**request, **asked})
+        reading = _with_own_beginning(reading, subject.predictor.tokenizer)
         with rounded(scored.model, round_weight):
             whole = logits_for(scored.model, scored.inputs)
         comparisons.append(_of_llama_cpp(reading, scored, whole))
     return comparisons
 
 
+def _with_own_beginning(reading: Reading, tokenizer: Any) -> Reading:
+    """Return the reading with texts as they are tokenised: llama.cpp takes away the beginning that its tokenizer adds again."""
+    bos = tokenizer.bos_token
+    if bos is None or tokenizer.bos_token_id not in special_frame(tokenizer).prefix:
+        return reading
+    written = [text if text.startswith(bos) else bos + text for text in reading.values["written"]]
+    return replace(reading, values={**reading.values, "written": written})
+
+
 def _context(scored: Scored) -> int:
     return max(each["input_ids"].shape[1] for each in scored.inputs) + 64
+
+
+def placed(
+    entries: Sequence[Mapping[str, Any]], tokens: Sequence[int]
+) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return entries with the places of their tokens among those of an answer: the server leaves out places whose text is no whole letter.
+
+    An entry whose place is not certain is left out too. The token that ends an answer stands behind the others.
+
+    >>> placed([{"token": 5}, {"token": 6}, {"token": 9}], [5, 7, 6])
+    [(0, {'token': 5}), (2, {'token': 6}), (3, {'token': 9})]
+    >>> placed([{"token": 5}], [5, 5])
+    []
+    """
+    asked = [entry["token"] for entry in entries]
+    if len(entries) == len(tokens) + 1 or (asked and asked[-1] not in tokens):
+        tokens = [*tokens, asked[-1]]
+    first = _earliest(asked, tokens)
+    last = [len(tokens) - 1 - place for place in reversed(_earliest(asked[::-1], tokens[::-1]))]
+    pairs = zip(first, last, entries, strict=True)
+    return [(one, entry) for one, other, entry in pairs if one == other]
+
+
+def _earliest(wanted: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """Return the first places at which one token after the other stands."""
+    places, at = [], 0
+    for token in wanted:
+        at += next((step for step, each in enumerate(tokens[at:]) if each == token), 0)
+        places.append(at)
+        at += 1
+    return places
 
 
 def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -> Comparison:
@@ -132,15 +184,13 @@ def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -
     for row, places in enumerate(reading.values["likely"]):
         start = len(scored.prompts[row]) - 1
         answer, other = scored.answers[row].tokens, reading.answers[row].tokens
-        for place, entry in enumerate(places[: len(answer) + 1]):
-            if place < len(other) and entry["token"] != other[place]:
-                break  # the server leaves out places whose text is no whole letter yet
+        for place, entry in placed(places, other):
+            if place > len(answer) or answer[:place] != other[:place]:
+                break  # from here on it goes on from another text
             ids = torch.tensor([int(each) for each in entry["top"]])
             given.append(torch.tensor(list(entry["top"].values()), dtype=torch.float64))
             for logits, into in ((scored.logits, own), (whole, rounding)):
                 into.append(logits[row][0, start + place].double().log_softmax(-1)[ids])
-            if answer[: place + 1] != other[: place + 1]:
-                break  # from here on it goes on from another text
     difference, largest = differences(own, given)
     by_rounding = differences(own, rounding)[0]
     bound = EXACT + _SLACK + _OF_ROUNDING * by_rounding
@@ -148,7 +198,9 @@ def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -
     problem = None
     if not unexplained <= bound:
         problem = f"its logits differ by {unexplained:.3g} of their spread beside the rounding of its weights, more than {bound:.3g}"
-    answers, different = answers_of(reading, scored, 2 * max(largest, bound))
+    # an answer may part at a place that was left out, whose difference is not known: it is no rarer than what is normal
+    usual = bound * max(float(each.std()) for each in own) if own else 0.0
+    answers, different = answers_of(reading, scored, 2 * max(largest, _RARE * usual))
     checked, missed = texts_of(reading, scored)
     stopped = any(one.ended and one == two for one, two in zip(scored.answers, reading.answers, strict=True))
     return Comparison(

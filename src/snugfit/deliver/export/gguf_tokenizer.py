@@ -71,9 +71,10 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         kinds = {each["type"] for each in (*splitters, *normalizers)}
         if unknown := kinds - {"Metaspace", "Replace", "Prepend", "Split"}:
             raise _unsupported(f"it changes texts by {', '.join(sorted(unknown))}", tokenizer)
+        # behind a mark llama.cpp begins with a space too, which "first" does not: so not where a template begins texts with marks
+        always = "always", *(() if tokenizer.chat_template else ("first",))
         prefix = any(
-            each["type"] == "Prepend"
-            or (each["type"] == "Metaspace" and each.get("prepend_scheme") != "never")
+            each["type"] == "Prepend" or (each["type"] == "Metaspace" and each["prepend_scheme"] in always)
             for each in (*splitters, *normalizers)
         )
         return Vocabulary(_PIECES, "default", merges, prefix)

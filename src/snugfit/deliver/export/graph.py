@@ -16,6 +16,7 @@ from snugfit.core.losses import logits_of
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
 from snugfit.errors import ModelError
+from snugfit.models.hub import first_line
 
 _LENGTH = ("encoder", "decoder")
 """Kinds of models whose inputs have a length beside the batch."""
@@ -110,13 +111,20 @@ def graph_of(subject: Subject, scored: Scored) -> tuple[nn.Module, dict[str, Ten
 
 
 @contextmanager
-def quiet_tracing() -> Iterator[None]:
-    """Silence what tracing logs and warns of inside the block: it names lines of other libraries."""
+def tracing(subject: Subject, tool: str, remedy: str) -> Iterator[None]:
+    """Silence what tracing logs and warns of inside the block, which names lines of other libraries, and put its errors in our words.
+
+    Raises:
+        ModelError: the model cannot be traced.
+    """
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             yield
+    except Exception as error:  # tracing runs the model's own code, which may fail in any way
+        name = type(subject.model).__name__
+        raise ModelError("--to", f"{tool} cannot trace the {name}: {first_line(error)}", remedy) from error
     finally:
         logging.disable(level)

@@ -14,21 +14,22 @@ import torch
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
-from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to, stored_numbers
+from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject, check_of_transformers
-from snugfit.errors import MissingExtra, ModelError, SettingError
+from snugfit.errors import MissingExtra, SettingError
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.hub import quiet_transformers
 
-AUTO = {
-    "decoder": "AutoModelForCausalLM",
-    "encoder": "AutoModelForSequenceClassification",
-    "pictures": "AutoModelForImageClassification",
+_AUTO = {
+    "AutoModelForCausalLM": "CAUSAL_LM",
+    "AutoModelForSequenceClassification": "SEQUENCE_CLASSIFICATION",
+    "AutoModelForTokenClassification": "TOKEN_CLASSIFICATION",
+    "AutoModelForImageClassification": "IMAGE_CLASSIFICATION",
 }
-"""Classes of transformers by which a kind of model is loaded."""
+"""Classes of transformers that load a model by its configuration, and the part of the name of the table in which its classes are."""
 
 QUANTIZED: Mapping[str, Mapping[str, Any]] = {
     "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
@@ -36,26 +37,19 @@ QUANTIZED: Mapping[str, Mapping[str, Any]] = {
 }
 """Settings of bitsandbytes by the names that `--quantize` takes."""
 
-_USAGE = {
-    "decoder": """\
+_GENERATION = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 inputs = {inputs}
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0]))
-""",
-    "encoder": """\
+"""
+_PIPELINE = """\
 from transformers import pipeline
 
-print(pipeline("text-classification", model="FOLDER", truncation=True)("a text"))
-""",
-    "pictures": """\
-from transformers import pipeline
-
-print(pipeline("image-classification", model="FOLDER")("picture.png"))
-""",
-}
+print(pipeline("{task}", model="FOLDER"{more})("{example}"))
+"""
 _CHAT_INPUTS = """tokenizer.apply_chat_template(
     [{"role": "user", "content": "a question"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
 )"""
@@ -78,8 +72,9 @@ def _check(subject: Subject, choice: Choice) -> None:
 
 def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
     model: Any = subject.model
-    if choice.numbers != stored_numbers(subject.model) or choice.numbers == BF16:
-        model = copy.deepcopy(subject.model).to(dtype_of(choice.numbers))
+    dtype = dtype_of(choice.numbers)
+    if any(each.dtype != dtype for each in subject.model.parameters() if each.is_floating_point()):
+        model = copy.deepcopy(subject.model).to(dtype)
     with quiet_transformers():
         model.save_pretrained(folder)
     notes = write_preprocessing(subject, folder, scored, labels=False)
@@ -92,13 +87,30 @@ def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Wr
             f"The weights have their adapter merged, into the values that the base computes with; the adapter alone is in `{ADAPTER}/`, "
             "in peft's format, for the base as it was trained on."
         )
-    usage = _USAGE[subject.kind]
-    if subject.kind == "decoder":
+    return Written(usage=_usage(subject, scored), notes=notes, header={"library_name": "transformers"})
+
+
+def _usage(subject: Subject, scored: Scored) -> str:
+    if subject.generates:
         chat = bool(scored.conversations)
-        usage = usage.replace(
+        return _GENERATION.replace(
             "{inputs}", _CHAT_INPUTS if chat else 'tokenizer("a text", return_tensors="pt")'
         )
-    return Written(usage=usage, notes=notes, header={"library_name": "transformers"})
+    pictures = subject.kind == "pictures"
+    more = ", truncation=True" if subject.names_classes and not pictures else ""
+    example = "picture.png" if pictures else "a text"
+    return _PIPELINE.replace("{task}", subject.task).replace("{more}", more).replace("{example}", example)
+
+
+def auto_class(subject: Subject) -> str:
+    """Return the class of transformers that loads the model by its configuration; its own where none does."""
+    from transformers.models.auto import modeling_auto
+
+    own = type(subject.model).__name__
+    for name, table in _AUTO.items():
+        if own in getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES").values():
+            return name
+    return own
 
 
 def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
@@ -110,7 +122,7 @@ def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
     for name in ("config.json", *[path.name for path in folder.glob("model*")]):
         shutil.move(folder / name, whole / name)
     with quiet_transformers():
-        model = getattr(transformers, AUTO[subject.kind]).from_pretrained(
+        model = getattr(transformers, auto_class(subject)).from_pretrained(
             whole,
             quantization_config=transformers.BitsAndBytesConfig(**QUANTIZED[quantize]),
             dtype=torch.float32,
@@ -125,11 +137,11 @@ def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
 
 def request_of(subject: Subject, scored: Scored) -> dict[str, Any]:
     """Return what transformers is asked to give again."""
-    request = {"auto": AUTO[subject.kind], **prompts_of(scored)}
+    request = {"auto": auto_class(subject), **prompts_of(scored)}
     request["texts"] = [text for text, _ in scored.texts]
     request["framed"] = not subject.generates
     request["conversations"] = scored.conversations
-    request["labels"] = bool(subject.meta.get("labels"))
+    request["labels"] = subject.names_classes
     if scored.pictures:
         from snugfit.data.picture_format import PictureFormat
 
@@ -191,14 +203,3 @@ FORMAT = Format(
     write=_write,
     read_back=_read_back,
 )
-
-
-def check_kind(subject: Subject, format: str) -> None:
-    """Refuse a kind of model that transformers has no class for.
-
-    Raises:
-        ModelError: it is such a one.
-    """
-    check_of_transformers(subject, format)
-    if subject.kind not in AUTO:
-        raise ModelError("--to", f"{format} holds no models of the task '{subject.task}'", "Take state-dict.")

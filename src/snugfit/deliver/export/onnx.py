@@ -8,14 +8,12 @@ import torch
 
 from snugfit.deliver.export.comparison import EXACT, Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
-from snugfit.deliver.export.graph import check_kind, graph_of, quiet_tracing, with_graph_inputs
+from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
 from snugfit.deliver.export.torch_export import inputs_in_words
-from snugfit.errors import ModelError
-from snugfit.models.hub import first_line
 
 FILE = "model.onnx"
 
@@ -37,26 +35,19 @@ def _check(subject: Subject, _choice: Choice) -> None:
 def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
     size = sum(each.nbytes for each in graph.parameters())
-    try:
-        with quiet_tracing(), torch.no_grad():
-            program = torch.onnx.export(
-                graph,
-                (),
-                None,
-                kwargs=inputs,
-                dynamo=True,
-                dynamic_shapes=dynamic,
-                output_names=["logits"],
-                verbose=False,
-            )
-            assert program is not None
-            program.save(str(folder / FILE), external_data=size > _MOST_BYTES)
-    except Exception as error:  # tracing runs the model's own code, which may fail in any way
-        raise ModelError(
-            "--to",
-            f"torch.onnx cannot trace the {type(subject.model).__name__}: {first_line(error)}",
-            "Take hf or torch-export.",
-        ) from error
+    with tracing(subject, "torch.onnx", "Take hf or torch-export."):
+        program = torch.onnx.export(
+            graph,
+            (),
+            None,
+            kwargs=inputs,
+            dynamo=True,
+            dynamic_shapes=dynamic,
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    program.save(str(folder / FILE), external_data=size > _MOST_BYTES)
     notes = [
         *inputs_in_words(subject, inputs),
         *write_preprocessing(subject, folder, scored, labels=True),

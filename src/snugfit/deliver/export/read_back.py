@@ -159,13 +159,19 @@ def answers_of(reading: Reading, scored: Scored, within: float) -> tuple[tuple[i
             continue
         stop = scored.stops[0] if scored.stops else -1
         if problem is None and not near_tie(scored.model, prompt, own, other, within, stop):
-            what = (
-                f"it does not stop where the scored model did, after {len(own.tokens)} tokens"
-                if own.ended and own.tokens == other.tokens[: len(own.tokens)]
-                else f"its tokens are {other.tokens[:8]} where {own.tokens[:8]} were scored"
-            )
-            problem = f"its greedy answer to row {row} is another: {what}"
+            problem = f"its greedy answer to row {row} is another: {_parting(own, other)}"
     return (equal, len(scored.answers)), problem
+
+
+def _parting(own: Answer, other: Answer) -> str:
+    """Return where two answers part, in words."""
+    pairs = zip(own.tokens, other.tokens, strict=False)
+    place = next((at for at, (one, two) in enumerate(pairs) if one != two), None)
+    if place is not None:
+        return f"token {place + 1} is {other.tokens[place]} where {own.tokens[place]} was scored"
+    late = "does not stop" if own.ended and len(own.tokens) <= len(other.tokens) else "stops"
+    count = len(own.tokens) if late == "does not stop" else len(other.tokens)
+    return f"it {late} after {count} tokens, where the scored model {'did' if late == 'does not stop' else 'did not'}"
 
 
 def texts_of(reading: Reading, scored: Scored) -> tuple[tuple[str, ...], str | None]:

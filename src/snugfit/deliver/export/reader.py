@@ -152,7 +152,7 @@ def read_llama_cpp(request: Request, _inputs: Inputs) -> Reading:
                     "token": place["id"],
                     "top": {str(each["id"]): each["logprob"] for each in place["top_logprobs"]},
                 }
-                for place in completion["completion_probabilities"]
+                for place in completion.get("completion_probabilities", ())
             ]
         )
     texts = [

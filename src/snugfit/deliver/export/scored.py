@@ -65,7 +65,7 @@ class Scored:
     def in_words(self) -> str:
         """The rows or inputs that are compared."""
         if not self.drawn:
-            return f"{len(self.inputs)} rows"
+            return "1 row" if len(self.inputs) == 1 else f"{len(self.inputs)} rows"
         kind = f"{len(self.inputs)} inputs drawn at random" if self.inputs else "the tensors alone"
         return f"{kind}, as {self.drawn}"
 

@@ -54,6 +54,12 @@ class Subject:
         return "python" if card is None or card.own_code else card.model
 
     @property
+    def names_classes(self) -> bool:
+        """True where it gives each row one class."""
+        card = discover().get(self.task)
+        return card is not None and card.classes
+
+    @property
     def generates(self) -> bool:
         """True where it answers or goes on with texts."""
         return self.predictor.use is not None and self.predictor.use.with_generation is not None
@@ -122,10 +128,11 @@ def subject_of(predictor: Predictor, bundle: Path | None) -> Subject:
 
 def _run_event_of(bundle: Path) -> Mapping[str, Any]:
     """Return the event with which the run of a bundle began; nothing for a bundle by itself."""
-    events = bundle.parent / SPOOL_NAME
-    if not events.is_file():
+    folders = (bundle.parent, bundle.parent.parent)  # best/, or one of models/
+    spool = next((each / SPOOL_NAME for each in folders if (each / SPOOL_NAME).is_file()), None)
+    if spool is None:
         return {}
     try:
-        return next((event for event in reversed(read_events(events)) if event["event"] == "run"), {})
+        return next((event for event in reversed(read_events(spool)) if event["event"] == "run"), {})
     except RunFolderError:
         return {}  # the model is whole without its story

@@ -9,13 +9,11 @@ import torch
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
-from snugfit.deliver.export.graph import check_kind, graph_of, quiet_tracing, with_graph_inputs
+from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
-from snugfit.errors import ModelError
-from snugfit.models.hub import first_line
 
 FILE = "model.pt2"
 
@@ -33,16 +31,9 @@ def _check(subject: Subject, _choice: Choice) -> None:
 
 def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
-    try:
-        with quiet_tracing(), torch.no_grad():
-            program = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic)
-            torch.export.save(program, folder / FILE)
-    except Exception as error:  # tracing runs the model's own code, which may fail in any way
-        raise ModelError(
-            "--to",
-            f"torch.export cannot trace the {type(subject.model).__name__}: {first_line(error)}",
-            "Take hf or state-dict.",
-        ) from error
+    with tracing(subject, "torch.export", "Take hf or state-dict."):
+        program = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic)
+    torch.export.save(program, folder / FILE)
     notes = [
         *inputs_in_words(subject, inputs),
         *write_preprocessing(subject, folder, scored, labels=True),

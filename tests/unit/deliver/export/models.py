@@ -55,6 +55,15 @@ MARKS = ["<start_of_turn>", "<end_of_turn>"]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
+def beginning_with_bos(tokenizer: Any) -> Any:
+    """The tokenizer with a mark before every text, which its template writes too."""
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+    )
+    tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
+    return tokenizer
+
+
 def of_bytes(split: str = "qwen2") -> PreTrainedTokenizerFast:
     """A byte-level BPE that splits texts as llama.cpp names it."""
     tokenizer = Tokenizer(models.BPE())
@@ -72,11 +81,16 @@ def of_bytes(split: str = "qwen2") -> PreTrainedTokenizerFast:
     )
 
 
-def of_pieces() -> PreTrainedTokenizerFast:
-    """A BPE of pieces with spaces as marks that falls back to bytes, as Gemma's is."""
+def of_pieces(like: str = "gemma") -> PreTrainedTokenizerFast:
+    """A BPE of pieces with spaces as marks that falls back to bytes, as Gemma's is; Llama 2's begins each text with a space."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    if like == "gemma":
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    elif like == "llama 2":
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )

@@ -77,7 +77,7 @@ def test_what_is_equal_passes_and_says_what_was_compared(scored: Scored) -> None
         ({"written": ["<user> a"]}, "writes row 1 as '<user> a' where '<user>a'"),
         (
             {"answers": [{"tokens": [7, 8, 8], "ended": False}, {"tokens": [9], "ended": False}]},
-            "answer to row 1 is another: it does not stop where the scored model did, after 2 tokens",
+            "answer to row 1 is another: it does not stop after 2 tokens, where the scored model did",
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_an_answer_may_go_on_with_another_token_only_where_both_are_as_good(scor
     near = judged(reading(own, answers=answers, logits=off), own, slack=10.0)
     assert near.problem is None and near.answers == (1, 2)
     far = judged(reading(own, answers=answers), own, slack=10.0)
-    assert far.problem is not None and f"its tokens are [{second}] where [{first}]" in far.problem
+    assert far.problem is not None and f"token 1 is {second} where {first} was scored" in far.problem
 
 
 def test_stop_tokens_are_those_that_were_scored() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import snugfit as sf
 from snugfit.cli.app import app, main
-from snugfit.deliver.export import export_model, hf, read_back
+from snugfit.deliver.export import export_model, gguf, hf, read_back
 from snugfit.deliver.export.export_model import export_source
 from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
 from snugfit.models.bundle import save_bundle
@@ -86,7 +86,7 @@ def test_weights_are_halved_and_labels_and_tokens_stay(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "to"),
-    [("chat", "onnx"), ("chat", "torch-export"), ("texts", "onnx"), ("pictures", "torch-export")],
+    [("chat", "onnx"), ("chat", "torch-export"), ("texts", "onnx"), ("pictures", "onnx")],
 )
 def test_a_graph_takes_any_batch_and_length_and_gives_the_scored_logits(
     kind: str, to: str, tmp_path: Path, request: pytest.FixtureRequest, reading_here: None
@@ -98,11 +98,7 @@ def test_a_graph_takes_any_batch_and_length_and_gives_the_scored_logits(
     assert ("There is no cache" in card) == (kind == "chat")
     if to == "torch-export":
         model = sf.load(bundle)
-        args = (
-            {"pixel_values": torch.zeros(3, 3, 16, 16)}
-            if kind == "pictures"
-            else {name: torch.ones(3, 7, dtype=torch.long) for name in ("input_ids", "attention_mask")}
-        )
+        args = {name: torch.ones(3, 7, dtype=torch.long) for name in ("input_ids", "attention_mask")}
         program = torch.export.load(tmp_path / "out" / "model.pt2").module()
         assert torch.allclose(program(**args), model.model(**args).logits, atol=1e-5)
 
@@ -207,4 +203,53 @@ def test_a_format_refuses_a_model_that_it_does_not_hold(texts: tuple[Path, str],
             export_source(texts[0], to, tmp_path / "out", rows=texts[1])
     with pytest.raises(SettingError, match="quantize: got 'q4'. Give nf4 or int8"):
         export_source(texts[0], "hf", tmp_path / "out", quantize="q4")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_registered_model_is_compared_on_the_rows_that_it_was_stored_with(
+    texts: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    pyfunc = pytest.importorskip("mlflow.pyfunc")
+    import pandas
+
+    from snugfit.deliver import model_registry
+
+    pyfunc.save_model(
+        path=str(tmp_path / "stored"),
+        python_model=str(Path(model_registry.__file__).with_name("pyfunc_model.py")),
+        artifacts={"bundle": str(texts[0])},
+        input_example=pandas.DataFrame([{"title": "a", "text": "good book"}] * 3),
+        pip_requirements=[],
+    )
+    (bundle,) = (path.parent for path in (tmp_path / "stored").rglob("snugfit.json"))
+    assert export_source(bundle, "state-dict", tmp_path / "out")["compared_on"] == "3 rows"
+    alone = export_source(texts[0], "state-dict", tmp_path / "drawn")
+    assert alone["compared_on"] == "8 inputs drawn at random, as no rows of the training are known here"
+
+
+def test_what_llama_cpp_has_not_read_is_said_where_it_is_not_installed(
+    chat: tuple[Path, str], tmp_path: Path, reading_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf, "_has_llama_cpp", lambda: False)
+    result = export_source(chat[0], "gguf", tmp_path / "out", rows=chat[1])
+    assert [each["reader"].split()[0] for each in result["compared"]] == ["transformers"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "It was not read by llama.cpp itself, as xllamacpp was not installed" in card
+    assert "llama-quantize model-f16.gguf model-Q4_K_M.gguf Q4_K_M" in card
+
+
+def test_a_model_that_cannot_be_traced_is_refused_with_the_reason(
+    texts: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_value(self: Any, **inputs: Any) -> Any:
+        return forward(self, **inputs) if inputs["input_ids"].sum().item() else None
+
+    model = type(sf.load(texts[0]).model)
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", by_value)
+    with pytest.raises(
+        ModelError, match=r"torch.export cannot trace the BertForSequenceClassification: .*Take hf"
+    ):
+        export_source(texts[0], "torch-export", tmp_path / "out", rows=texts[1])
     assert os.listdir(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.unit.deliver.export.models import (
     MARKS,
     SHAPES,
     TEMPLATE,
+    beginning_with_bos,
     of_bytes,
     of_pieces,
     stored,
@@ -57,6 +59,23 @@ def test_llama_cpp_gives_the_logits_answers_tokens_and_texts_that_were_scored(
     assert by_llama_cpp["reader"].startswith("llama.cpp")
     assert by_llama_cpp["difference"] < 0.01 and by_llama_cpp["answers"] == "4 of 4 equal"
     assert by_llama_cpp["equal"][:2] == ["tokens", "chat template"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: of_pieces("llama 2"),
+        lambda: of_pieces("a space before the first text alone"),
+        lambda: beginning_with_bos(of_pieces()),
+    ],
+)
+def test_texts_begin_as_the_tokenizer_begins_them(
+    tmp_path: Path, reading_here: None, make: Callable[[], Any]
+) -> None:
+    pytest.importorskip("xllamacpp")
+    _, result = export(tmp_path, "llama", tokenizer=make())
+    assert result["compared"][1]["equal"][:2] == ["tokens", "chat template"]
 
 
 @pytest.mark.slow
