@@ -5,8 +5,8 @@
 Runs the scripts of tests/doctor (or those whose names begin with one of NAME) as commands, on one thread and with deterministic
 algorithms: alone, under observation, and alone again where these differ. Losses, weights, states of optimizers, random states, what ended the script and its
 exit code are compared. A script that differs between its two plain runs is left out by name. What is done lies in
-results/harmless-DATE.jsonl, a line for each script: run again on the same day, it goes on behind the last one. The sums are written between
-the markers of docs/tools/doctor.md.
+results/harmless-DATE.jsonl, a line for each script: run again on the same day, it goes on behind the last one. The sums of all that is done
+are written between the markers of docs/tools/doctor.md, and the lines become one JSON file.
 """
 
 from __future__ import annotations
@@ -102,8 +102,6 @@ def main() -> None:
             print(f"{name}: {rows[-1]['outcome']}", file=sys.stderr, flush=True)
             with done_path.open("a") as lines:
                 lines.write(json.dumps(rows[-1]) + "\n")
-    if len(sys.argv) > 1:
-        return
     path = write_result(HERE, {"scripts": rows}, "harmless")
     done_path.unlink()
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
