@@ -3,10 +3,10 @@
     python benchmarks/doctor/harmless.py [NAME ...]
 
 Runs the scripts of tests/doctor (or those whose names begin with one of NAME) as commands, on one thread and with deterministic
-algorithms: alone, alone again, and under observation. Losses, weights, states of optimizers, random states, what ended the script and its
+algorithms: alone, under observation, and alone again where these differ. Losses, weights, states of optimizers, random states, what ended the script and its
 exit code are compared. A script that differs between its two plain runs is left out by name. What is done lies in
-results/harmless-DATE.jsonl, a line for each script: run again on the same day, it goes on behind the last one. The sums are written between
-the markers of docs/tools/doctor.md.
+results/harmless-DATE.jsonl, a line for each script: run again on the same day, it goes on behind the last one. The sums of all that is done
+are written between the markers of docs/tools/doctor.md, and the lines become one JSON file.
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ from tests.doctor.ending import PLAIN  # noqa: E402
 
 PAGE = ROOT / "docs/tools/doctor.md"
 BEGIN, END = "<!-- harmless -->", "<!-- /harmless -->"
+ENDING = [sys.executable, "-m", "tests.doctor.ending"]
 EQUAL, DIFFERENT, UNSTEADY = "equal", "different", "differs between two plain runs"
 
 
 def ending(name: str) -> Any:
-    """Return what a run wrote; its exit code is in it."""
+    """Return what a run wrote; None where it wrote nothing."""
     path = Path(f"{name}-0.json")
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def run_alone(script: Path, name: str) -> tuple[int, Any]:
+    """Run a script without the doctor, and return its exit code and what it wrote."""
+    done = subprocess.run([*ENDING, f"{name}.json", str(script)], check=False, capture_output=True)
+    return done.returncode, ending(name)
+
+
 def compare(script: Path) -> dict[str, Any]:
-    """Run a script alone, alone again and under observation, and say whether all is equal."""
+    """Run a script alone and under observation, and alone again where they differ; say whether all is equal."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        codes = {}
-        for name in ("first", "second"):
-            command = [sys.executable, "-m", "tests.doctor.ending", f"{name}.json", str(script)]
-            codes[name] = subprocess.run(command, check=False, capture_output=True).returncode
-        seen = observe(
-            [sys.executable, "-m", "tests.doctor.ending", "observed.json", str(script)], seconds=600
-        )
-        codes["observed"] = seen.exit_code
-        first, second, observed = (ending(name) for name in ("first", "second", "observed"))
-    if first is None or first != second or codes["first"] != codes["second"]:
-        outcome = UNSTEADY
-    else:
-        outcome = EQUAL if first == observed and codes["first"] == codes["observed"] else DIFFERENT
+        alone = run_alone(script, "alone")
+        seen = observe([*ENDING, "observed.json", str(script)], seconds=600)
+        observed = seen.exit_code, ending("observed")
+        if alone == observed:
+            outcome = EQUAL
+        else:
+            outcome = DIFFERENT if alone == run_alone(script, "again") else UNSTEADY
     return {
         "script": f"{script.parent.name}/{script.stem}",
         "outcome": outcome,
-        "exit_codes": codes,
-        "losses": len(first["losses"]) if first else 0,
+        "exit_codes": {"alone": alone[0], "observed": observed[0]},
+        "losses": len(alone[1]["losses"]) if alone[1] else 0,
         "failure": seen.failure,
         "left_out": list(seen.left_out),
     }
@@ -101,8 +102,6 @@ def main() -> None:
             print(f"{name}: {rows[-1]['outcome']}", file=sys.stderr, flush=True)
             with done_path.open("a") as lines:
                 lines.write(json.dumps(rows[-1]) + "\n")
-    if len(sys.argv) > 1:
-        return
     path = write_result(HERE, {"scripts": rows}, "harmless")
     done_path.unlink()
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

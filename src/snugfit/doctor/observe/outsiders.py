@@ -23,6 +23,7 @@ class Outsiders:
         self.recorder = recorder
         self._strays: list[weakref.ref[nn.Parameter]] = []
         self._start: dict[int, Tensor] = {}
+        self._marks: dict[int, tuple[int, int]] = {}
         self._passes = 0
         self._last: dict[int, list[Tensor]] = {}
         self._moves: dict[int, tuple[str, str, int]] = {}
@@ -78,6 +79,10 @@ class Outsiders:
             number = self.recorder.number(parameter)
             if number in used or not parameter.requires_grad or parameter.grad is None:
                 continue
+            mark = id(parameter.grad), parameter.grad._version
+            if self._marks.get(number) == mark:  # of a pass that lies before the last step
+                continue
+            self._marks[number] = mark
             seen = self.recorder.parameter(parameter)
             seen.outside += 1
             seen.frozen_at_build = number in self.recorder.frozen_at_build
