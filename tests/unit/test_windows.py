@@ -122,4 +122,4 @@ def test_events_are_written_and_torn_ones_ended_without_posix_calls(
 def test_a_script_is_ended_where_there_are_no_groups_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "killpg")
     process = subprocess.Popen(["sleep", "60"])
-    assert observe._end(process) != 0
+    assert observe._end(process, "SIGTERM") != 0

@@ -81,4 +81,5 @@ CARD = Card(
     model="decoder",
     recognize=_recognize,
     sample=(PLAIN_TEXT, _SAMPLE),
+    pipeline="text-generation",
 )

@@ -293,4 +293,5 @@ CARD = Card(
     model="series",
     recognize=_recognize,
     rows="a long table: a row for each step of each series, with its time and its number",
+    pipeline="time-series-forecasting",
 )

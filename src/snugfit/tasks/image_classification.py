@@ -190,4 +190,5 @@ CARD = Card(
     recognize=_recognize,
     rows="a folder of pictures with a folder for each class, or a file of rows with their paths",
     new_rows="PICTURES",
+    pipeline="image-classification",
 )

@@ -108,4 +108,5 @@ CARD = Card(
     inference=of_conversations,
     model="decoder",
     recognize=_recognize,
+    pipeline="text-generation",
 )

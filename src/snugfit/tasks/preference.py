@@ -174,4 +174,5 @@ CARD = Card(
     inference=of_preferences,
     model="decoder",
     recognize=_recognize,
+    pipeline="text-generation",
 )

@@ -97,4 +97,5 @@ CARD = Card(
     model="table",
     recognize=_recognize,
     rows=ROWS,
+    pipeline="tabular-classification",
 )

@@ -84,4 +84,5 @@ CARD = Card(
     model="table",
     recognize=_recognize,
     rows=ROWS,
+    pipeline="tabular-regression",
 )

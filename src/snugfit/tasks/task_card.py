@@ -52,6 +52,7 @@ class Card:
         rows: its data, in words.
         read_rows: the usable rows of `data.train`, of which folds are made, where they are no texts with or without a class.
         new_rows: name of others, in an example of a command that predicts for them.
+        pipeline: what the hub calls the use of its models; empty where it has no word for it.
         sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
     """
 
@@ -74,6 +75,7 @@ class Card:
     rows: str = "a file of rows"
     new_rows: str = "NEW.csv"
     read_rows: Callable[[Recipe], Part] | None = None
+    pipeline: str = ""
     sample: tuple[str, str] | None = None
 
     @property

@@ -197,4 +197,5 @@ CARD = Card(
     inference=_inference,
     recognize=_recognize,
     sample=(".csv", _SAMPLE),
+    pipeline="text-classification",
 )

@@ -197,4 +197,5 @@ CARD = Card(
     rows="a file of rows with lists of words and of their tags, or with texts and spans of characters",
     new_rows="NEW.jsonl",
     sample=(".jsonl", _SAMPLE),
+    pipeline="token-classification",
 )

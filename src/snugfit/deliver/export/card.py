@@ -13,20 +13,9 @@ from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
 from snugfit.system.redaction import redacted
+from snugfit.tasks import discover
 
 NAME = "README.md"
-
-_PIPELINES = {
-    "causal-lm": "text-generation",
-    "instruction": "text-generation",
-    "preference": "text-generation",
-    "text-classification": "text-classification",
-    "token-classification": "token-classification",
-    "image-classification": "image-classification",
-    "tabular-classification": "tabular-classification",
-    "tabular-regression": "tabular-regression",
-}
-"""Names of the hub for what a model is for, by our tasks."""
 
 _NOT_LEARNED_FROM = ("output", "folder", "track", "hooks", "budget", "checkpoint", "name")
 """Parts of a recipe that say nothing of what was learned."""
@@ -73,8 +62,9 @@ def _name(subject: Subject) -> str:
 def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
     """Return the card's entries for the hub."""
     header: dict[str, Any] = {**written.header}
-    if (pipeline := _PIPELINES.get(subject.task)) is not None:
-        header["pipeline_tag"] = pipeline
+    card = discover().get(subject.task)
+    if card is not None and card.pipeline:
+        header["pipeline_tag"] = card.pipeline
     base = subject.recipe.get("model")
     if isinstance(base, str) and _is_on_a_hub(base):
         header["base_model"] = base
