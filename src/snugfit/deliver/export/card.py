@@ -63,8 +63,9 @@ def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
     """Return the card's entries for the hub."""
     header: dict[str, Any] = {**written.header}
     card = discover().get(subject.task)
-    if card is not None and card.pipeline:
-        header["pipeline_tag"] = card.pipeline
+    pipeline = "" if card is None else card.pipeline
+    if pipeline:
+        header["pipeline_tag"] = pipeline
     base = subject.recipe.get("model")
     if isinstance(base, str) and _is_on_a_hub(base):
         header["base_model"] = base
@@ -80,14 +81,14 @@ def _is_on_a_hub(base: str) -> bool:
     return base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists()
 
 
-def _results(subject: Subject, pipeline: str | None) -> list[dict[str, Any]]:
+def _results(subject: Subject, pipeline: str) -> list[dict[str, Any]]:
     """Return the metrics as the hub lists them, where it is known what they were measured on."""
     inputs = _inputs(subject)
     held_out = next((each for each in inputs if each.get("context") == "validation"), None) or (
         inputs[0] if inputs else None
     )
     numbers = {name: value for name, value in _scores(subject).items() if isinstance(value, (int, float))}
-    if pipeline is None or held_out is None or not numbers:
+    if not pipeline or held_out is None or not numbers:
         return []
     source = Path(str(held_out["source"])).name
     metrics = [{"type": name, "value": value, "name": name} for name, value in numbers.items()]
