@@ -1,4 +1,4 @@
-"""What a model's layers get and give: inputs of a large scale, biases that a norm takes away."""
+"""Layers of a model: inputs of a large scale, biases that a norm takes away."""
 
 from __future__ import annotations
 
