@@ -234,6 +234,8 @@ def test_a_read_in_each_micro_batch_is_a_warning_on_a_device_that_is_waited_for(
     assert _severities(device_reads(log("cuda", 12))) == [Severity.WARNING]
     assert _severities(device_reads(log("cpu", 12))) == [Severity.NOTE]
     assert device_reads(log("cuda", 6)) == [], "one in two is for printing"
+    updates = Log(events=[*log("cpu", 12).events, *map(_step, range(12))])
+    assert device_reads(updates) == [], "one for each update costs nothing on a CPU"
 
 
 def test_what_is_switched_on_for_some_updates_is_not_left_on() -> None:

@@ -120,6 +120,26 @@ def test_each_rank_is_observed_as_the_rank_that_it_is_however_it_is_started(star
     assert [each.what for each in seen.findings] == ["All 2 ranks began with the same 8 rows."]
 
 
+def test_accelerate_launch_and_an_import_of_accelerate_before_torch_leave_nothing_out() -> None:
+    pytest.importorskip("accelerate")
+    Path("train.py").write_text("""
+from accelerate import Accelerator
+import torch
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    optimizer.zero_grad()
+    accelerator.backward(model(batch).square().mean())
+    optimizer.step()
+""")
+    launcher = str(Path(sys.executable).with_name("accelerate"))
+    seen = observe([launcher, "launch", "--cpu", "--num_processes", "1", "train.py"])
+    assert (seen.exit_code, seen.updates_seen, seen.left_out, seen.findings) == (0, 8, (), ())
+
+
 def test_forked_ranks_with_rows_of_their_own_are_clean() -> None:
     seen = launched("fork", OWN_ROWS)
     assert (seen.updates_seen, seen.left_out, seen.findings) == (6, (), ())

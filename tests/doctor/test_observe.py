@@ -32,7 +32,7 @@ import json, sys
 import torch
 from torch import nn
 torch.manual_seed(3)
-model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
+model = nn.Sequential(nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
 loader = torch.utils.data.DataLoader(torch.randn(40, 6), batch_size=10, shuffle=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
 losses = []

@@ -78,7 +78,7 @@ class Observation:
         if self.traced:
             reasons.append(f"what ran under {' and '.join(self.traced)}")
         reasons += self.unwatched
-        if not self.updates_seen and not self.unwatched:
+        if not (self.updates_seen or self.unwatched or self.failed):
             reasons.append("a training: no optimizer of torch made a step")
         return tuple(reasons)
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of losses: shapes, ranges, kinds of scores, and values that are not finite."""
+"""Findings on losses: shapes, ranges, kinds of scores, and values that are not finite."""
 
 from __future__ import annotations
 

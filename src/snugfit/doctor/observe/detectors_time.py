@@ -1,4 +1,4 @@
-"""Causes of lost time: switches for debugging that stay on, and numbers that are read from the device."""
+"""Findings on time: switches for debugging that stay on, and numbers that are read from the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Backward, Read
+from snugfit.doctor.observe.script_events import Backward, Read, Step
 
 LEAST_PASSES = 10
 NEARLY_ALL = 0.9
@@ -45,16 +45,17 @@ def debugging_left_on(log: Log) -> list[Finding]:
 
 
 def device_reads(log: Log) -> list[Finding]:
-    """Detect that nearly each micro-batch waits for a number."""
+    """Detect that nearly each micro-batch waits for a number; on a CPU, where nothing waits, only if more than the updates read one."""
     reads = list(log.of(Read))
     passes = sum(1 for _ in log.of(Backward))
     if passes < LEAST_PASSES or not reads:
         return []
     at, times = Counter(read.at for read in reads).most_common(1)[0]
-    if times < NEARLY_ALL * passes:
-        return []
     first = next(read for read in reads if read.at == at)
     waits = first.device != "cpu"
+    accumulates = passes >= 2 * sum(1 for _ in log.of(Step))
+    if times < NEARLY_ALL * passes or not (waits or accumulates):
+        return []
     effect = (
         ": each waits for all that the device has to do." if waits else "; on a GPU each would wait for it."
     )

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model's layers: inputs of a large scale, biases that a norm takes away."""
+"""Layers of a model: inputs of a large scale, biases that a norm takes away."""
 
 from __future__ import annotations
 
