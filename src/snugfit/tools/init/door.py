@@ -180,7 +180,7 @@ def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:
     Raises:
         DataError: one is not.
     """
-    for setting in ("text", "label", "completion", "image", "columns", "categories"):
+    for setting in ("text", "pair", "label", "completion", "image", "columns", "categories"):
         for column in columns_of(data.get(setting) or ()):
             if column not in rows.columns:
                 raise DataError(

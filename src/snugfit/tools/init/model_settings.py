@@ -73,10 +73,10 @@ def put_model(
     comments["model"] = _capital(origin)
     assert isinstance(place.content, Rows)
     columns = columns_of(tree["data"].get("text", place.content.columns))
-    answer = tree["data"].get("completion")
+    more = [tree["data"][name] for name in ("pair", "completion") if name in tree["data"]]
     form = tree["data"].get("format")
     if form is None:
-        texts = _texts(place.content, (*columns, answer) if answer else columns)
+        texts = _texts(place.content, (*columns, *more))
     else:
         tree["data"]["template"] = CHATML
         comments["data.template"] = (
