@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.table_cells import holds_numbers
+from snugfit.data.table_cells import holds_numbers, parsed_cell
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
@@ -79,10 +79,16 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "max_length": length_of_texts(source, columns, second),
         },
         reason=f"{len(source.rows):,} {what}, a number to predict in column '{label}'",
-        score=0.82,
+        score=0.82 if _has_fractions(source, label) else 0.78,
         examples=len(source.rows),
         comments={"data.label": f"a number of {len(source.classes(label)):,} values"},
     )
+
+
+def _has_fractions(rows: Rows, label: str) -> bool:
+    """Return whether some numbers are no whole ones, by which classes are often numbered."""
+    numbers = [parsed_cell(value) for value in rows.values(label)]
+    return any(isinstance(number, float) and not number.is_integer() for number in numbers)
 
 
 CARD = Card(

@@ -14,7 +14,7 @@ from snugfit.data.text import TextSettings, load_text
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError
 from snugfit.models.tokenizer import load_tokenizer
-from snugfit.recipe import load_recipe
+from snugfit.recipe import infer_recipe, load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -202,12 +202,17 @@ def test_numbers_that_are_all_the_same_are_refused(project: Path) -> None:
             {"text": ("premise",), "pair": "hypothesis"},
         ),
         (("text", "score"), "text-regression", {"text": ("text",)}),
+        (("text", "y"), "text-classification", {"text": ("text",), "label": "y"}),
     ],
 )
 def test_pairs_and_numbers_are_recognised_by_their_columns(
     columns: tuple[str, ...], task: str, data: dict[str, Any]
 ) -> None:
-    kinds = {"score": lambda place: f"{place / 7:.2f}", "label": lambda place: "ab"[place % 2]}
+    kinds = {
+        "y": lambda place: place % 12,
+        "score": lambda place: f"{place / 7:.2f}",
+        "label": lambda place: "ab"[place % 2],
+    }
     rows = [
         {name: kinds.get(name, lambda place: f"some text of row {place}")(place) for name in columns}
         for place in range(60)
@@ -217,3 +222,11 @@ def test_pairs_and_numbers_are_recognised_by_their_columns(
     suitable = {name: each for name, each in proposals.items() if each is not None}
     best = max(suitable, key=lambda name: suitable[name].score)
     assert best == task and {name: suitable[best].data.get(name) for name in data} == data
+
+
+def test_a_file_and_a_model_are_a_recipe_for_fractions_and_for_numbered_classes(project: Path) -> None:
+    assert infer_recipe("rows.csv", text="first", label="price", model="./encoder").task == "text-regression"
+    Path("numbered.csv").write_text(
+        "text,label\n" + "".join(f"some film {at},{at % 12}\n" for at in range(60))
+    )
+    assert infer_recipe("numbered.csv", model="./encoder").task == "text-classification"
