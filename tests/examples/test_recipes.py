@@ -68,6 +68,16 @@ def test_text_classification(recipe: str, tmp_path: Path, capsys: pytest.Capture
     assert (best / "adapter").exists() == ("lora" in recipe)
 
 
+@pytest.mark.parametrize("second", [[], ["data.pair=label2"]])
+def test_text_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str], second: list[str]) -> None:
+    write_encoder(tmp_path / "encoder")
+    lines = [f"the film was good,in Rome,{number / 7}" for number in range(80)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label2,label", *lines]))
+    data = [f"data.train={tmp_path / 'rows.csv'}", "data.max_length=16", *second]
+    run_of = run(capsys, "text_regression.yaml", f"model={tmp_path / 'encoder'}", *data)
+    assert (run_of["status"], run_of["updates"]) == ("finished", 2)
+
+
 def test_token_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_encoder(tmp_path / "encoder")
     rows = [{"words": [name, "met", "Bob"], "tags": ["B-p", "O", "B-p"]} for name in ("Ann", "Bob")] * 40

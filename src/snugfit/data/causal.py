@@ -61,7 +61,7 @@ def load_causal(
         DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
     """
     frame = special_frame(tokenizer)
-    check_max_length(settings.max_length, tokenizer, frame)
+    check_max_length(settings.max_length, tokenizer, len(frame))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     texts: list[Examples] = []
     faults: list[Fault] = []

@@ -77,7 +77,7 @@ def load_instruct(
         SettingError: the chat template cannot be used.
     """
     template_file = set_template(tokenizer, settings.template, folder)
-    check_max_length(settings.max_length, tokenizer, special_frame(tokenizer))
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     coder = Coder(tokenizer, settings)
     faults: list[Fault] = []

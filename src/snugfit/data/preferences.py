@@ -130,7 +130,7 @@ def load_preferences(
         SettingError: the chat template cannot be used.
     """
     template_file = set_template(tokenizer, settings.template, folder)
-    check_max_length(settings.max_length, tokenizer, special_frame(tokenizer))
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     writer = _Writer(Coder(tokenizer, replace(settings, max_length=_UNCUT)), settings)
     read = [_read(table, settings, writer) for table in tables]

@@ -97,7 +97,7 @@ class Reader:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
         self.frame: Frame = special_frame(tokenizer)
-        check_max_length(max_length, tokenizer, self.frame)
+        check_max_length(max_length, tokenizer, len(self.frame))
         self.token_types = "token_type_ids" in tokenizer.model_input_names
 
     def tokenized(self, texts: Sequence[TaggedText]) -> list[TokenizedText]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
@@ -19,9 +21,11 @@ from snugfit.data.split import split_rows
 from snugfit.data.tokens import (
     Encoded,
     Example,
+    Frame,
     check_max_length,
     padding_for,
     special_frame,
+    special_tokens_of_pairs,
     token_warnings,
 )
 from snugfit.data.usable_rows import Part, encode_part, read_part
@@ -35,14 +39,23 @@ EXAMPLE_ROWS = 32
 
 @dataclass(frozen=True)
 class TextSettings(RowSettings):
-    """The `data` part of a recipe for text classification; a fraction to validate on is stratified by label."""
+    """The `data` part of a recipe for a class or a number of each text; a fraction to validate on is stratified by class.
+
+    Args:
+        pair: the column of a second text, which is read with the first one.
+        classes: whether the label is a class, or else a number.
+    """
 
     label: str = "label"
+    pair: str | None = None
+    classes: bool = True
 
 
 @dataclass(frozen=True)
 class TextData:
-    """Examples to train and validate on; label i of an example is the name `labels[i]`.
+    """Examples to train and validate on; label i of an example is the name `labels[i]`, where there are classes.
+
+    `middle` and `spread` are the mean and the deviation of a number to be learned, over the rows to train on.
 
     `fingerprints` holds the sha256 of every source by its name, `collate` pads on the right to the longest.
     `example_rows` are the text columns of a few rows that were not trained on (or were, where there are none).
@@ -56,6 +69,8 @@ class TextData:
     fingerprints: Mapping[str, str]
     tokenizer: PreTrainedTokenizerBase
     example_rows: list[dict[str, str]]
+    middle: float = 0.0
+    spread: float = 1.0
 
 
 def load_text(
@@ -74,22 +89,32 @@ def load_text(
         DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
     """
     frame = special_frame(tokenizer)
-    check_max_length(settings.max_length, tokenizer, frame)
-    train = read_part(settings.train, "data.train", settings.text, settings.label, labels, folder)
-    names = tuple(labels) if labels is not None else sort_labels(set(train.labels))
+    special = _special(tokenizer, frame, settings.pair)
+    check_max_length(settings.max_length, tokenizer, special)
+    read = partial(
+        read_part,
+        text=settings.text,
+        label=settings.label,
+        folder=folder,
+        pair=settings.pair,
+        numbers=not settings.classes,
+    )
+    train = read(settings.train, "data.train", known=labels)
+    names: tuple[str, ...] = ()
+    if settings.classes:
+        names = tuple(labels) if labels is not None else sort_labels(set(train.labels))
     parts = [train]
     validation: Part | None = None
     if settings.validation is not None and not isinstance(settings.validation, (int, float)):
-        validation = read_part(
-            settings.validation, "data.validation", settings.text, settings.label, names, folder
-        )
+        validation = read(settings.validation, "data.validation", known=names if settings.classes else None)
         parts.append(validation)
     skipped = Counter(settle([fault for part in parts for fault in part.faults], settings.bad_rows))
-    check_classes(set(train.labels), train.table.source, settings.label)
+    if settings.classes:
+        check_classes(set(train.labels), train.table.source, settings.label)
     encoded: list[Encoded] = []
     usable: list[Part] = []
     for part in parts:
-        tokens, usable_part, faults = encode_part(part, tokenizer, settings.max_length, len(frame))
+        tokens, usable_part, faults = encode_part(part, tokenizer, settings.max_length, special)
         skipped.update(settle(faults, settings.bad_rows))
         usable.append(usable_part)
         encoded.append(_with_labels(tokens, usable_part.labels, names))
@@ -98,15 +123,15 @@ def load_text(
         for tokens, part in zip(encoded, usable, strict=True)
     )
     warnings = token_warnings([example for part in encoded for example in part.examples], tokenizer, frame)
-    warnings += label_warnings(names, len(train.labels), settings.label)
+    if settings.classes:
+        warnings += label_warnings(names, len(train.labels), settings.label)
     held_out = examples.at(())
     shown: Sequence[int] = range(len(examples))
     if validation is not None:
         held_out, shown = others[0], range(len(others[0]))
     elif isinstance(settings.validation, (int, float)):
-        rows, drawn = split_rows(
-            [example["labels"] for example in examples], settings.validation, settings.seed
-        )
+        strata = [example["labels"] if settings.classes else 0 for example in examples]
+        rows, drawn = split_rows(strata, settings.validation, settings.seed)
         held_out, examples = examples.at(drawn), examples.at(rows)
         shown = drawn
     if not examples or (validation is not None and not held_out):
@@ -117,6 +142,11 @@ def load_text(
         )
     warnings += _overlap(examples, held_out)
     report = _report(encoded, settings.max_length, dict(skipped), warnings)
+    numbers = [] if settings.classes else [example["labels"] for example in examples]
+    if numbers and min(numbers) == max(numbers):
+        raise DataError(
+            "data.label", f"column '{settings.label}' has one value alone", "Name the column to predict."
+        )
     return TextData(
         train=examples,
         validation=held_out,
@@ -127,7 +157,9 @@ def load_text(
         ),
         fingerprints={part.table.source: part.table.sha256 for part in parts},
         tokenizer=tokenizer,
-        example_rows=_example_rows(usable[-1], shown[:EXAMPLE_ROWS], settings.text),
+        example_rows=_example_rows(usable[-1], shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
+        middle=statistics.fmean(numbers) if numbers else 0.0,
+        spread=statistics.pstdev(numbers) if numbers else 1.0,
     )
 
 
@@ -137,12 +169,13 @@ def load_text_rows(
     *,
     text: Sequence[str],
     label: str | None = None,
-    labels: Sequence[str] = (),
+    labels: Sequence[str] | None = (),
+    pair: str | None = None,
     max_length: int = 128,
     bad_rows: str = "fail",
     folder: Path | None = None,
 ) -> FileRows:
-    """Read one source to evaluate on (with `label` and the model's `labels`) or to predict (without).
+    """Read one source to evaluate on (with `label` and the model's `labels`; None where a label is a number) or to predict (without).
 
     Order and all input columns are kept. A label the model does not know is a fault of its row.
 
@@ -151,17 +184,19 @@ def load_text_rows(
     """
     check_policy(bad_rows)
     frame = special_frame(tokenizer)
-    check_max_length(max_length, tokenizer, frame)
-    part = read_part(source, "data", text, label, labels if label is not None else None, folder)
+    special = _special(tokenizer, frame, pair)
+    check_max_length(max_length, tokenizer, special)
+    known = labels if label is not None else None
+    part = read_part(source, "data", text, label, known, folder, pair=pair, numbers=labels is None)
     skipped = Counter(settle(part.faults, bad_rows))
-    encoded, part, faults = encode_part(part, tokenizer, max_length, len(frame))
+    encoded, part, faults = encode_part(part, tokenizer, max_length, special)
     skipped.update(settle(faults, bad_rows))
     if not part.row_indices:
         raise DataError(
             "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
         )
     if label is not None:
-        encoded = _with_labels(encoded, part.labels, labels)
+        encoded = _with_labels(encoded, part.labels, labels or ())
     report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))
     return FileRows(
         examples=Examples.of(encoded.examples, part.table, part.row_indices),
@@ -172,10 +207,19 @@ def load_text_rows(
         report=replace(
             report,
             validation=len(part.row_indices),
-            labels=_count_labels(encoded.examples, labels) if label else {},
+            labels=_count_labels(encoded.examples, labels or ()) if label else {},
         ),
         fingerprints={part.table.source: part.table.sha256},
     )
+
+
+def _special(tokenizer: PreTrainedTokenizerBase, frame: Frame, pair: str | None) -> int:
+    """Return how many special tokens each example has."""
+    return len(frame) if pair is None else special_tokens_of_pairs(tokenizer)
+
+
+def _columns(text: Sequence[str], pair: str | None) -> list[str]:
+    return [*text, *([] if pair is None else [pair])]
 
 
 def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> list[dict[str, str]]:
@@ -183,10 +227,12 @@ def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> 
     return [{column: row[column] or "" for column in columns} for row in rows]
 
 
-def _with_labels(encoded: Encoded, labels: Sequence[str], names: Sequence[str]) -> Encoded:
+def _with_labels(encoded: Encoded, labels: Sequence[Any], names: Sequence[str]) -> Encoded:
+    """Return examples with labels: classes by their names, or numbers, where there are no names."""
     index = {name: place for place, name in enumerate(names)}
     examples = [
-        {**example, "labels": index[label]} for example, label in zip(encoded.examples, labels, strict=True)
+        {**example, "labels": index[label] if names else float(label)}
+        for example, label in zip(encoded.examples, labels, strict=True)
     ]
     return Encoded(examples, encoded.lengths)
 

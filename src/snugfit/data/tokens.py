@@ -135,17 +135,34 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> Frame:
     return frame
 
 
-def check_max_length(max_length: int, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> None:
+def special_tokens_of_pairs(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many special tokens a pair of texts has.
+
+    Raises:
+        DataError: the tokenizer puts nothing between them.
+    """
+    one = len(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
+    special = len(tokenizer(_PROBE, _PROBE)["input_ids"]) - 2 * one
+    if special <= 0:
+        raise DataError(
+            "data.pair",
+            "the tokenizer puts nothing between the two texts of a pair",
+            "Take an encoder, or join both columns with data.text.",
+        )
+    return special
+
+
+def check_max_length(max_length: int, tokenizer: PreTrainedTokenizerBase, special: int) -> None:
     """See that a text of `max_length` tokens has room for text, and that the model can read it.
 
     Raises:
         SettingError: it has not, or cannot.
     """
-    if max_length <= len(frame):
+    if max_length <= special:
         raise SettingError(
             "data.max_length",
-            f"{max_length} leaves no room for text beside {len(frame)} special tokens",
-            f"Write {len(frame) + 1} or more.",
+            f"{max_length} leaves no room for text beside {special} special tokens",
+            f"Write {special + 1} or more.",
         )
     # a tokenizer without a limit says so with a number as large as 1e30
     if max_length > tokenizer.model_max_length:
@@ -156,21 +173,33 @@ def check_max_length(max_length: int, tokenizer: PreTrainedTokenizerBase, frame:
         )
 
 
-def encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
-    """Tokenise in batches, cutting each text to `max_length` tokens with its special tokens."""
+def encode(
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    pairs: Sequence[str] = (),
+) -> Encoded:
+    """Tokenise in batches, cutting each text to `max_length` tokens with its special tokens.
+
+    Args:
+        pairs: second texts, each read with its first one as the tokenizer joins them; the longer of both is cut.
+    """
     examples: list[Example] = []
     lengths: list[int] = []
     for start in range(0, len(texts), _BATCH):
         chunk = list(texts[start : start + _BATCH])
-        batch = tokenizer(chunk, truncation=True, max_length=max_length, padding=False, verbose=False)
+        second = list(pairs[start : start + _BATCH]) or None
+        batch = tokenizer(chunk, second, truncation=True, max_length=max_length, padding=False, verbose=False)
         keys = [key for key in ("input_ids", "token_type_ids", "attention_mask") if key in batch]
         columns = [batch[key] for key in keys]
         for index, values in enumerate(zip(*columns, strict=True)):
             examples.append({key: list(value) for key, value in zip(keys, values, strict=True)})
             length = len(values[0])
-            lengths.append(
-                length if length < max_length else _full_length(tokenizer, batch, index, chunk[index])
-            )
+            if length >= max_length and second is not None:  # what was cut of a pair is of either text
+                length = len(tokenizer(chunk[index], second[index], verbose=False)["input_ids"])
+            elif length >= max_length:
+                length = _full_length(tokenizer, batch, index, chunk[index])
+            lengths.append(length)
     return Encoded(examples, lengths)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import SHOWN, BadRow, Fault, label_of, shorten, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.table_cells import parsed_cell
 from snugfit.data.tokens import Encoded, encode
 from snugfit.errors import nearest
 
@@ -20,13 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """The good rows of one table, and the faults of the others."""
+    """The good rows of one table, and the faults of the others.
+
+    `labels` are names of classes or numbers, `pairs` the second texts of rows that have two.
+    """
 
     table: Table
     row_indices: list[int]
     texts: list[str]
-    labels: list[str]
+    labels: list[Any]
     faults: list[Fault] = field(default_factory=list)
+    pairs: list[str] = field(default_factory=list)
+
+    @property
+    def contents(self) -> list[str] | list[tuple[str, str]]:
+        """The text of each row, or both of them."""
+        return list(zip(self.texts, self.pairs, strict=True)) if self.pairs else self.texts
 
 
 def read_part(
@@ -36,9 +47,13 @@ def read_part(
     label: str | None,
     known: Sequence[str] | None,
     folder: Path | None,
+    *,
+    pair: str | None = None,
+    numbers: bool = False,
 ) -> Part:
-    """Return the rows of a source that can be used, and the faults of the others."""
-    return part_of_table(read_table(source, setting=setting, folder=folder), text, label, known)
+    """Return the rows of a source that can be used, and the faults of the others; the arguments are those of `part_of_table`."""
+    table = read_table(source, setting=setting, folder=folder)
+    return part_of_table(table, text, label, known, pair=pair, numbers=numbers)
 
 
 def part_of_table(
@@ -47,15 +62,21 @@ def part_of_table(
     label: str | None,
     known: Sequence[str] | None,
     setting: str = "data.text",
+    *,
+    pair: str | None = None,
+    numbers: bool = False,
 ) -> Part:
     """Return the rows of a table that can be used, and the faults of the others.
 
     Args:
         known: labels that there may be; None for any.
         setting: that names the columns of text.
+        pair: the column of a second text.
+        numbers: labels are numbers, not names of classes.
     """
     if table.rows:
-        check_columns(table, {setting: text, "data.label": [label] if label is not None else []})
+        others = {"data.pair": [] if pair is None else [pair], "data.label": [] if label is None else [label]}
+        check_columns(table, {setting: text, **others})
     part = Part(table, [], [], [], list(table.faults))
     kinds: list[str] = []
     lookup = set(known) if known is not None else None
@@ -63,7 +84,8 @@ def part_of_table(
     for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
         try:
             words = text_of(row, text)
-            kind, name = label_of(row, label) if label is not None else ("", "")
+            second = None if pair is None else text_of(row, [pair])
+            kind, name = _label_of(row, label, numbers=numbers) if label is not None else ("", "")
             if label is not None and lookup is not None and name not in lookup:
                 unknown += 1
                 hint = nearest(name, lookup) if unknown <= SHOWN and len(lookup) <= 50 else ""
@@ -73,11 +95,27 @@ def part_of_table(
             continue
         part.row_indices.append(index)
         part.texts.append(words)
+        if second is not None:
+            part.pairs.append(second)
         part.labels.append(name)
         kinds.append(kind)
     part = _drop_other_kinds(part, kinds)
     part.faults.sort(key=lambda fault: fault.line)
     return part
+
+
+def _label_of(row: Mapping[str, Any], column: str, *, numbers: bool) -> tuple[str, Any]:
+    """Return the kind of a row's label, and the name of its class or its number."""
+    if not numbers:
+        return label_of(row, column)
+    if column not in row:
+        raise BadRow("missing label", f"the row has no '{column}'")
+    number = parsed_cell(row[column])
+    if number is None:
+        raise BadRow("missing label", f"{column} is {'empty' if row[column] == '' else shorten(row[column])}")
+    if isinstance(number, str) or math.isinf(number):
+        raise BadRow("unusable label", f"{column} is {shorten(row[column])}, not a number")
+    return "number", number
 
 
 def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
@@ -107,6 +145,7 @@ def _choose(part: Part, places: list[int], faults: list[Fault]) -> Part:
         [part.texts[place] for place in places],
         [part.labels[place] for place in places],
         faults,
+        [part.pairs[place] for place in places] if part.pairs else [],
     )
 
 
@@ -114,7 +153,7 @@ def encode_part(
     part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int, special: int
 ) -> tuple[Encoded, Part, list[Fault]]:
     """Tokenise; a text of which nothing but special tokens is left is a fault."""
-    encoded = encode(part.texts, tokenizer, max_length)
+    encoded = encode(part.texts, tokenizer, max_length, part.pairs)
     empty = [place for place, length in enumerate(encoded.lengths) if length <= special]
     if not empty:
         return encoded, part, []

@@ -148,8 +148,9 @@ class Predictor:
             return self._run(batch) if run is None else run(self.model, batch.data, places)
 
     def _run(self, batch: Batch) -> Any:
-        if self.forward is not None:
-            return self.forward(self.model, batch.data)
+        forward = self.forward or (None if self.use is None else self.use.forward)
+        if forward is not None:
+            return forward(self.model, batch.data)
         args, kwargs = inputs_of(batch.data)
         return self.model(*args, **kwargs)
 

@@ -161,7 +161,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
         checked.append(ROWS)
         validation = recipe.data.validation if isinstance(recipe.data.validation, str) else None
         parts, faults = _read(
-            recipe.data.train, validation, recipe.data.text, recipe.data.label, recipe.folder
+            recipe.data.train, validation, _texts_of(recipe), recipe.data.label, recipe.folder
         )
         findings += _of_rows(parts, faults)
         if faults and recipe.data.bad_rows == "fail":
@@ -236,6 +236,12 @@ def _examine_setup(
         ):  # a step that fails, or a model of which half stands still, has no speed worth measuring
             findings += check_data.starving(setup.step(), setup.loader(), setup.plan.num_workers)
     return Examination.of(setup.name, findings, (EXAMPLES, MODEL, SETTINGS))
+
+
+def _texts_of(recipe: Recipe) -> list[str]:
+    """Return the columns of all texts that are read of a row."""
+    pair = recipe.data.pair if "pair" in find(recipe.task).settings else None
+    return [*recipe.data.text, *([] if pair is None else [pair])]
 
 
 def _read(

@@ -67,6 +67,12 @@ class Data(Section):
     text: Annotated[tuple[str, ...], Bound(entries=1)] = setting(
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
+    pair: str | None = setting(
+        "column of a second text, which is read with the first one as the model's tokenizer joins a pair; null: none",
+        None,
+        takes="a name or null",
+        example="answer",
+    )
     label: str = setting("column of labels", "label")
     scheme: Literal["bio", "bilou", "bioes"] = setting(
         "tags that spans of characters are learned as: bio (B-, I-), bilou (also L- at the end and U- for one word) or bioes (E- and S-)",

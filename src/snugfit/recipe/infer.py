@@ -25,10 +25,12 @@ from snugfit.tasks import (
     tabular_classification,
     tabular_regression,
     text_classification,
+    text_regression,
     token_classification,
 )
 from snugfit.tasks.recognition import Rows
 from snugfit.tasks.tables import NETWORKS
+from snugfit.tasks.task_card import Card
 
 _ROWS = 20
 
@@ -100,7 +102,8 @@ def infer_recipe(
         tree = {"model": model, **tagged}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
-    tree = {"task": text_classification.CARD.name, "model": model, "data": rows}
+    card = text_classification.CARD if columns is None else _text_card(data, rows)
+    tree = {"task": card.name, "model": model, "data": rows}
     return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
 
 
@@ -147,6 +150,21 @@ def _table(data: str, label: str | None) -> dict[str, Any]:
         )
     card, proposal = max(suitable, key=lambda each: each[1].score)
     return {"task": card.name, "data": {"train": data, **proposal.data}}
+
+
+def _text_card(data: str, rows: dict[str, Any]) -> Card:
+    """Return the task of texts with labels: the one that suits them better, of a class and of a number."""
+    given = {"text": rows["text"], "label": rows["label"]}
+    try:
+        table = read_table(data, setting="--data")
+    except DataError:
+        return text_classification.CARD  # what reads it for the run says what is wrong with it
+    seen = Rows(Path(data), table.columns, table.rows)
+    proposals = {
+        card: card.recognize(seen, given) for card in (text_classification.CARD, text_regression.CARD)
+    }
+    suitable = {card: each.score for card, each in proposals.items() if each is not None}
+    return max(suitable, key=lambda card: suitable[card], default=text_classification.CARD)
 
 
 def _tagged(

@@ -35,6 +35,7 @@ class Inference:
         decode: the predictions of a batch, in order, of what the model put out and the examples.
         columns: names of what each prediction has; the first is the prediction itself.
         length: of an example, so that those of about one length go together.
+        forward: how the model is called with a batch, where that is not with its inputs.
         run: how a batch is put through the model where that is not its forward, given the places of its rows among all.
         with_generation: the same with answers chosen in another way, and told token by token to a streamer of transformers; None where
             nothing is generated.
@@ -53,6 +54,7 @@ class Inference:
     decode: Callable[[Any, Sequence[Example]], list[Prediction]]
     columns: tuple[str, ...]
     length: Callable[[Example], int] = lambda _: 0
+    forward: Callable[[nn.Module, Any], Any] | None = None
     run: Callable[[nn.Module, Any, Sequence[int]], Any] | None = None
     with_generation: Callable[[Generation, Any], Inference] | None = None
     stops: tuple[int, ...] = ()

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference, Row
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, material_of, row_settings, source_files
+from snugfit.tasks.texts import (
+    ROWS,
+    labelled_text_inference,
+    labelled_text_task,
+    length_of_texts,
+    text_columns,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
-_TEXTS = (
-    "text",
-    "sentence",
-    "title",
-    "subject",
-    "body",
-    "content",
-    "message",
-    "review",
-    "comment",
-    "description",
-)
 _MOST_CLASSES = 1000
 _MOST_WORDS = 4
 _SAMPLE = """\
@@ -53,48 +46,7 @@ Far too loud and far too heavy,bad
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.marked_example import marked_parts
-    from snugfit.data.text import TextSettings, load_text
-    from snugfit.models.huggingface import load_classifier
-    from snugfit.models.tokenizer import check_length, load_tokenizer
-
-    settings = TextSettings(label=recipe.data.label, **row_settings(recipe))
-    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-    data = load_text(settings, tokenizer, folder=recipe.folder)
-    loaded = load_classifier(
-        recipe.model,
-        data.labels,
-        tokenizer=tokenizer,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        folder=recipe.folder,
-        techniques=recipe.all_techniques(),
-        empty=empty,
-        keep=keep,
-    )
-    check_length(loaded.model, recipe.data.max_length)
-
-    def load_other(name: str) -> LoadedModel:
-        return load_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
-
-    return Task(
-        material_of(recipe, loaded, data, load_other),
-        meta={
-            "task": recipe.task,
-            "labels": list(data.labels),
-            "text_columns": list(recipe.data.text),
-            "label_column": recipe.data.label,
-            "max_length": recipe.data.max_length,
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data=data.report.as_dict(),
-        example=marked_parts(data.train[0], tokenizer),
-        fingerprints=data.fingerprints,
-        sources=source_files(recipe),
-        messages=(*data.report.warnings, *loaded.messages),
-        tokenizer=tokenizer,
-        example_rows=data.example_rows,
-    )
+    return labelled_text_task(recipe, empty, keep, classes=True)
 
 
 def _load_empty(recipe: Recipe, name: str) -> nn.Module:
@@ -106,37 +58,13 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
 
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
-    from snugfit.data.bad_rows import text_of
-    from snugfit.data.file_rows import FileRows
-    from snugfit.data.text import load_text_rows
-    from snugfit.data.tokens import encode, padding_for
     from snugfit.tasks.classes import most_likely
 
     labels = tuple(meta["labels"])
-
-    def encoded(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
-        texts = [text_of(row, meta["text_columns"]) for row in rows]
-        return encode(texts, tokenizer, meta["max_length"]).examples
-
-    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
-        return load_text_rows(
-            source,
-            tokenizer,
-            text=meta["text_columns"],
-            label=meta["label_column"] if labelled else None,
-            labels=labels if labelled else (),
-            max_length=meta["max_length"],
-            bad_rows=bad_rows,
-            folder=Path.cwd(),
-        )
-
-    return Inference(
-        encode=encoded,
-        collate=padding_for(tokenizer),
-        decode=partial(most_likely, labels),
-        columns=("prediction", "probability"),
-        length=lambda example: len(example["input_ids"]),
-        read=read,
+    return replace(
+        labelled_text_inference(
+            meta, tokenizer, labels, partial(most_likely, labels), ("prediction", "probability")
+        ),
         classes=labels,
         loss=cross_entropy,
         metrics=CARD.metrics,
@@ -149,12 +77,17 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     label = data.get("label") or _label(source)
     if label is None:
         return None
-    columns = columns_of(data.get("text") or _texts(source, label))
+    columns, second = text_columns(source, label, data)
     if not columns:
         return None
     classes = source.classes(label)
     return Recognition(
-        data={"text": columns, "label": label, "max_length": length_of_rows(source.characters(columns))},
+        data={
+            "text": columns,
+            **second,
+            "label": label,
+            "max_length": length_of_texts(source, columns, second),
+        },
         reason=f"{len(source.rows):,} rows, {len(classes):,} classes in column '{label}'",
         score=0.8,
         examples=len(source.rows),
@@ -178,19 +111,12 @@ def _is_label(rows: Rows, column: str, most: int) -> bool:
     return names and 2 <= len(rows.classes(column)) <= min(most, _MOST_CLASSES)
 
 
-def _texts(rows: Rows, label: str) -> tuple[str, ...]:
-    """Return the columns of text: those with sentences, and those with texts under a usual name."""
-    columns = [column for column in rows.columns if column != label and rows.is_text(column)]
-    usual = {name for name in columns if name.strip().casefold() in _TEXTS}
-    return tuple(column for column in columns if column in usual or rows.is_prose(column))
-
-
 CARD = Card(
     name="text-classification",
     summary="Tell which class a text is of.",
     loss="cross_entropy",
     metrics=("accuracy", "macro_f1"),
-    settings=(*ROWS, "label"),
+    settings=(*ROWS, "pair", "label"),
     load=_load,
     load_empty=_load_empty,
     classes=True,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recognition import Rows, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
     from snugfit.core.losses import Loss
     from snugfit.data.causal import CausalData
+    from snugfit.data.file_rows import FileRows
     from snugfit.data.instruct import InstructData
     from snugfit.data.preferences import PreferenceData
     from snugfit.data.tagged_texts import TagData
@@ -27,6 +32,161 @@ if TYPE_CHECKING:
 
 ROWS = ("text", "max_length", "bad_rows")
 """Settings of `data` that each of them reads."""
+
+
+_TEXTS = (
+    "text",
+    "sentence",
+    "title",
+    "subject",
+    "body",
+    "content",
+    "message",
+    "review",
+    "comment",
+    "description",
+)
+_PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
+    ("sentence_1", "sentence_2"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("query", "passage"),
+    ("query", "document"),
+    ("question", "sentence"),
+)
+"""Names of columns whose texts are read as a pair."""
+
+
+def labelled_text_task(recipe: Recipe, empty: bool, keep: KeepPart | None, *, classes: bool) -> Task:
+    """Return a model that tells a class or a number of each text, or of each pair of texts, with its rows.
+
+    Args:
+        classes: whether the label is a class, or else a number: the model tells that in units of its spread over the rows to train
+            on, from their mean.
+    """
+    from snugfit.data.marked_example import marked_parts
+    from snugfit.data.text import TextSettings, load_text
+    from snugfit.kit.rescaled import Rescaled, RescaledError
+    from snugfit.models.huggingface import load_classifier
+    from snugfit.models.tokenizer import check_length, load_tokenizer
+
+    settings = TextSettings(
+        label=recipe.data.label, pair=recipe.data.pair, classes=classes, **row_settings(recipe)
+    )
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    data = load_text(settings, tokenizer, folder=recipe.folder)
+    load = partial(
+        load_classifier,
+        labels=data.labels if classes else (recipe.data.label,),
+        tokenizer=tokenizer,
+        folder=recipe.folder,
+        empty=empty,
+    )
+    loaded: LoadedModel = load(
+        recipe.model,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        techniques=recipe.all_techniques(),
+        keep=keep,
+    )
+    check_length(loaded.model, recipe.data.max_length)
+    material = material_of(recipe, loaded, data, load)
+    scale: dict[str, Any] = {}
+    if not classes:
+        scale = {"middle": data.middle, "spread": data.spread}
+        loss = RescaledError(data.spread) if recipe.loss == "mse" else material.loss
+        material = replace(material, forward=Rescaled(**scale), loss=loss)
+    return Task(
+        material,
+        meta={
+            "task": recipe.task,
+            "labels": list(data.labels),
+            **scale,
+            "text_columns": list(recipe.data.text),
+            "pair_column": recipe.data.pair,
+            "label_column": recipe.data.label,
+            "max_length": recipe.data.max_length,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=data.report.as_dict(),
+        example=marked_parts(data.train[0], tokenizer),
+        fingerprints=data.fingerprints,
+        sources=source_files(recipe),
+        messages=(*data.report.warnings, *loaded.messages),
+        tokenizer=tokenizer,
+        example_rows=data.example_rows,
+    )
+
+
+def labelled_text_inference(
+    meta: Mapping[str, Any],
+    tokenizer: Any,
+    labels: Sequence[str] | None,
+    decode: Callable[[Any, Sequence[Any]], list[Prediction]],
+    columns: tuple[str, ...],
+) -> Inference:
+    """Return the use of such a model, but for what it is scored by.
+
+    Args:
+        labels: names of the classes; None where a label is a number.
+    """
+    from snugfit.data.bad_rows import text_of
+    from snugfit.data.text import load_text_rows
+    from snugfit.data.tokens import encode, padding_for
+
+    pair = meta.get("pair_column")
+
+    def encoded(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
+        texts = [text_of(row, meta["text_columns"]) for row in rows]
+        pairs = [] if pair is None else [text_of(row, [pair]) for row in rows]
+        return encode(texts, tokenizer, meta["max_length"], pairs).examples
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_text_rows(
+            source,
+            tokenizer,
+            text=meta["text_columns"],
+            pair=pair,
+            label=meta["label_column"] if labelled else None,
+            labels=labels if labelled else (),
+            max_length=meta["max_length"],
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    return Inference(
+        encode=encoded,
+        collate=padding_for(tokenizer),
+        decode=decode,
+        columns=columns,
+        length=lambda example: len(example["input_ids"]),
+        read=read,
+    )
+
+
+def text_columns(rows: Rows, label: str, data: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the columns of text, and as `pair` the column of a second text where two are named as the texts of a pair are.
+
+    Columns of text are those with sentences, and those with texts under a usual name.
+    """
+    if given := data.get("text"):
+        return columns_of(given), {"pair": data["pair"]} if data.get("pair") else {}
+    for names in _PAIRS:
+        first, second = (rows.named([name]) for name in names)
+        if first and second and label not in (first, second) and rows.is_text(first) and rows.is_text(second):
+            return (first,), {"pair": second}
+    columns = [column for column in rows.columns if column != label and rows.is_text(column)]
+    usual = {name for name in columns if name.strip().casefold() in _TEXTS}
+    return tuple(column for column in columns if column in usual or rows.is_prose(column)), {}
+
+
+def length_of_texts(rows: Rows, columns: Sequence[str], second: Mapping[str, str]) -> int:
+    """Return `max_length` for the texts of these columns."""
+    return length_of_rows(rows.characters([*columns, *second.values()]))
 
 
 def language_model(

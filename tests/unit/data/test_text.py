@@ -263,12 +263,12 @@ def test_a_column_of_identifiers_as_labels_is_told(write, tokenizer):
 
 def test_a_length_without_room_or_beyond_the_model_is_refused(tokenizer):
     frame = special_frame(tokenizer)
-    check_max_length(3, tokenizer, frame)
-    check_max_length(64, tokenizer, frame)
+    check_max_length(3, tokenizer, len(frame))
+    check_max_length(64, tokenizer, len(frame))
     with pytest.raises(SettingError, match=r"data\.max_length: 2 leaves no room"):
-        check_max_length(2, tokenizer, frame)
+        check_max_length(2, tokenizer, len(frame))
     with pytest.raises(SettingError, match=r"data\.max_length: 65 is more than the 64 tokens"):
-        check_max_length(65, tokenizer, frame)
+        check_max_length(65, tokenizer, len(frame))
 
 
 @pytest.mark.skipif(

@@ -18,6 +18,7 @@ from snugfit.recipe.strict_yaml import Places, read_yaml
 PAGE = Path(__file__).parents[3] / "docs" / "recipe_reference.md"
 BARE = {
     "text-classification": {"model": "m", "data": {"train": "rows.csv"}},
+    "text-regression": {"model": "m", "data": {"train": "rows.csv"}},
     "token-classification": {"model": "m", "data": {"train": "rows.jsonl"}},
     "causal-lm": {"model": "m", "data": {"train": "rows.txt"}},
     "instruction": {"model": "m", "data": {"train": "rows.jsonl"}},

@@ -34,6 +34,7 @@ def write_encoder(folder: Path) -> Path:
         cls_token="[CLS]",
         sep_token="[SEP]",
         model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(folder)
     torch.manual_seed(0)
     config = BertConfig(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from snugfit.tools.cross_validation.result import Fold
 
 SIDES = ("train", "validation")
-COLUMNS = ("label", "completion")
+COLUMNS = ("pair", "label", "completion")
 """Settings of `data` that name a column, besides `text`."""
 
 
@@ -106,7 +106,8 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
             "Give a JSONL or CSV file with a text in each row.",
         )
     label = data.label if card.classes else None
-    others = {f"data.{name}": [getattr(data, name)] for name in COLUMNS if name in card.settings}
+    named = {name: getattr(data, name) for name in COLUMNS if name in card.settings}
+    others = {f"data.{name}": [column] for name, column in named.items() if column is not None}
     columns = [*data.text, *(name for (name,) in others.values())]
     chats = _conversations(recipe) if "format" in card.settings else None
     if "answers" in card.settings:
@@ -117,11 +118,12 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     elif card.read_rows is not None:
         part = card.read_rows(recipe)
     else:
-        part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
+        pair = data.pair if "pair" in card.settings else None
+        part = read_part(data.train, "data.train", data.text, label, None, recipe.folder, pair=pair)
     notes = _settled(part, recipe)
     check_columns(part.table, others)
     records = [{column: part.table.rows[row].get(column) for column in columns} for row in part.row_indices]
-    return _dealt(part, records, part.texts, notes, group_by, labelled=card.classes)
+    return _dealt(part, records, part.contents, notes, group_by, labelled=card.classes)
 
 
 def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:

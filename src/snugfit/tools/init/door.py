@@ -31,6 +31,7 @@ _SMALL = 20
 _SHOWN_FAULTS = 3
 _COLUMNS = (
     "text",
+    "pair",
     "label",
     "completion",
     "image",

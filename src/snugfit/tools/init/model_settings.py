@@ -77,7 +77,8 @@ def put_model(
     assert isinstance(place.content, Rows)
     columns = columns_of(tree["data"].get("text", place.content.columns))
     data = tree["data"]
-    columns = (*columns, *columns_of(data.get("completion", ())), *data.get("answers", ()))
+    more = (*columns_of(data.get("pair", ())), *columns_of(data.get("completion", ())))
+    columns = (*columns, *more, *data.get("answers", ()))
     form = data.get("format")
     spoken = [
         text for row in place.content.rows for each in columns for text in texts_of_turns(row.get(each))

@@ -1,0 +1,105 @@
+"""A number of each text, such as a rating, or of each pair of texts, such as how alike they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.table_cells import holds_numbers, parsed_cell
+from snugfit.tasks.inference import Inference, Prediction
+from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
+from snugfit.tasks.texts import (
+    ROWS,
+    labelled_text_inference,
+    labelled_text_task,
+    length_of_texts,
+    text_columns,
+)
+
+if TYPE_CHECKING:
+    from snugfit.data.usable_rows import Part
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+
+_LABELS = ("label", "score", "rating", "similarity", "target", "value", "price", "grade", "y")
+_FEWEST_VALUES = 10
+"""A column of fewer numbers may as well name classes."""
+
+
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    return labelled_text_task(recipe, empty, keep, classes=False)
+
+
+def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
+    from snugfit.kit.rescaled import Rescaled, RescaledError
+
+    return replace(
+        labelled_text_inference(meta, tokenizer, None, _numbers, ("prediction",)),
+        forward=Rescaled(meta["middle"], meta["spread"]),
+        loss=RescaledError(meta["spread"]),
+        metrics=CARD.metrics,
+    )
+
+
+def _numbers(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
+    from snugfit.core.scalar_reads import read
+
+    return [{"prediction": number} for number in read(outputs.float(), assume=[0.0] * len(examples))]
+
+
+def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.usable_rows import read_part
+
+    data = recipe.data
+    return read_part(
+        data.train, "data.train", data.text, data.label, None, recipe.folder, pair=data.pair, numbers=True
+    )
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    label = data.get("label") or source.named(_LABELS)
+    if label is None or not holds_numbers([row.get(label) for row in source.rows]):
+        return None
+    if len(source.classes(label)) < _FEWEST_VALUES:
+        return None
+    columns, second = text_columns(source, label, data)
+    if not columns:
+        return None
+    what = "pairs of texts" if second else "texts"
+    return Recognition(
+        data={
+            "text": columns,
+            **second,
+            "label": label,
+            "max_length": length_of_texts(source, columns, second),
+        },
+        reason=f"{len(source.rows):,} {what}, a number to predict in column '{label}'",
+        score=0.82 if _has_fractions(source, label) else 0.78,
+        examples=len(source.rows),
+        comments={"data.label": f"a number of {len(source.classes(label)):,} values"},
+    )
+
+
+def _has_fractions(rows: Rows, label: str) -> bool:
+    """Return whether some numbers are no whole ones, by which classes are often numbered."""
+    numbers = [parsed_cell(value) for value in rows.values(label)]
+    return any(isinstance(number, float) and not number.is_integer() for number in numbers)
+
+
+CARD = Card(
+    name="text-regression",
+    summary="Predict a number of a text, or of a pair of texts.",
+    loss="mse",
+    metrics=("rmse", "mae", "r2"),
+    settings=(*ROWS, "pair", "label"),
+    load=_load,
+    inference=_inference,
+    recognize=_recognize,
+    read_rows=_read_rows,
+    pipeline="text-classification",
+)
