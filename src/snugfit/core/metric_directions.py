@@ -7,6 +7,7 @@ from snugfit.errors import SettingError
 _HIGHER = (
     "accuracy",
     "macro_f1",
+    "mean_iou",
     "macro_precision",
     "macro_recall",
     "f1",
@@ -17,7 +18,7 @@ _HIGHER = (
     "pearson",
     "spearman",
 )
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "pinball", "mase")
+_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "pinball", "mase", "main_loss", "auxiliary_loss")
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -15,8 +15,9 @@ _MODELS = {
     **dict.fromkeys(("encoder", "decoder", "pictures"), "a Hugging Face name or folder"),
     "table": "tabm, mlp, or a JSON file with the settings of one",
     "series": "tide, or a JSON file with its settings",
+    "masks": "unet, or a JSON file with its settings",
 }
-_PLACES = {"pictures": "FOLDER"}
+_PLACES = {"pictures": "FOLDER", "masks": "FOLDER"}
 _ROWS = ("train", "validation")
 """Settings of `data` that every task reads."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from snugfit.core.losses import Loss
@@ -38,6 +40,7 @@ class Inference:
         with_generation: the same with answers chosen in another way, and told token by token to a streamer of transformers; None where
             nothing is generated.
         unfolded: the rows that the prediction of one example becomes, such as the steps of a forecast; None where it is one row.
+        saved: the prediction with names of files for what no cell holds, which it writes into a folder under a name; None where cells do.
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
@@ -53,6 +56,7 @@ class Inference:
     run: Callable[[nn.Module, Any, Sequence[int]], Any] | None = None
     with_generation: Callable[[Generation, Any], Inference] | None = None
     unfolded: Callable[[Prediction], list[Prediction]] | None = None
+    saved: Callable[[Prediction, Path, str], Prediction] | None = None
     view: Callable[[MapStyle, int], MapStyle] | None = None
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()

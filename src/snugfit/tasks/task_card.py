@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from snugfit.tasks.task import Task
 
 
-ModelKind = Literal["encoder", "decoder", "pictures", "table", "series"]
+ModelKind = Literal["encoder", "decoder", "pictures", "table", "series", "masks"]
 """An encoder of texts, a decoder that predicts next tokens, which can be used as an encoder too, a model that sees pictures, or a
-network that is made for the columns of a table, or for the windows of series."""
+network that is made for the columns of a table, for the windows of series, or for the classes of masks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Card:
         classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
         inference: how its models are used, given what the best one was saved with and its tokenizer.
         own_code: model and rows are made by functions of the user's own.
-        model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, or a network for tables or for series.
+        model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, or a network for tables, series or masks.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
         new_rows: name of others, in an example of a command that predicts for them.
@@ -71,4 +71,4 @@ class Card:
     @property
     def reads_models(self) -> bool:
         """True where its model lies in files, or on the hub, by transformers."""
-        return not self.own_code and self.model not in ("table", "series")
+        return not self.own_code and self.model not in ("table", "series", "masks")
