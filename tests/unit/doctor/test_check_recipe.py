@@ -92,6 +92,9 @@ def write_pictures(folder: Path) -> Path:
 
 
 def write_masks(folder):
+    import numpy as np
+    from PIL import Image
+
     drawn = np.random.default_rng(0)
     for name in ("images", "masks"):
         (folder / name).mkdir(parents=True)
