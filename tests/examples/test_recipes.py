@@ -110,6 +110,17 @@ def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) 
     assert (found["status"], found["updates"]) == ("finished", 2)
 
 
+def test_segmentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, mode, colour in (("images", "RGB", (200, 0, 0)), ("masks", "L", 1)):
+        (tmp_path / "shapes" / name).mkdir(parents=True)
+        for number in range(40):
+            picture = Image.new(mode, (32, 32))
+            picture.paste(colour, (number % 16, 4, number % 16 + 12, 20))
+            picture.save(tmp_path / f"shapes/{name}/{number}.png")
+    found = run(capsys, "segmentation.yaml", f"data.train={tmp_path / 'shapes'}", "data.size=32")
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
 def test_forecasting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"{shop},{time},{time % 7 + ord(shop)}" for shop in "ab" for time in range(200)]
     (tmp_path / "rows.csv").write_text("\n".join(["shop,time,label", *lines]))

@@ -8,9 +8,9 @@ are the steps ahead, the values of the last day, those one and two days and one 
 step, scaled by the same history of a week. What both are stopped early by are the 7 days before those that are scored.
 
 The sets are drawn, as no real one of several seasons is on every machine:
-- load: 20 series with a day and a week that hang on temperature, known ahead, with a slow drift and noise that stays a while;
-- shops: 30 series of counts with a day, a week, promotions known ahead, visitors known up to now only, and sizes from 5 to 500;
-- shifts: 20 series whose level jumps now and then, without covariates.
+- load: 10 series with a day and a week that hang on temperature, known ahead, with a slow drift and noise that stays a while;
+- shops: 12 series of counts with a day, a week, promotions known ahead, visitors known up to now only, and sizes from 5 to 500;
+- shifts: 10 series whose level jumps now and then, without covariates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common import write_result
 
-DAYS, HELD_OUT, STOPPED_BY = 90, 14, 7
+DAYS, HELD_OUT, STOPPED_BY = 60, 14, 7
 HORIZON, WEEK = 24, 168
 LEVELS = (0.1, 0.5, 0.9)
 START = datetime(2026, 1, 1)
@@ -51,7 +51,7 @@ class Drawn:
 
 
 def load(drawn: np.random.Generator) -> Drawn:
-    count, hours = 20, np.arange(24 * DAYS)
+    count, hours = 10, np.arange(24 * DAYS)
     day, week = 2 * np.pi * hours / 24, (hours // 24 + START.weekday()) % 7 >= 5
     rows, known = [], []
     for _ in range(count):
@@ -75,7 +75,7 @@ def load(drawn: np.random.Generator) -> Drawn:
 
 
 def shops(drawn: np.random.Generator) -> Drawn:
-    count, hours = 30, np.arange(24 * DAYS)
+    count, hours = 12, np.arange(24 * DAYS)
     open_hours = ((hours % 24) >= 8) & ((hours % 24) < 20)
     weekday = (hours // 24 + START.weekday()) % 7
     rows, known, past = [], [], []
@@ -92,7 +92,7 @@ def shops(drawn: np.random.Generator) -> Drawn:
 
 
 def shifts(drawn: np.random.Generator) -> Drawn:
-    count, hours = 20, np.arange(24 * DAYS)
+    count, hours = 10, np.arange(24 * DAYS)
     rows = []
     for _ in range(count):
         level = np.cumsum(np.where(drawn.random(len(hours)) < 1 / 400, drawn.normal(0, 2, len(hours)), 0))
@@ -171,6 +171,7 @@ def network(drawn: Drawn, seed: int, folder: Path) -> Values:
             f"data.known={json.dumps(known)}",
             f"data.past={json.dumps(past)}",
             f"data.history={WEEK}",
+            "data.stride=4",
             "train.epochs=20",
             f"train.seed={seed}",
             f"output={folder}/runs",
@@ -247,34 +248,38 @@ def _lags(drawn: Drawn, origins: range) -> tuple[Values, Values, Values, Values]
 
 
 def main(seeds: int) -> None:
-    result: dict[str, Any] = {"seeds": seeds, "horizon": HORIZON, "origins": HELD_OUT}
-    for name, draw in SETS.items():
-        by_model: dict[str, list[dict[str, float]]] = {}
-        for seed in range(seeds):
+    scored: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in SETS}
+    for seed in range(seeds):
+        for name, draw in SETS.items():
             drawn = draw(np.random.default_rng(seed))
             for model in ("naive, a day", "naive, a week", "gradient boosting", "tide"):
-                began = time.perf_counter()
-                if model == "tide":
-                    with tempfile.TemporaryDirectory() as folder:
-                        forecasts = network(drawn, seed, Path(folder))
-                elif model == "gradient boosting":
-                    forecasts = boosting(drawn, seed)
-                else:
-                    forecasts = naive(drawn, 24 if model.endswith("day") else WEEK)
-                own = scores(forecasts, drawn) | {"seconds": time.perf_counter() - began}
-                by_model.setdefault(model, []).append(own)
+                own = measured(model, drawn, seed)
+                scored[name].setdefault(model, []).append(own)
                 print(name, seed, model, {key: round(value, 4) for key, value in own.items()}, flush=True)
-        result[name] = {
-            model: {
-                key: {
-                    "mean": round(statistics.mean(each[key] for each in of), 4),
-                    "values": [round(each[key], 4) for each in of],
-                }
-                for key in of[0]
-            }
-            for model, of in by_model.items()
+        means = {
+            name: {model: {key: _mean(key, of) for key in of[0]} for model, of in by_model.items()}
+            for name, by_model in scored.items()
         }
-    print(write_result(Path(__file__).parent, result).read_text())
+        result = {"seeds": seed + 1, "horizon": HORIZON, "origins": HELD_OUT, "sets": means}
+        print(write_result(Path(__file__).parent, result), flush=True)
+
+
+def measured(model: str, drawn: Drawn, seed: int) -> dict[str, float]:
+    """Return the scores of a model's forecasts, and the seconds to train it and to forecast."""
+    began = time.perf_counter()
+    if model == "tide":
+        with tempfile.TemporaryDirectory() as folder:
+            forecasts = network(drawn, seed, Path(folder))
+    elif model == "gradient boosting":
+        forecasts = boosting(drawn, seed)
+    else:
+        forecasts = naive(drawn, 24 if model.endswith("day") else WEEK)
+    return scores(forecasts, drawn) | {"seconds": time.perf_counter() - began}
+
+
+def _mean(key: str, of: list[dict[str, float]]) -> dict[str, Any]:
+    values = [round(each[key], 4) for each in of]
+    return {"mean": round(statistics.mean(values), 4), "values": values}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from snugfit.errors import SettingError
 _HIGHER = (
     "accuracy",
     "macro_f1",
+    "mean_iou",
     "macro_precision",
     "macro_recall",
     "f1",
@@ -23,7 +24,18 @@ _HIGHER = (
     "entity_precision",
     "entity_recall",
 )
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse", "pinball", "mase", "reward_rejected")
+_LOWER = (
+    "loss",
+    "perplexity",
+    "mse",
+    "mae",
+    "rmse",
+    "pinball",
+    "mase",
+    "main_loss",
+    "auxiliary_loss",
+    "reward_rejected",
+)
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

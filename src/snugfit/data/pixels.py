@@ -28,6 +28,8 @@ _ERASED = 0.25
 """The part of pictures of which a rectangle is erased."""
 _ERASED_AREA = (0.02, 0.2)
 _TRIES = 10
+UNKNOWN = 255
+"""The pixel of a mask that is not scored."""
 
 
 def pixels(picture: Image.Image, picture_format: PictureFormat, augment: Sequence[str] = ()) -> Tensor:
@@ -40,16 +42,7 @@ def pixels(picture: Image.Image, picture_format: PictureFormat, augment: Sequenc
 
     width, height = picture_format.width, picture_format.height
     how = Image.Resampling[picture_format.interpolation.upper()]
-    if "rotate" in augment:
-        picture = picture.rotate(_between(-_DEGREES, _DEGREES), Image.Resampling.BILINEAR)
-    if "crop" in augment:
-        picture = picture.resize((width, height), how, box=_random_part(*picture.size))
-    elif picture_format.resize is None:
-        picture = picture.resize((width, height), how)
-    else:
-        picture = _middle(_shorter_side(picture, picture_format.resize, how), width, height)
-    if "flip" in augment and _between(0, 1) < 0.5:
-        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    picture = _placed(picture, picture_format, augment, how, Image.Resampling.BILINEAR)
     if "color" in augment:
         picture = _jittered(picture)
     values = np.asarray(picture, dtype=np.uint8).reshape(height, width, picture_format.channels)
@@ -60,6 +53,54 @@ def pixels(picture: Image.Image, picture_format: PictureFormat, augment: Sequenc
         left, top, right, bottom = _part(width, height, _ERASED_AREA)
         tensor[:, top:bottom, left:right] = 0  # the mean of all pictures
     return tensor
+
+
+def pixels_with_mask(
+    picture: Image.Image, mask: Image.Image, picture_format: PictureFormat, augment: Sequence[str] = ()
+) -> tuple[Tensor, Tensor]:
+    """Return a picture as `pixels` does, and its mask, turned, cut and mirrored by the same draws: uint8, shape (height, width).
+
+    Each pixel of the mask is one of those that it had; what a turn brings in from outside is `UNKNOWN`.
+    """
+    from PIL import Image
+
+    nearest = Image.Resampling.NEAREST
+    # what places a picture is drawn first, so that the same state places both alike
+    state = torch.get_rng_state()
+    placed = _placed(mask, picture_format, augment, nearest, nearest, outside=UNKNOWN)
+    torch.set_rng_state(state)
+    tensor = pixels(picture, picture_format, augment)
+    return tensor, torch.from_numpy(np.asarray(placed, dtype=np.uint8).copy())
+
+
+def _placed(
+    picture: Image.Image,
+    picture_format: PictureFormat,
+    augment: Sequence[str],
+    how: Image.Resampling,
+    turned: Image.Resampling,
+    outside: int | None = None,
+) -> Image.Image:
+    """Return a picture turned, cut, resized and mirrored.
+
+    Args:
+        how, turned: the interpolation of a new size, and of a turn.
+        outside: the value of what a turn brings in; None for black.
+    """
+    from PIL import Image
+
+    width, height = picture_format.width, picture_format.height
+    if "rotate" in augment:
+        picture = picture.rotate(_between(-_DEGREES, _DEGREES), turned, fillcolor=outside)
+    if "crop" in augment:
+        picture = picture.resize((width, height), how, box=_random_part(*picture.size))
+    elif picture_format.resize is None:
+        picture = picture.resize((width, height), how)
+    else:
+        picture = _middle(_shorter_side(picture, picture_format.resize, how), width, height)
+    if "flip" in augment and _between(0, 1) < 0.5:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return picture
 
 
 def opened(source: Any, channels: int = 3) -> Image.Image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -296,8 +297,9 @@ def predict_file(
         predictions = ensemble.decode(outputs, rows, top=top, every=proba)
     else:
         predictions = predictor.predict_examples(rows.examples)
-    whole = [predictor.unfolded(each) for each in predictions]
-    _write_csv(output, rows, whole, added)
+    with _saved(predictor, output, predictions) as written:
+        whole = [predictor.unfolded(each) for each in written]
+        _write_csv(output, rows, whole, added)
     counts = dict.fromkeys(predictor.inference.classes, 0)
     for prediction in predictions if counts else ():
         counts[prediction[predictor.inference.columns[0]]] += 1
@@ -384,6 +386,37 @@ def _check_reads(predictor: Predictor) -> None:
 def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> FileRows:
     assert predictor.inference.read is not None
     return predictor.inference.read(data, labelled=labelled, bad_rows=bad_rows)
+
+
+@contextmanager
+def _saved(
+    predictor: Predictor, output: Path, predictions: Sequence[dict[str, Any]]
+) -> Iterator[Sequence[dict[str, Any]]]:
+    """Temporarily write what no cell holds beside the output, into a folder that gets its name once all is written.
+
+    Raises:
+        DataError: the folder is there already, or cannot be written.
+    """
+    saved = predictor.inference.saved
+    if saved is None:
+        yield predictions
+        return
+    folder = output.with_name(f"{output.stem}-files")
+    if folder.exists():
+        raise DataError(
+            folder, "is there already, and nothing is overwritten", "Remove it, or name another output."
+        )
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        named = [saved(each, temporary, f"{number:06d}") for number, each in enumerate(predictions, 1)]
+        yield [{name: f"{folder.name}/{file}" for name, file in each.items()} for each in named]
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise DataError(folder, f"cannot be written: {error.strerror}", "Choose another output.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_csv(

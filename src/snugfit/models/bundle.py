@@ -23,6 +23,7 @@ from snugfit.kit.adapters.adapters import adapted
 from snugfit.kit.serialize import pack, unpack
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
+from snugfit.models.mask_network import MaskNetwork
 from snugfit.models.python_functions import load_python_model
 from snugfit.models.series_network import SeriesNetwork
 from snugfit.models.table_network import TableNetwork
@@ -38,8 +39,13 @@ if TYPE_CHECKING:
 META = "snugfit.json"
 ADAPTER = "adapter"
 FORMAT = 1
-NETWORK, SERIES_NETWORK = "network", "series_network"
-"""Where the meta data describe a network for tables, or for series, which is made of that again."""
+NETWORK, SERIES_NETWORK, MASK_NETWORK = "network", "series_network", "mask_network"
+"""Where the meta data describe a network for tables, series or masks, which is made of that again."""
+NETWORKS: Mapping[str, type[TableNetwork | SeriesNetwork | MaskNetwork]] = {
+    NETWORK: TableNetwork,
+    SERIES_NETWORK: SeriesNetwork,
+    MASK_NETWORK: MaskNetwork,
+}
 EXTENDED_BY = "extended_by"
 """Where the meta data say which techniques added modules, as a recipe writes them."""
 DETERMINISTIC = "deterministic"
@@ -192,10 +198,9 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             made: nn.Module = _architecture(folder)(config)
         return made
-    if meta.get(NETWORK):
-        return TableNetwork.of(meta[NETWORK]).make()
-    if meta.get(SERIES_NETWORK):
-        return SeriesNetwork.of(meta[SERIES_NETWORK]).make()
+    for name, network in NETWORKS.items():
+        if meta.get(name):
+            return network.of(meta[name]).make()
     if not meta.get("model"):
         raise ModelError(
             "model",
@@ -208,8 +213,7 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
 def has_own_architecture(folder: Path) -> bool:
     """Return whether a bundle holds weights of a module that was made in Python, which neither a library nor a function makes again."""
     meta = read_meta(folder)
-    described = meta.get("model") or meta.get(NETWORK) or meta.get(SERIES_NETWORK)
-    return not (folder / CONFIG).is_file() and not described
+    return not (folder / CONFIG).is_file() and not any(map(meta.get, ("model", *NETWORKS)))
 
 
 def find_bundle(folder: Path) -> Path:

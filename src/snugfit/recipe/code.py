@@ -23,6 +23,7 @@ _COLUMNS = (
     "time",
     "known",
     "past",
+    "classes",
 )
 """Settings whose text is never imported, whatever it looks like."""
 

@@ -132,6 +132,12 @@ class Data(Section):
         "quantiles to predict, ascending, with 0.5 among them", (0.1, 0.5, 0.9), takes="a list of numbers"
     )
     image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
+    classes: tuple[str, ...] | None = setting(
+        "names of the classes of masks, by their numbers; null: as many as there are, by number",
+        None,
+        takes="a list of names or null",
+        example=("background", "road"),
+    )
     size: Count | None = setting(
         "side of the square that pictures are made, in pixels; null: as the model asks for", None, example=224
     )
@@ -324,7 +330,7 @@ class Recipe(Section):
         takes=f"{wanted(Literal[tuple(discover())])}, or package.module:CARD",
     )
     model: str = setting(
-        "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings, for series tide or such a file",
+        "Hugging Face name or folder; package.module:function for task python; for tables tabm, mlp or a JSON file with a network's settings, for series tide, for masks unet, or such a file",
         example="gpt2",
     )
     from_scratch: bool = setting("whether the architecture of the model starts with new weights", False)

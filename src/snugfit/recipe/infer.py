@@ -11,6 +11,7 @@ from typing import Any
 
 from snugfit.data.file_formats import DELIMITERS, delimiter_of
 from snugfit.data.hub_rows import is_saved
+from snugfit.data.mask_folders import mask_folders
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.declarations import Recipe
@@ -22,6 +23,7 @@ from snugfit.tasks import (
     causal_lm,
     forecasting,
     image_classification,
+    segmentation,
     tabular_classification,
     tabular_regression,
     text_classification,
@@ -75,8 +77,9 @@ def infer_recipe(
                 f"{data} is a folder of pictures, so it has no columns for --text and --label",
                 "Leave them out, or name a table.",
             )
+        masked = model in segmentation.NETWORKS or mask_folders(path) is not None
         tree: dict[str, Any] = {
-            "task": image_classification.CARD.name,
+            "task": (segmentation if masked else image_classification).CARD.name,
             "model": model,
             "data": {"train": data},
         }

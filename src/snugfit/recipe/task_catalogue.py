@@ -20,8 +20,9 @@ _MODELS = {
     "own": "what the task makes of it",
     "table": "tabm, mlp, or a JSON file with the settings of one",
     "series": "tide, or a JSON file with its settings",
+    "masks": "unet, or a JSON file with its settings",
 }
-_PLACES = {"pictures": "FOLDER"}
+_PLACES = {"pictures": "FOLDER", "masks": "FOLDER"}
 _ROWS = ("train", "validation")
 """Settings of `data` that every task reads."""
 

@@ -19,8 +19,9 @@ from snugfit.core.preferences import DESIRABLE, REWARDS, of_answers, reward_sums
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
+from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
-from snugfit.step.quantile_metrics import OF_QUANTILES
+from snugfit.step.quantile_metrics import OF_QUANTILES, MeanOverSteps
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -135,6 +136,13 @@ def _macro_recall(right: Tensor, predicted: Tensor, true: Tensor) -> float:
     return _macro_precision(right, true, predicted)
 
 
+def _mean_iou(right: Tensor, predicted: Tensor, true: Tensor) -> float:
+    """Return the mean of right / (predicted or true) over the classes that are predicted or true at all."""
+    either = predicted + true - right
+    there = either > 0
+    return float((right[there] / either[there]).mean())
+
+
 class _ErrorMean:
     """The mean over all values of an error of predictions, shape of the labels.
 
@@ -208,6 +216,9 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "macro_f1": lambda: _ByClass(_macro_f1),
     "macro_precision": lambda: _ByClass(_macro_precision),
     "macro_recall": lambda: _ByClass(_macro_recall),
+    "mean_iou": lambda: _ByClass(_mean_iou),
+    "main_loss": lambda: MeanOverSteps(main_loss),
+    "auxiliary_loss": lambda: MeanOverSteps(auxiliary_loss),
     "mse": lambda: _ErrorMean(torch.square),
     "rmse": lambda: _ErrorMean(torch.square, math.sqrt),
     "mae": lambda: _ErrorMean(torch.abs),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from snugfit.core.losses import Loss
@@ -41,6 +43,7 @@ class Inference:
             nothing is generated.
         stops: tokens that end an answer.
         unfolded: the rows that the prediction of one example becomes, such as the steps of a forecast; None where it is one row.
+        saved: the prediction with names of files for what no cell holds, which it writes into a folder under a name; None where cells do.
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
@@ -59,6 +62,7 @@ class Inference:
     with_generation: Callable[[Generation, Any], Inference] | None = None
     stops: tuple[int, ...] = ()
     unfolded: Callable[[Prediction], list[Prediction]] | None = None
+    saved: Callable[[Prediction, Path, str], Prediction] | None = None
     view: Callable[[MapStyle, int], MapStyle] | None = None
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()

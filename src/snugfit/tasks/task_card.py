@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from snugfit.tasks.task import Task
 
 
-ModelKind = Literal["encoder", "decoder", "pictures", "table", "series", "own"]
+ModelKind = Literal["encoder", "decoder", "pictures", "table", "series", "masks", "own"]
 """An encoder of texts, a decoder that predicts next tokens, which can be used as an encoder too, a model that sees pictures, a
-network that is made for the columns of a table, or for the windows of series, or what a task of the user's own makes."""
+network that is made for the columns of a table, for the windows of series, or for the classes of masks, or what a task of the user's own makes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Card:
         make_model: its model anew, with other weights, given what the best one was saved with; None where transformers, or the function
             that a recipe names, makes it.
         own_code: model and rows are made by functions of the user's own.
-        model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, a network for tables or for series, or one of its own.
+        model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, a network for tables, series or masks, or one of its own.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
         read_rows: the usable rows of `data.train`, of which folds are made, where they are no texts with or without a class.
@@ -91,4 +91,4 @@ class Card:
     @property
     def reads_models(self) -> bool:
         """True where its model lies in files, or on the hub, by transformers."""
-        return not self.own_code and self.model not in ("table", "series", "own")
+        return not self.own_code and self.model not in ("table", "series", "masks", "own")

@@ -91,6 +91,20 @@ def write_pictures(folder: Path) -> Path:
     return folder
 
 
+def write_masks(folder):
+    import numpy as np
+    from PIL import Image
+
+    drawn = np.random.default_rng(0)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for number in range(40):
+        values = drawn.integers(0, 255, (16, 16, 3)).astype(np.uint8)
+        Image.fromarray(values).save(folder / "images" / f"{number}.png")
+        Image.fromarray((values[..., 0] > 127).astype(np.uint8)).save(folder / "masks" / f"{number}.png")
+    return folder
+
+
 def write_table(file):
     rows = [f"{number},{number % 7},{'ab'[number % 2]},{number % 2}" for number in range(400)]
     file.write_text("\n".join(["x,y,kind,label", *rows]))
@@ -113,6 +127,8 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         ]
     elif recipe.startswith("tabular"):
         given = [f"data.train={write_table(tmp_path / 'rows.csv')}", "train.epochs=2"]
+    elif recipe.startswith("segmentation"):
+        given = [f"data.train={write_masks(tmp_path / 'shapes')}", "data.size=16", "train.epochs=2"]
     elif recipe.startswith("forecasting"):
         rows = [f"{time},{time % 7 + time * time % 101 / 100}" for time in range(200)]
         (tmp_path / "rows.csv").write_text("\n".join(["time,label", *rows]))

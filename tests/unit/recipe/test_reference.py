@@ -25,6 +25,7 @@ BARE = {
     "preference": {"model": "m", "data": {"train": "rows.jsonl"}},
     "image-classification": {"model": "m", "data": {"train": "photos"}},
     "tabular-classification": {"model": "tabm", "data": {"train": "rows.csv"}},
+    "segmentation": {"model": "unet", "data": {"train": "shapes"}},
     "forecasting": {"model": "tide", "data": {"train": "rows.csv"}},
     "tabular-regression": {"model": "tabm", "data": {"train": "rows.csv"}},
     "python": {"model": "mine:build", "data": {"train": "mine:rows"}},

@@ -13,6 +13,7 @@ from snugfit.data.bad_rows import BadRow, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
 from snugfit.data.examples import ORIGIN
+from snugfit.data.masks import read_masks
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.preferences import labelled_of, pair_of, prompt_columns
 from snugfit.data.sources import read_table
@@ -89,6 +90,8 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
         )
     if card.own_code:
         return _objects(recipe, group_by, labelled)
+    if card.model == "masks":
+        return _masks(recipe, group_by)
     if card.model == "table":
         return _table(recipe, group_by)
     if card.model == "own":
@@ -137,6 +140,24 @@ def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         for path, label in zip(part.texts, part.labels, strict=True)
     ]
     return _dealt(part, records, digests, notes, group_by, labelled=True)
+
+
+def _masks(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
+    data = recipe.data
+    loaded = read_masks(
+        data.train,
+        "data.train",
+        image=data.image,
+        label=data.label,
+        folder=recipe.folder,
+        classes=None if data.classes is None else len(data.classes),
+    )
+    records = [
+        {data.image: os.path.abspath(path), data.label: os.path.abspath(mask)}
+        for path, mask in zip(loaded.part.texts, loaded.masks, strict=True)
+    ]
+    notes = _settled(loaded.part, recipe)
+    return _dealt(loaded.part, records, loaded.digests, notes, group_by, labelled=False)
 
 
 def _table(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:

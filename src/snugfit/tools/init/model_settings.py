@@ -39,6 +39,8 @@ def put_model(
     """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
     if card.model == "table":
         return _put_network(tree, comments, card, given)
+    if card.model == "masks":
+        return _put_mask_network(tree, comments, given)
     if card.model == "series":
         return _put_series_network(tree, comments, given)
     if find_spec("transformers") is None:
@@ -149,6 +151,15 @@ def _put_series_network(tree: dict[str, Any], comments: dict[str, str], given: M
     comments["optimizer"] = "a usual rate of small networks; others: snugfit techniques"
     comments["model"] = "residual layers over a window; a JSON file has its settings"
     return "a network for series, with new weights"
+
+
+def _put_mask_network(tree: dict[str, Any], comments: dict[str, str], given: Mapping[str, Any]) -> str:
+    """Put a network for masks into the settings; return what it is."""
+    tree["model"] = str(given.get("model", "unet"))
+    tree["train"] = {"epochs": _EPOCHS_FROM_SCRATCH, "global_batch": min(tree["train"]["global_batch"], 16)}
+    learn(tree, comments, SCRATCH_PRESET)
+    comments["model"] = "a U-Net with an auxiliary head; a JSON file has its settings"
+    return "a network for masks, with new weights"
 
 
 def _is_part(tree: Mapping[str, Any]) -> bool:

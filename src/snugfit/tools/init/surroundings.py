@@ -9,6 +9,7 @@ from pathlib import Path
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
+from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.picture_files import pictures_in
 from snugfit.data.picture_kinds import SUFFIXES as PICTURE_SUFFIXES
 from snugfit.data.sources import read_table
@@ -114,7 +115,14 @@ def _has_classes(folder: Path) -> bool:
 
 
 def read_picture_folder(folder: Path) -> Rows:
-    """Return the pictures of a folder as rows, with the folder of each as its class."""
+    """Return the pictures of a folder as rows, with the folder of each as its class, or with its mask."""
+    if (masked := mask_folders(folder)) is not None:
+        pairs, _ = paired(*masked)
+        return Rows(
+            folder,
+            ("image", "mask"),
+            [{"image": str(path), "mask": str(mask)} for path, mask in pairs.items()],
+        )
     files = [path.relative_to(folder) for path in pictures_in(folder)]
     rows = [{"image": str(path), "label": path.parts[0]} for path in files if len(path.parts) > 1]
     return Rows(folder, ("image", "label"), rows)

@@ -1,0 +1,53 @@
+"""Folders of pictures and of masks beside each other, by their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from snugfit.data.picture_kinds import SUFFIXES
+from snugfit.errors import DataError
+
+_PICTURES = ("images", "image", "imgs", "pictures", "photos")
+_MASKS = ("masks", "mask", "labels", "annotations", "segmentations")
+
+
+def mask_folders(folder: Path) -> tuple[Path, Path] | None:
+    """Return the folders of pictures and of masks in a folder; None where it has not both.
+
+    Raises:
+        DataError: the folder cannot be read.
+    """
+    try:
+        names = {path.name.casefold(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    except OSError as error:
+        raise DataError(
+            folder, f"cannot be read: {error.strerror}", "Name a folder that can be read."
+        ) from error
+    pictures = next((names[name] for name in _PICTURES if name in names), None)
+    masks = next((names[name] for name in _MASKS if name in names), None)
+    return None if pictures is None or masks is None else (pictures, masks)
+
+
+def paired(pictures: Path, masks: Path) -> tuple[dict[Path, Path], list[Path]]:
+    """Return the mask of each picture, which has its name but for the suffix and for a `_mask` behind it, and pictures without one."""
+    by_name = {_name(path, masks).removesuffix("_mask"): path.absolute() for path in _files(masks)}
+    pairs, missing = {}, []
+    for path in _files(pictures):
+        mask = by_name.get(_name(path, pictures))
+        if mask is None:
+            missing.append(path)
+        else:
+            pairs[path.absolute()] = mask
+    return pairs, missing
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    )

@@ -1,0 +1,352 @@
+"""Pictures with masks: two folders of files of one name, or rows with two paths, to examples for a model of each pixel's class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from snugfit.core.losses import IGNORE_INDEX
+from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle
+from snugfit.data.examples import FILE, Examples, FromRows
+from snugfit.data.file_rows import FileRows
+from snugfit.data.mask_folders import mask_folders, paired
+from snugfit.data.picture_files import read_pictures
+from snugfit.data.picture_format import PictureFormat
+from snugfit.data.picture_kinds import check_augmentations
+from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask
+from snugfit.data.report import DataReport
+from snugfit.data.sources import RowSource
+from snugfit.data.split import check_fraction, split_rows
+from snugfit.data.usable_rows import Part
+from snugfit.errors import DataError, SettingError
+from snugfit.system.user_objects import is_python_path
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+INPUT, MASK = "pixel_values", "mask"
+_OF_BOXES = ("bbox", "bboxes", "box", "boxes", "instances", "polygons", "segmentation")
+_INSTANCES = "Instance masks, which number objects, and boxes are not learned: write the number of its class into each pixel."
+
+
+@dataclass(frozen=True)
+class MaskSource:
+    """The `data` part of a recipe for masks.
+
+    Args:
+        classes: names of the classes, by their numbers in masks; None to count them.
+    """
+
+    train: RowSource
+    validation: float | RowSource | None = 0.1
+    image: str = "image"
+    label: str = "label"
+    classes: tuple[str, ...] | None = None
+    augment: tuple[str, ...] = ("crop", "flip")
+    bad_rows: str = "fail"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_policy(self.bad_rows)
+        check_augmentations(self.augment)
+        if self.classes is not None and len(self.classes) < 2:
+            raise SettingError("data.classes", "needs two classes or more", "Name those of the masks.")
+        if isinstance(self.validation, (int, float)):
+            check_fraction(self.validation)
+
+
+class MaskedPictures(FromRows):
+    """Pictures on disk as examples: `pixel_values`, float32 of shape (channels, height, width), and `labels`, int64 of shape (height, width).
+
+    A pixel of a mask of 255 has label -100. Without masks an example has `sides`, the width and height of the picture itself.
+    """
+
+    def __init__(self, rows: Examples, picture_format: PictureFormat, augment: Sequence[str] = ()) -> None:
+        super().__init__(rows, alike=True)
+        self.format, self.augment = picture_format, tuple(augment)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        row = self.rows[place]
+        picture = opened(row[FILE], self.format.channels)
+        if MASK not in row:
+            return {INPUT: pixels(picture, self.format, self.augment), "sides": picture.size}
+        values, mask = pixels_with_mask(picture, opened_mask(row[MASK]), self.format, self.augment)
+        labels = mask.long()
+        return {INPUT: values, "labels": labels.masked_fill(labels == UNKNOWN, IGNORE_INDEX)}
+
+
+@dataclass(frozen=True)
+class MaskData:
+    """Examples to train and validate on, and the names of the classes."""
+
+    train: MaskedPictures
+    validation: MaskedPictures | None
+    classes: tuple[str, ...]
+    report: DataReport
+    fingerprints: Mapping[str, str]
+
+
+@dataclass
+class MaskPart:
+    """Pictures that can be read, with their masks; `highest` is the largest number in each mask, -1 where all is unknown."""
+
+    part: Part
+    masks: list[str]
+    digests: list[str]
+    highest: list[int]
+
+
+def load_masks(
+    settings: MaskSource, picture_format: PictureFormat, *, folder: Path | None = None
+) -> MaskData:
+    """Read, check and split.
+
+    Raises:
+        DataError: a source cannot be used, pictures or masks are faulty and the policy is 'fail', or too little is left.
+    """
+    columns: dict[str, Any] = {"image": settings.image, "label": settings.label, "folder": folder}
+    most = None if settings.classes is None else len(settings.classes)
+    train = read_masks(settings.train, "data.train", **columns, classes=most)
+    faults = list(train.part.faults)
+    count = most or max([1, *train.highest]) + 1
+    held_out = None
+    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+        held_out = read_masks(settings.validation, "data.validation", **columns, classes=count)
+        faults += held_out.part.faults
+    skipped = settle(faults, settings.bad_rows)
+    parts = [train] if held_out is None else [train, held_out]
+    for each in parts:
+        if not each.masks:
+            raise _nothing_left(each.part)
+    rows = _examples(train)
+    validation = rows.at(()) if held_out is None else _examples(held_out)
+    if isinstance(settings.validation, (int, float)):
+        places, aside = split_rows([0] * len(rows), settings.validation, settings.seed)
+        rows, validation = rows.at(places), rows.at(aside)
+    return MaskData(
+        train=MaskedPictures(rows, picture_format, settings.augment),
+        validation=MaskedPictures(validation, picture_format) if validation else None,
+        classes=settings.classes or tuple(map(str, range(count))),
+        report=_report(len(rows), len(validation), skipped),
+        fingerprints={each.part.table.source: each.part.table.sha256 for each in parts},
+    )
+
+
+def load_mask_rows(
+    source: RowSource,
+    picture_format: PictureFormat,
+    *,
+    image: str,
+    label: str | None,
+    classes: int,
+    bad_rows: str,
+    folder: Path | None = None,
+) -> FileRows:
+    """Read one source to evaluate on (with `label`) or to predict (without), in its order.
+
+    Raises:
+        DataError: as for `load_masks`.
+    """
+    check_policy(bad_rows)
+    if label is None:
+        part = _pictures(source, "data", image, folder)
+        loaded = MaskPart(part, [], [], [])
+    else:
+        loaded = read_masks(source, "data", image=image, label=label, folder=folder, classes=classes)
+        part = loaded.part
+    skipped = settle(part.faults, bad_rows)
+    if not part.row_indices:
+        raise _nothing_left(part)
+    return FileRows(
+        examples=MaskedPictures(_examples(loaded), picture_format),
+        rows=[part.table.rows[row] for row in part.row_indices],
+        lines=[part.table.lines[row] for row in part.row_indices],
+        columns=part.table.columns,
+        collate=collate,
+        report=_report(0, len(part.row_indices), skipped),
+        fingerprints={part.table.source: part.table.sha256},
+    )
+
+
+def read_masks(
+    source: RowSource, setting: str, *, image: str, label: str, folder: Path | None, classes: int | None
+) -> MaskPart:
+    """Return the pictures of a source that have a mask of their size, and the faults of the others.
+
+    Args:
+        source: a folder with a folder of pictures and one of masks, or rows with two columns of paths, relative to the file they stand in.
+        classes: how many there may be; None for any number below 255.
+    Raises:
+        DataError: the source cannot be used as a whole.
+    """
+    if (folders := _folders(source, folder)) is not None:
+        names, missing = paired(*folders)
+        part, digests = read_pictures(str(folders[0]), setting, image=image, label=None, folder=folder)
+        faults = list(part.faults)
+        masks = {str(path): str(mask) for path, mask in names.items()}
+        faults += [
+            Fault(str(path), 0, "missing mask", f"has no mask of its name in {folders[1]}")
+            for path in missing
+        ]
+        given = [masks.get(os.path.abspath(path)) for path in part.texts]
+    else:
+        part, digests = read_pictures(source, setting, image=image, label=None, folder=folder)
+        boxes = [name for name in part.table.columns if name.casefold() in _OF_BOXES]
+        if label not in part.table.columns:
+            raise DataError(
+                "data.label",
+                f"{part.table.source} has no column '{label}' of paths of masks{f', and {boxes[0]!r} holds boxes' if boxes else ''}",
+                _INSTANCES if boxes else "Name it: data.label=COLUMN.",
+            )
+        faults, given = list(part.faults), []
+        base = _base(source, folder)
+        for row in part.row_indices:
+            cell = part.table.rows[row][label]
+            given.append(os.path.join(base, cell) if isinstance(cell, str) and cell.strip() else None)
+            if given[-1] is None:
+                kind = f"holds {type(cell).__name__}" if isinstance(cell, (list, dict)) else "is empty"
+                faults.append(
+                    Fault(
+                        part.table.source,
+                        part.table.lines[row],
+                        "missing mask",
+                        f"{label} {kind}. {_INSTANCES}",
+                    )
+                )
+    loaded = MaskPart(part, [], [], [])
+    good: list[int] = []
+    for place, (path, mask) in enumerate(zip(part.texts, given, strict=True)):
+        if mask is None:
+            continue
+        try:
+            highest = _looked_at(path, mask, classes)
+        except BadRow as bad:
+            row = part.row_indices[place]
+            at = (mask, 0) if folders is not None else (part.table.source, part.table.lines[row])
+            faults.append(
+                Fault(*at, bad.reason, bad.detail if folders is not None else f"{mask} {bad.detail}")
+            )
+            continue
+        good.append(place)
+        loaded.masks.append(mask)
+        loaded.digests.append(digests[place])
+        loaded.highest.append(highest)
+    loaded.part = replace(
+        part,
+        row_indices=[part.row_indices[place] for place in good],
+        texts=[part.texts[place] for place in good],
+        labels=[part.labels[place] for place in good],
+        faults=sorted(faults, key=lambda fault: fault.line),
+    )
+    return loaded
+
+
+def opened_mask(path: str) -> Image.Image:
+    """Return a mask: a picture whose pixels are numbers of classes, of one channel or of a palette.
+
+    Raises:
+        BadRow: it is something else.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+            mode, mask = picture.mode, picture.copy()
+    except FileNotFoundError as error:
+        raise BadRow("missing mask", "is not there") from error
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise BadRow("unreadable mask", "is no picture that can be read") from error
+    if mode.startswith("I"):
+        raise BadRow("unusable mask", f"has numbers of 16 bits or more. {_INSTANCES}")
+    if mode not in ("L", "P", "1"):
+        raise BadRow(
+            "unusable mask",
+            f"is in colour ({mode}): write the number of its class into each pixel, in gray or a palette",
+        )
+    return Image.fromarray(
+        np.asarray(mask).astype(np.uint8)
+    )  # without its palette, in which nothing is resized
+
+
+def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Return a batch: `pixel_values`, and `labels`, shape (rows, height, width), where there are any."""
+    names = [name for name in (INPUT, "labels") if name in examples[0]]
+    return {name: torch.stack([example[name] for example in examples]) for name in names}
+
+
+def _looked_at(path: str, mask: str, classes: int | None) -> int:
+    """Return the highest number of a class in a mask.
+
+    Raises:
+        BadRow: it cannot be used.
+    """
+    values = opened_mask(mask)
+    sides = opened(path).size
+    if values.size != sides:
+        raise BadRow(
+            "mask of another size",
+            f"is {'×'.join(map(str, values.size))}, its picture {'×'.join(map(str, sides))}",
+        )
+    numbers = np.unique(np.asarray(values))
+    own = numbers[numbers != UNKNOWN]
+    if len(numbers) == 2 and numbers.tolist() == [0, UNKNOWN]:
+        raise BadRow(
+            "unusable mask",
+            f"has 0 and {UNKNOWN} alone, and {UNKNOWN} is not scored: write 1 for the second class",
+        )
+    highest = int(own[-1]) if len(own) else -1
+    if classes is not None and highest >= classes:
+        raise BadRow("unknown class", f"has class {highest}, and the classes are 0 to {classes - 1}")
+    return highest
+
+
+def _pictures(source: RowSource, setting: str, image: str, folder: Path | None) -> Part:
+    folders = _folders(source, folder)
+    where = source if folders is None else str(folders[0])
+    return read_pictures(where, setting, image=image, label=None, folder=folder)[0]
+
+
+def _folders(source: RowSource, folder: Path | None) -> tuple[Path, Path] | None:
+    if callable(source) or is_python_path(str(source)):
+        return None
+    path = (folder or Path.cwd()) / Path(source).expanduser()
+    return mask_folders(path) if path.is_dir() else None
+
+
+def _base(source: RowSource, folder: Path | None) -> str:
+    here = folder or Path.cwd()
+    if callable(source) or is_python_path(str(source)):
+        return str(here)
+    return str((here / Path(source).expanduser()).parent)
+
+
+def _examples(loaded: MaskPart) -> Examples:
+    part = loaded.part
+    masks: Sequence[str | None] = loaded.masks or [None] * len(part.texts)
+    rows = [
+        {FILE: path, **({} if mask is None else {MASK: mask})}
+        for path, mask in zip(part.texts, masks, strict=True)
+    ]
+    made = Examples.of(rows, part.table, part.row_indices)
+    made.unit = FILE
+    return made
+
+
+def _report(train: int, validation: int, skipped: Mapping[str, int]) -> DataReport:
+    return DataReport(train=train, validation=validation, skipped=dict(skipped), unit="pictures")
+
+
+def _nothing_left(part: Part) -> DataError:
+    return DataError(
+        "data",
+        f"no picture with a usable mask is left in {part.table.source}",
+        "Correct them, or name another source.",
+    )

@@ -1,0 +1,58 @@
+"""The loss of a model with an auxiliary head: its own and that of the head, weighted, and each of the two by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from snugfit.core.losses import LossTerms, cross_entropy
+from snugfit.errors import SettingError
+
+AUXILIARY = "auxiliary"
+"""Entry of the outputs with the logits of the auxiliary head."""
+
+
+@dataclass(frozen=True)
+class WithAuxiliary:
+    """Cross-entropy of `logits`, and `weight` times that of `auxiliary`, with the same labels; label -100 has weight 0.
+
+    Source: Zhao et al. 2017, arXiv:1612.01105, section 3.3.
+    """
+
+    weight: float
+
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:
+        main = cross_entropy(outputs, data)
+        if not self.weight:
+            return main
+        other = cross_entropy(_head(outputs), data)
+        return LossTerms(main.values + self.weight * other.values, main.weights)
+
+
+def main_loss(outputs: Any, data: Any) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of `logits` at each label, and 1 where it counts."""
+    return _values(cross_entropy(outputs, data))
+
+
+def auxiliary_loss(outputs: Any, data: Any) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of `auxiliary` at each label, and 1 where it counts."""
+    return _values(cross_entropy(_head(outputs), data))
+
+
+def _head(outputs: Any) -> Tensor:
+    logits = outputs.get(AUXILIARY) if isinstance(outputs, Mapping) else None
+    if not isinstance(logits, Tensor):
+        raise SettingError(
+            "loss",
+            f"no '{AUXILIARY}' in what the model returns, a {type(outputs).__name__}",
+            "Return the logits of the auxiliary head under that name, or leave auxiliary_loss out.",
+        )
+    return logits
+
+
+def _values(terms: LossTerms) -> tuple[Tensor, Tensor]:
+    assert terms.weights is not None
+    return terms.values, terms.weights
