@@ -18,6 +18,7 @@ from snugfit.errors import SettingError
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
+from snugfit.techniques.placement import recompute
 from snugfit.techniques.placement.recompute import Recompute, policy, recomputing
 from snugfit.techniques.placement.tiled_linear import in_tiles
 from tests.laws import problems
@@ -224,7 +225,10 @@ def calls_in_backward(model: nn.Module, inputs: Tensor, technique: Recompute | N
 
 
 def test_attention_that_draws_dropout_is_computed_again_whatever_keep_says() -> None:
-    decide = partial(policy(("attention",), "block"), SimpleNamespace(op_output=()))
+    decide = partial(
+        policy(("attention",), "block", recompute._SavedOutputs()),
+        SimpleNamespace(op_output=(), is_recompute=False),
+    )
     attention = torch.ops.aten._scaled_dot_product_flash_attention.default
     query = torch.zeros(1)
     assert decide(attention, query, query, query) is CheckpointPolicy.MUST_SAVE
@@ -806,3 +810,27 @@ def test_impossible_settings_are_refused() -> None:
         Recompute(keep=("matmull",)).seams(context(llama()))
     with pytest.raises(SettingError, match="Linear is one module without parts"):
         Recompute().prepare(nn.Linear(2, 2))
+
+
+def test_what_is_kept_is_known_where_torch_asks_before_it_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch 2.11 does: the outputs are noted beside the operation, so that writing over them is refused there too."""
+    monkeypatch.setattr(recompute, "_TELLS_OUTPUTS", False)
+    saved = recompute._SavedOutputs()
+    decide = policy(("matmul",), "block", saved)
+    first, again = (SimpleNamespace(is_recompute=each) for each in (False, True))
+    one, product = torch.ones(2, 2), torch.ops.aten.mm.default
+    with saved:
+        assert decide(first, product, one, one) is CheckpointPolicy.MUST_SAVE
+        outputs = torch.mm(one, one)
+        other = outputs.sin()
+    add = torch.ops.aten.add_.Tensor
+    assert decide(first, add, other, one) is CheckpointPolicy.PREFER_RECOMPUTE
+    assert decide(again, add, outputs, one) is CheckpointPolicy.PREFER_RECOMPUTE, (
+        "it was looked at in forward"
+    )
+    with pytest.raises(
+        SettingError, match="recompute.keep: 'block' writes over an output that was to be kept, by 'add_'"
+    ):
+        decide(first, add, outputs, one)

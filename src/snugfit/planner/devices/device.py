@@ -15,7 +15,8 @@ Curve = tuple[tuple[float, float], ...]
 class Link:
     """A way between two memories: bytes per second in one direction, seconds before the first byte.
 
-    `back` is the bandwidth of the other direction, and `each_of_both` that of each while both are used, where they were measured.
+    `back` is the bandwidth of the other direction, where it was measured. `each_of_both` is that of each while both are used, which is
+    kept to be compared with: times of both directions are added up.
     """
 
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -11,7 +11,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from snugfit.core.batch import Batch
 from snugfit.core.batch_norm import has_batch_norm
@@ -83,9 +89,7 @@ def recomputed(
     # torch's recurrent layers write over their products without torch noting it
     if any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in block.modules()):
         keep = ()
-    contexts: dict[str, Any] = (
-        {"context_fn": lambda: create_selective_checkpoint_contexts(policy(keep, about))} if keep else {}
-    )
+    contexts: dict[str, Any] = {"context_fn": lambda: _contexts(keep, about)} if keep else {}
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -120,7 +124,48 @@ def recomputed(
     return run
 
 
-def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]:
+def _contexts(
+    keep: Collection[str], about: str
+) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Return what a block computes within, in forward and again in backward."""
+    saved = _SavedOutputs()
+    forward, again = create_selective_checkpoint_contexts(policy(keep, about, saved))
+    if _TELLS_OUTPUTS or torch.compiler.is_compiling():
+        return forward, again
+    return _within(saved, forward), again
+
+
+_TELLS_OUTPUTS = hasattr(SelectiveCheckpointContext(is_recompute=False), "op_output")
+"""Whether torch asks with an operation's outputs; torch 2.11 asks before there are any."""
+
+
+@contextmanager
+def _within(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    """Temporarily enter both, the outer one first."""
+    with outer, inner:
+        yield
+
+
+class _SavedOutputs(TorchDispatchMode):
+    """The memory of outputs that are kept; as a mode it notes those of the next operation itself, if it `is_next`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.storages: set[StorageWeakRef] = set()
+        self.is_next = False
+
+    def note(self, outputs: Any) -> None:
+        self.storages.update(storage_of(tensor) for tensor in leaves(outputs))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_saved, self.is_next = self.is_next, False
+        outputs = func(*args, **(kwargs or {}))
+        if is_saved:
+            self.note(outputs)
+        return outputs
+
+
+def policy(keep: Collection[str], about: str, saved: _SavedOutputs) -> Callable[..., CheckpointPolicy]:
     """Return what torch asks about each operation of a block, for one forward: keep its outputs or compute them again.
 
     One that draws random numbers is computed again: left out, it would move the numbers of those behind it. So is one that writes into a
@@ -130,11 +175,11 @@ def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]
         SettingError: when an operation of the block writes over what was kept of another.
     """
     names = {name for kind in keep for name in OPERATIONS[kind]}
-    storages: set[StorageWeakRef] = set()
 
     def decide(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         name = operation.name().partition("::")[2].partition(".")[0]
-        if storages and any(storage_of(each) in storages for each in _written(operation, args, kwargs)):
+        written = () if context.is_recompute or not saved.storages else _written(operation, args, kwargs)
+        if any(storage_of(each) in saved.storages for each in written):
             raise SettingError(
                 "recompute.keep",
                 f"'{about}' writes over an output that was to be kept, by '{name}'",
@@ -142,7 +187,10 @@ def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]
             )
         if name not in names or _writes(operation) or _draws(operation, args, kwargs):
             return CheckpointPolicy.PREFER_RECOMPUTE
-        storages.update(storage_of(tensor) for tensor in leaves(context.op_output))
+        if _TELLS_OUTPUTS:
+            saved.note(context.op_output)
+        else:
+            saved.is_next = not context.is_recompute
         return CheckpointPolicy.MUST_SAVE
 
     return decide
