@@ -101,4 +101,5 @@ CARD = Card(
     inference=_inference,
     recognize=_recognize,
     read_rows=_read_rows,
+    plain_rows=True,
 )
