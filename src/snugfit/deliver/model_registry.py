@@ -141,7 +141,7 @@ def compare(
 ) -> tuple[float, str | None]:
     """Return the largest difference between two lists of predictions, and the first thing that is not equal, if any.
 
-    Numbers may differ by 1e-6 (another number of threads sums in another order), everything else must be equal.
+    Numbers may differ by 1e-6, or by that part of a large one (another number of threads sums in another order), everything else must be equal.
     """
     largest = 0.0
     mismatch = None
@@ -156,7 +156,7 @@ def compare(
                 difference = abs(value - given) if isinstance(given, (int, float)) else math.inf
                 difference = math.inf if math.isnan(difference) else difference
                 largest = max(largest, difference)
-                equal = difference <= TOLERANCE
+                equal = difference <= TOLERANCE * max(1.0, abs(value))
             else:
                 equal = bool(value == given)
             if not equal and mismatch is None:

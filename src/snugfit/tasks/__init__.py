@@ -65,4 +65,4 @@ def of_files() -> tuple[str, ...]:
 
 def registered() -> tuple[str, ...]:
     """Return names of the tasks whose models are registered, with rows on which they are compared."""
-    return tuple(name for name in of_files() if discover()[name].classes)
+    return tuple(name for name in of_files() if discover()[name].classes or discover()[name].plain_rows)

@@ -51,6 +51,7 @@ class Card:
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
         read_rows: the usable rows of `data.train`, of which folds are made, where they are no texts with or without a class.
+        plain_rows: rows and predictions are plain texts and numbers, as a model registry keeps them, also where there are no classes.
         new_rows: name of others, in an example of a command that predicts for them.
         pipeline: what the hub calls the use of its models; empty where it has no word for it.
         sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
@@ -76,6 +77,7 @@ class Card:
     new_rows: str = "NEW.csv"
     read_rows: Callable[[Recipe], Part] | None = None
     pipeline: str = ""
+    plain_rows: bool = False
     sample: tuple[str, str] | None = None
 
     @property

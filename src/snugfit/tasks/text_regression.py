@@ -102,4 +102,5 @@ CARD = Card(
     recognize=_recognize,
     read_rows=_read_rows,
     pipeline="text-classification",
+    plain_rows=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,15 @@ def test_a_number_is_learned_in_its_own_unit_and_predicted_alike_after_a_reload(
     with Path("out.csv").open() as file:
         written = [float(row["prediction"]) for row in csv.DictReader(file)]
     assert written == pytest.approx([each["prediction"] for each in here], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_model_of_numbers_comes_back_from_the_registry(
+    project: Path, new_store: Callable[[str], str]
+) -> None:
+    uri = new_store("mlflow.db")
+    result = train("regression", f"track={{mlflow: true, register: prices, uri: '{uri}'}}", "train.epochs=1")
+    assert load("models:/prices@champion", uri=uri).predict(rows()) == result.predict(rows())
 
 
 @pytest.mark.slow
