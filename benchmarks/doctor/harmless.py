@@ -35,6 +35,7 @@ from tests.doctor.ending import PLAIN  # noqa: E402
 PAGE = ROOT / "docs/tools/doctor.md"
 BEGIN, END = "<!-- harmless -->", "<!-- /harmless -->"
 ENDING = [sys.executable, "-m", "tests.doctor.ending"]
+FOLDERS = ("clean", "faulty", "fresh")
 EQUAL, DIFFERENT, UNSTEADY = "equal", "different", "differs between two plain runs"
 
 
@@ -78,7 +79,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     }
     equal = len(rows) - sum(map(len, names.values()))
     losses = sum(row["losses"] for row in rows if row["outcome"] == EQUAL)
-    text = f"{equal} of {len(rows)} scripts compute the same, bit for bit, in {losses:,} backward passes"
+    everything = sum(len(scripts(folder)) for folder in FOLDERS)
+    text = f"{len(rows)} of the {everything} scripts were run; {equal} compute the same, bit for bit, in {losses:,} backward passes"
     text += f"; different: {', '.join(names[DIFFERENT]) or 'none'}"
     return f"{text}; left out, since two plain runs differ: {', '.join(names[UNSTEADY]) or 'none'}."
 
@@ -92,7 +94,7 @@ def main() -> None:
     done_path = HERE / "results" / f"harmless-{time.strftime('%Y-%m-%d')}.jsonl"
     rows = [json.loads(line) for line in done_path.read_text().splitlines()] if done_path.exists() else []
     done = {row["script"] for row in rows}
-    for folder in ("clean", "faulty", "fresh"):
+    for folder in FOLDERS:
         for script in scripts(folder):
             name = f"{folder}/{script.stem}"
             wanted = len(sys.argv) == 1 or any(script.stem.startswith(each) for each in sys.argv[1:])
