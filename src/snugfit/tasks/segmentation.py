@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NETWORKS = ("unet",)
 MASK_COLUMNS = ("mask", "masks", "label", "segmentation", "annotation")
 _SIDE = 128
-_PREDICTION = "prediction"
+_PREDICTION = "predicted_mask"
 
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:

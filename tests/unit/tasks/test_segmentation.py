@@ -87,8 +87,8 @@ def test_masks_are_learned_and_predicted_alike_after_a_reload(project: Path) -> 
     result = train("train.epochs=15")
     assert result.best["metrics"]["mean_iou"] > 0.8
     paths = sorted(map(str, (project / "shapes/images").iterdir()))
-    here = [each["prediction"] for each in result.predict([{"image": path} for path in paths])]
-    again = [each["prediction"] for each in load(result.run_dir).predict(paths)]
+    here = [each["predicted_mask"] for each in result.predict([{"image": path} for path in paths])]
+    again = [each["predicted_mask"] for each in load(result.run_dir).predict(paths)]
     assert all(np.array_equal(a, b) and a.shape == (20, 24) for a, b in zip(here, again, strict=True))
     counts = predict_file(result.run_dir, "shapes", Path("out.csv"))
     assert counts["rows"] == 16
@@ -96,7 +96,7 @@ def test_masks_are_learned_and_predicted_alike_after_a_reload(project: Path) -> 
         rows = list(csv.DictReader(file))
     for row, path, mask in zip(rows, paths, here, strict=True):
         assert Path(path).name == row["image"]
-        assert np.array_equal(np.asarray(Image.open(row["prediction"])), mask)
+        assert np.array_equal(np.asarray(Image.open(row["predicted_mask"])), mask)
     with pytest.raises(DataError, match="out-files: is there already, and nothing is overwritten"):
         predict_file(result.run_dir, "shapes", Path("out.csv"))
 
@@ -117,6 +117,13 @@ def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project:
     assert stopped.updates == 2
     after = weights(resume_run(stopped.run_dir).run_dir)
     assert all(torch.equal(after[name], whole[name]) for name in whole)
+
+
+def test_masks_of_several_models_have_no_mean(project: Path) -> None:
+    run = train("train.epochs=1").run_dir
+    with pytest.raises(ModelError, match="of the task 'segmentation', of whose predictions there is no mean"):
+        predict_file(run, "shapes", Path("out.csv"), others=[run])
+    assert not Path("out.csv").exists() and not Path("out-files").exists()
 
 
 def test_folds_are_files_of_pictures_and_masks(project: Path) -> None:
