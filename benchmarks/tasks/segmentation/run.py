@@ -64,7 +64,7 @@ def network(pairs: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]], folder: Pa
             f"data.train={folder}/shapes",
             f"data.size={SIDE}",
             "train.global_batch=8",
-            "train.epochs=12",
+            "train.epochs=40",
             f"output={folder}/runs",
             "track={mlflow: false}",
             "plan={device: cpu, numerics: fp32, micro_batch: null}",
