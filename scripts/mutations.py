@@ -258,7 +258,7 @@ MUTATIONS = (
         "export: what is read back otherwise than it was scored is delivered",
         "deliver/export/export_model.py",
         "        check(comparisons, str(output))\n",
-        "",
+        "        check([], str(output))\n",
         (
             "tests/unit/deliver/export/test_export_model.py::test_what_is_read_back_otherwise_is_not_delivered",
         ),

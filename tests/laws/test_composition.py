@@ -107,10 +107,12 @@ def test_an_optimizer_must_be_given_once() -> None:
     for name, cls in discover().items():
         if "optimizer" in cls.card.seams:
             with pytest.raises(SettingError, match="optimizer: given twice"):
-                problems.Step(model, torch.optim.SGD(model.parameters()), problem.loss, [cls.example()])
+                problems.Step(
+                    model, torch.optim.SGD(model.parameters()), problem.loss, [cls.example()], total_updates=3
+                )
             model = problems.reader((cls.example(),)).model()  # some compute in float32 alone
-            by_argument = problems.Step(model, cls.example(), problem.loss)
-            listed = problems.Step(model, None, problem.loss, [cls.example()])
+            by_argument = problems.Step(model, cls.example(), problem.loss, total_updates=3)
+            listed = problems.Step(model, None, problem.loss, [cls.example()], total_updates=3)
             assert type(by_argument.optimizer) is type(listed.optimizer), name
 
 

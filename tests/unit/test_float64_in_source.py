@@ -18,13 +18,18 @@ PACKAGE = Path(snugfit.__file__).parent
 HOST = "of what is on the host"
 PLACES: dict[str, dict[str, str]] = {
     "core/tolerances.py": {"in_float64": "the way to float64, which goes over the host where it has to"},
+    "data/series_windows.py": {"__init__": HOST},
     "data/tables.py": {"load_table": HOST},
     "deliver/ensemble.py": {"_values": HOST},
+    "deliver/export/comparison.py": {"differences": HOST},
+    "deliver/export/gguf.py": {"_of_llama_cpp": HOST},
+    "deliver/export/requantized.py": {"divergence": HOST},
     "doctor/observe/gradient_state.py": {"magnitude": HOST, "of": HOST},
     "doctor/observe/watch_updates.py": {"_sums": HOST},
     "step/metrics.py": {"compute": HOST},
     "step/metrics_over_all.py": {"auroc": HOST, "_numbers": HOST, "_ranks": HOST},
     "strategies/fsdp.py": {"_take_first_weights_": "of several ranks, which only CUDA and the host have"},
+    "tasks/forecasting.py": {"decode": HOST},
     "tools/certify/trial.py": {"_made": "windows on the host", "_widened": "refused on MPS before"},
 }
 """Functions that make float64, by file, each with why none of it is on a device without it."""

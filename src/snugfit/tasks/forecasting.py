@@ -119,7 +119,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     def decode(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
         from snugfit.core.losses import logits_of
 
-        quantiles = logits_of(outputs).double().cpu()
+        quantiles = logits_of(outputs).cpu().double()
         predictions = []
         for example, own in zip(examples, quantiles, strict=True):
             values = (own * example["spread"] + example["mean"]).tolist()

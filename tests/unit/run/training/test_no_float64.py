@@ -29,8 +29,10 @@ from snugfit.planner.devices.precision import usual_level, usual_precision
 from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics import METRICS
+from snugfit.step.quantile_metrics import OF_QUANTILES
 from snugfit.step.row_coupling import compare_rows
 from snugfit.step.step import Step
+from snugfit.strategies.base import Strategy
 from snugfit.system.memory import release_memory
 from snugfit.techniques import find
 from snugfit.techniques.placement.compile import Compile
@@ -47,7 +49,11 @@ def logits_of_class_0(outputs: Tensor, data: Any) -> Tensor:
 
 
 OF_CLASSES = ("accuracy", "macro_f1", "macro_precision", "macro_recall", "auroc", "perplexity")
-OF_NUMBERS = tuple(name for name in METRICS if name not in OF_CLASSES)
+OF_MASKS = ("mean_iou", "main_loss", "auxiliary_loss")
+OF_REWARDS = tuple(name for name in METRICS if name.startswith("reward_"))
+OF_NUMBERS = tuple(
+    name for name in METRICS if name not in (*OF_CLASSES, *OF_MASKS, *OF_REWARDS, *OF_QUANTILES)
+)
 
 
 @pytest.mark.slow
@@ -104,6 +110,31 @@ def test_a_metric_of_numbers_makes_no_float64_on_the_device(name: str) -> None:
     with WithoutFloat64():
         scores = evaluate(Scored.of(step), [Batch.of(window)], {name: name})
     assert scores[name] == scores[name]
+
+
+@pytest.mark.parametrize("name", [*OF_MASKS, *OF_REWARDS, *OF_QUANTILES])
+def test_a_metric_of_a_task_makes_no_float64_on_the_device(name: str) -> None:
+    source = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=source)
+
+    outputs, data = {
+        "masks": (
+            {"logits": drawn(4, 6, 3), "auxiliary": drawn(4, 6, 3)},
+            {"labels": torch.randint(0, 3, (4, 6), generator=source)},
+        ),
+        "rewards": ({"rewards": drawn(4, 2)}, {}),
+        "quantiles": (
+            {"logits": drawn(4, 6, 3), "levels": torch.tensor([[0.1, 0.5, 0.9]]).expand(4, 3)},
+            {"labels": drawn(4, 6), "error_unit": torch.ones(4)},
+        ),
+    }["masks" if name in OF_MASKS else "rewards" if name in OF_REWARDS else "quantiles"]
+    metric = METRICS[name]()
+    with WithoutFloat64():
+        metric.update(outputs, Batch(data, rows=4))
+        score = metric.compute(Strategy())
+    assert score == score
 
 
 def test_the_lint_refuses_float64_and_what_mixes_it_with_tensors_of_the_device() -> None:
