@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugfit.core.random import preserved_randomness, seed_device
-from snugfit.errors import ModelError, nearest
-from snugfit.system.json_text import parse_json
+from snugfit.models.own_networks import drawn, number, read_settings, whole_number
 
 UNET = "unet"
 _GROUPS = 8
@@ -44,47 +42,18 @@ def mask_settings(model: str, folder: Path | None = None) -> MaskSettings:
     Raises:
         ModelError: it is neither, or the file cannot be used.
     """
-    if model == UNET:
-        return MaskSettings()
-    path = Path(model).expanduser() if folder is None else folder / Path(model).expanduser()
-    if path.suffix != ".json":
-        raise ModelError(
-            "model",
-            f"'{model}' is no network for masks",
-            f"Write {UNET}, or a JSON file with its settings ({', '.join(_FORMS)}).",
-        )
-    try:
-        values = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError("model", f"{path} cannot be read: {error}", "Name a JSON file.") from error
-    if not isinstance(values, Mapping):
-        raise ModelError("model", f"{path} holds no settings", 'Write {"width": 32, "levels": 3}.')
-    for name, value in values.items():
-        if name not in _FORMS:
-            raise ModelError(
-                "model", f"{path} has '{name}', which no network for masks has", nearest(name, _FORMS)
-            )
-        if not _fits(name, value):
-            raise ModelError("model", f"{path} has {name}: {value!r}", f"Write {_FORMS[name]}.")
-    return MaskSettings(**values)
+    return read_settings(
+        model, folder, MaskSettings, named={UNET: MaskSettings()}, rules=_RULES, purpose="masks"
+    )
 
 
-_FORMS = {
-    "width": f"a multiple of {_GROUPS}",
-    "levels": "a whole number from 1 to 6",
-    "blocks": "a whole number from 1",
-    "dropout": "a number from 0 to below 1",
-    "auxiliary": "a number from 0",
+_RULES = {
+    "width": whole_number(_GROUPS, multiple_of=_GROUPS),
+    "levels": whole_number(1, 6),
+    "blocks": whole_number(),
+    "dropout": number(below=1),
+    "auxiliary": number(),
 }
-
-
-def _fits(name: str, value: Any) -> bool:
-    if name in ("dropout", "auxiliary"):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and value >= 0 and (name == "auxiliary" or value < 1)
-    if type(value) is not int or value < 1:
-        return False
-    return value % _GROUPS == 0 if name == "width" else name != "levels" or value <= 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +74,7 @@ class MaskNetwork:
 
     def make(self, seed: int = 0, *, empty: bool = False) -> nn.Module:
         """Return the network, with weights drawn from a seed, or none: on the meta device."""
-        device = torch.device("cpu")
-        with preserved_randomness(device), torch.device("meta" if empty else "cpu"):
-            seed_device(seed, device)
-            return _Network(self).eval()
+        return drawn(lambda: _Network(self), seed, empty=empty)
 
 
 class _Network(nn.Module):

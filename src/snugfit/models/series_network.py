@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugfit.core.random import preserved_randomness, seed_device
-from snugfit.errors import ModelError, nearest
-from snugfit.system.json_text import parse_json
+from snugfit.models.own_networks import drawn, number, read_settings, whole_number
 
 TIDE = "tide"
 
@@ -45,37 +43,15 @@ def series_settings(model: str, folder: Path | None = None) -> SeriesSettings:
     Raises:
         ModelError: it is neither, or the file cannot be used.
     """
-    if model == TIDE:
-        return SeriesSettings()
-    path = Path(model).expanduser() if folder is None else folder / Path(model).expanduser()
-    if path.suffix != ".json":
-        raise ModelError(
-            "model",
-            f"'{model}' is no network for series",
-            f"Write {TIDE}, or a JSON file with its settings ({', '.join(_NAMES)}).",
-        )
-    try:
-        values = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError("model", f"{path} cannot be read: {error}", "Name a JSON file.") from error
-    if not isinstance(values, Mapping):
-        raise ModelError("model", f"{path} holds no settings", 'Write {"width": 256, "blocks": 2}.')
-    for name, value in values.items():
-        if name not in _NAMES:
-            raise ModelError(
-                "model", f"{path} has '{name}', which no network for series has", nearest(name, _NAMES)
-            )
-        if name == "dropout":
-            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        else:
-            fits = type(value) is int and value >= 1
-        if not fits:
-            form = "a number from 0 to below 1" if name == "dropout" else "a whole number from 1"
-            raise ModelError("model", f"{path} has {name}: {value!r}", f"Write {form}.")
-    return SeriesSettings(**values)
+    return read_settings(
+        model, folder, SeriesSettings, named={TIDE: SeriesSettings()}, rules=_RULES, purpose="series"
+    )
 
 
-_NAMES = tuple(SeriesSettings.__dataclass_fields__)
+_RULES = {
+    **dict.fromkeys(("width", "blocks", "step_width", "step_layers", "covariates"), whole_number()),
+    "dropout": number(below=1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +82,7 @@ class SeriesNetwork:
 
     def make(self, seed: int = 0, *, empty: bool = False) -> nn.Module:
         """Return the network, with weights drawn from a seed, or none: on the meta device."""
-        device = torch.device("cpu")
-        with preserved_randomness(device), torch.device("meta" if empty else "cpu"):
-            seed_device(seed, device)
-            return _Network(self).eval()
+        return drawn(lambda: _Network(self), seed, empty=empty)
 
 
 class _Network(nn.Module):

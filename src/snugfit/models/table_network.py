@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.random import preserved_randomness, seed_device
-from snugfit.errors import ModelError, nearest
-from snugfit.system.json_text import parse_json
+from snugfit.models.own_networks import drawn, number, one_of, read_settings, whole_number
 
 KINDS = ("tabm", "mlp")
 
@@ -46,45 +44,16 @@ def network_settings(model: str, folder: Path | None = None) -> NetworkSettings:
     Raises:
         ModelError: it is neither, or the file cannot be used.
     """
-    if model in KINDS:
-        return NetworkSettings(network=model)
-    path = Path(model).expanduser() if folder is None else folder / Path(model).expanduser()
-    if path.suffix != ".json":
-        raise ModelError(
-            "model",
-            f"'{model}' is no network for tables",
-            f"Write {' or '.join(KINDS)}, or a JSON file with its settings ({', '.join(_TYPES)}).",
-        )
-    try:
-        values = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError("model", f"{path} cannot be read: {error}", "Name a JSON file.") from error
-    return _checked(values, path)
+    named = {kind: NetworkSettings(network=kind) for kind in KINDS}
+    return read_settings(model, folder, NetworkSettings, named=named, rules=_RULES, purpose="tables")
 
 
-def _checked(values: Any, path: Path) -> NetworkSettings:
-    if not isinstance(values, Mapping):
-        raise ModelError("model", f"{path} holds no settings", 'Write {"network": "tabm", "width": 256}.')
-    for name, value in values.items():
-        if name not in _TYPES:
-            raise ModelError("model", f"{path} has '{name}', which no network has", nearest(name, _TYPES))
-        if name == "network":
-            fitting = value in KINDS
-        elif name == "dropout":
-            fitting = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        else:
-            fitting = type(value) is int and value >= (0 if name == "bins" else 1)
-        if not fitting:
-            raise ModelError("model", f"{path} has {name}: {value!r}", f"Write {_TYPES[name]}.")
-    return NetworkSettings(**values)
-
-
-_TYPES = {
-    "network": " or ".join(KINDS),
-    **dict.fromkeys(("width", "blocks"), "a whole number from 1"),
-    "dropout": "a number from 0 to below 1",
-    **dict.fromkeys(("members", "embedding"), "a whole number from 1"),
-    "bins": "a whole number from 0",
+_RULES = {
+    "network": one_of(*KINDS),
+    **dict.fromkeys(("width", "blocks"), whole_number()),
+    "dropout": number(below=1),
+    **dict.fromkeys(("members", "embedding"), whole_number()),
+    "bins": whole_number(0),
 }
 
 
@@ -117,10 +86,7 @@ class TableNetwork:
 
     def make(self, seed: int = 0, *, empty: bool = False) -> nn.Module:
         """Return the network, with weights drawn from a seed, or none: on the meta device."""
-        device = torch.device("cpu")
-        with preserved_randomness(device), torch.device("meta" if empty else "cpu"):
-            seed_device(seed, device)
-            return _Network(self).eval()
+        return drawn(lambda: _Network(self), seed, empty=empty)
 
 
 class _Network(nn.Module):

@@ -123,7 +123,7 @@ def test_the_same_seed_and_json_make_the_same_network() -> None:
     ("text", "message"),
     [
         ('{"network": "resnet"}', "has network: 'resnet'"),
-        ('{"depth": 2}', "has 'depth', which no network has"),
+        ('{"depth": 2}', "has 'depth', which no network for tables has"),
         ('{"width": 0}', "has width: 0"),
         ('{"width": true}', "has width: True"),
         ('{"dropout": 1}', "has dropout: 1"),
