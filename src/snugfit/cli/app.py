@@ -544,6 +544,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         code = app(arguments or ["--help"], prog_name="snugfit", standalone_mode=False)
         sys.stdout.flush()
+        if code == _INTERRUPTED and not launched():  # typer has caught it before we could
+            return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
         return code if isinstance(code, int) else 0
     except SaidElsewhere as error:
         return error.exit_code

@@ -32,6 +32,9 @@ class LastingStream:
     def _lasting(self, act: Callable[..., Any], *arguments: Any) -> None:
         try:
             act(*arguments)
+        except UnicodeEncodeError:  # what a terminal or a pipe has no character for is shown by its number
+            encoding = self._stream.encoding or "ascii"
+            act(*(each.encode(encoding, "backslashreplace").decode(encoding) for each in arguments))
         except OSError as error:
             if error.errno not in _GONE:
                 raise

@@ -88,7 +88,7 @@ def read_saved(folder: Path, source: str, setting: str) -> list[dict[str, Any]]:
         raise DataError(
             setting,
             f"{source} holds the splits {', '.join(splits)} of a data set",
-            f"Name one of them: {source.rstrip('/')}/{splits[0] if splits else 'SPLIT'}",
+            f"Name one of them: {source.rstrip('/')}/{'train' if 'train' in splits else next(iter(splits), 'SPLIT')}",
         )
     with _datasets(source, setting) as datasets:
         return _rows(datasets.load_from_disk(str(folder)))
@@ -159,7 +159,10 @@ def _by_names(feature: Any) -> Callable[[Any], Any] | None:
 
     if isinstance(feature, datasets.ClassLabel):
         names = feature.names
-        return lambda value: None if value is None or value < 0 else names[value]  # -1: without a label
+        # -1: without a label; a number without a name stays, and is a label like others
+        return lambda value: (
+            None if value is None or value < 0 else names[value] if value < len(names) else value
+        )
     if isinstance(feature, datasets.List | datasets.LargeList):
         convert = _by_names(feature.feature)
         return None if convert is None else lambda values: values and [convert(each) for each in values]

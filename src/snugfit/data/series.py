@@ -246,13 +246,22 @@ def _covariate(name: str, row: Mapping[str, Any]) -> float:
     return number
 
 
+_MOST = 1e100
+"""The largest magnitude of a number, so that squares of differences are numbers too."""
+
+
 def _number(name: str, row: Mapping[str, Any]) -> float | None:
     """Return the number in a column of a row; None for a gap."""
     if name not in row:
         raise missing_column(name)
     number = parsed_cell(row[name])
     if isinstance(number, str):
-        raise BadRow("not a number", f"{name} is {shorten(number)!r}: write yes and no as 1 and 0")
+        raise BadRow(
+            "not a number",
+            f"{name} is {shorten(number)!r}: write numbers as 1234.5, and yes and no as 1 and 0",
+        )
     if number is not None and math.isinf(number):
         raise BadRow("infinite number", f"{name} is {number}")
+    if number is not None and abs(number) > _MOST:
+        raise BadRow("number too large", f"{name} is {number:g}, whose square is no number any more")
     return number

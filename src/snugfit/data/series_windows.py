@@ -18,8 +18,8 @@ INPUTS = ("history", "observed", "known", "past")
 """Inputs of a model: the target and where it is known, shape (rows, history); covariates, (rows, history + horizon, columns) and (rows, history, columns)."""
 ERROR_UNIT = "error_unit"
 """What errors of a row are divided by for MASE, in the unit of its history; NaN where that is not known."""
-_LEAST_SPREAD = 1e-6
-"""Part of its mean by which a history has to vary, so that it is divided by that."""
+_LEAST_SPREAD = 1e-12
+"""Part of its mean by which a history has to vary, so that it is divided by that: below is the rounding of float64."""
 
 Scales = Sequence[tuple[float, float]]
 """Mean and deviation of each covariate in the rows to train on."""

@@ -87,6 +87,8 @@ def tagged_text(
         BadRow: it has no text, or labels that do not fit it.
     """
     value = row.get(column)
+    if isinstance(value, str) and form in (None, "words"):
+        value = _listed(value) or value
     if isinstance(value, (list, tuple)):
         return "words", _of_words(list(value), row, column, label)
     text = text_of(row, [column])
@@ -99,6 +101,17 @@ def tagged_text(
         _check_lengths(len(words), len(tags), column, label)
         return "spaced", TaggedText(text, words, tuple(tags))
     return "spans", TaggedText(text, spans=_spans(labels, text, label))
+
+
+def _listed(text: str) -> list[Any] | None:
+    """Return the list of texts that a cell holds as JSON; None where it is any other text."""
+    if not text.lstrip().startswith('["'):
+        return None
+    try:
+        words = json.loads(text)
+    except ValueError:
+        return None
+    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
 
 def _words_in(text: str) -> tuple[tuple[int, int], ...]:
@@ -126,6 +139,8 @@ def _of_words(words: list[Any], row: Mapping[str, Any], column: str, label: str 
     tags = tags.split() if isinstance(tags, str) else tags
     _check_lengths(len(words), len(tags), column, label)
     for number, tag in enumerate(tags, 1):
+        if tag == "":
+            raise BadRow("unusable label", f"tag {number} of {label} is empty")
         if isinstance(tag, bool) or not isinstance(tag, (str, int)) or not str(tag).strip():
             raise BadRow("unusable label", f"tag {number} of {label} is {kind_of(tag)} ({shorten(tag)})")
         check_encodable(str(tag))

@@ -273,5 +273,8 @@ def _date(cell: Any) -> int | None:
     else:
         return None
     if when.tzinfo is not None:
-        when = when.astimezone(UTC).replace(tzinfo=None)
+        try:
+            when = when.astimezone(UTC).replace(tzinfo=None)
+        except OverflowError:  # at an end of the calendar
+            return None
     return (when - _EPOCH) // _MICROSECOND

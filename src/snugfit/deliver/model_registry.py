@@ -170,6 +170,12 @@ def _bundle_of_run(run_dir: Path) -> Path:
         return bundle
     if not run_dir.is_dir():
         raise RunFolderError(run_dir, "no such folder", f"Give a run's folder, or models:/name@{ALIAS}.")
+    if (run_dir / "cv.json").is_file():
+        raise RunFolderError(
+            run_dir,
+            "is a cross-validation, which has a model in each fold",
+            f"Name the run of one fold; snugfit predict and evaluate take all of them together: snugfit predict {run_dir} NEW.csv",
+        )
     if (run_dir / "events.jsonl").exists():
         raise RunFolderError(
             run_dir,

@@ -107,7 +107,19 @@ class Predictor:
         return replace(self, use=in_detail(self.inference, top=top, every=proba))
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return a prediction for each row, in order, such as the label's name and its probability; of series the steps after them."""
+        """Return a prediction for each row, in order, such as the label's name and its probability; of series the steps after them.
+
+        Raises:
+            DataError: a row is no mapping of columns.
+        """
+        card = known(str(self.meta.get("task")))
+        for number, row in enumerate(rows if card is not None and card.reads_texts else (), 1):
+            if not isinstance(row, Mapping):
+                raise DataError(
+                    "rows",
+                    f"row {number} is {type(row).__name__}, and a row has its columns by name",
+                    'Give mappings, such as {"text": …}; of a data frame frame.to_dict("records").',
+                )
         predictions = self.predict_examples(self.inference.encode(rows))
         return [each for prediction in predictions for each in self.unfolded(prediction)]
 
@@ -280,8 +292,10 @@ def predict_file(
     Returns:
         Counts: rows, rows left out by reason, and predictions by label.
     Raises:
-        DataError: the data cannot be used, or has a column of one of those names.
+        DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names.
     """
+    if output.exists() and Path(data).exists() and output.samefile(data):
+        raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
     first, *more = _predictors((source, *others), uri, allow_code)
     predictor = first.in_detail(top, proba)
     added = (*predictor.inference.columns, _LINE)
@@ -379,7 +393,7 @@ def _check_reads(predictor: Predictor) -> None:
         raise ModelError(
             "model",
             f"of the task '{predictor.meta['task']}' has no rows in files",
-            "Predict in Python: snugfit.load(folder).predict(rows)",
+            "Use it in Python: snugfit.load(folder).predict(rows); a language model answers by snugfit generate.",
         )
 
 

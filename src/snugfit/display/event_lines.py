@@ -201,7 +201,9 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
         again = f"snugfit resume {folder}" if of_recipe else f'sf.train(…, resume="{folder}")'
         return [*lines, f"{'next':<10}{again}"]
     card = known((run.get("recipe") or {}).get("task"))
-    if end["status"] == "finished" and card is not None and card.predicts_files:
+    if end["status"] == "finished" and card is not None and card.model == "decoder":
+        lines.append(f"{'next':<10}snugfit generate {folder} --prompt '…'")
+    elif end["status"] == "finished" and card is not None and card.predicts_files:
         lines.append(f"{'next':<10}snugfit predict {registered or folder} {card.new_rows} -o predictions.csv")
     return lines
 

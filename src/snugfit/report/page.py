@@ -45,7 +45,8 @@ def replace_page(path: Path, text: str) -> Path:
     """
     draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        draft.write_text(text, encoding="utf-8")
+        # a message may hold what is no character, as of a path that is not UTF-8
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
         os.replace(draft, path)
     except OSError as error:
         draft.unlink(missing_ok=True)

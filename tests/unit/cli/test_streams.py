@@ -57,3 +57,11 @@ def test_a_command_whose_reader_has_gone_ends_with_the_code_that_it_would_have(
         monkeypatch.setattr(sys, "stdout", pipe)
         assert main(["techniques"]) == 0
         assert main(["resume", "nowhere", "--json"]) == 2
+
+
+def test_what_a_stream_has_no_character_for_is_shown_by_its_number() -> None:
+    raw = io.BytesIO()
+    stream = LastingStream(io.TextIOWrapper(raw, encoding="ascii"))
+    stream.write("no way \udcff ü\n")
+    stream.flush()
+    assert raw.getvalue() == b"no way \\udcff \\xfc\n"

@@ -171,7 +171,10 @@ def test_gaps_are_marked_and_not_scored(rows: list[dict[str, Any]]) -> None:
         (lambda rows: rows[3].update(sold="inf"), r"infinite number \(1\).*rows.csv:5: sold is inf"),
         (lambda rows: rows[3].update(sold="many"), r"not a number \(1\).*rows.csv:5: sold is 'many'"),
         (lambda rows: rows[3].update(price=""), r"missing covariate \(1\).*rows.csv:5: price is empty"),
-        (lambda rows: rows[3].update(price="yes"), r"price is 'yes': write yes and no as 1 and 0"),
+        (
+            lambda rows: rows[3].update(price="yes"),
+            r"price is 'yes': write numbers as 1234.5, and yes and no as 1 and 0",
+        ),
         (lambda rows: rows[3].update(day="soon"), r"unusable time \(1\).*rows.csv:5: day is 'soon', no date"),
         (lambda rows: rows[3].update(day=""), r"missing time \(1\)"),
         (lambda rows: rows[3].update(shop=""), r"missing series \(1\).*rows.csv:5: shop is empty"),
@@ -289,3 +292,24 @@ def test_a_window_to_predict_from_ends_at_the_last_target(rows: list[dict[str, A
     assert window["steps"] == [{"shop": "a", "day": row["day"]} for row in ahead[:3]]
     (mean, spread), _ = form.scales
     np.testing.assert_allclose(window["known"][-3:, 0], (np.array([1, 2, 1]) - mean) / spread, rtol=1e-5)
+
+
+def test_series_far_from_zero_are_scaled_as_those_near_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    windows = []
+    for offset in (0.0, 1e9):
+        written(tmp_path / "rows.csv", [{**row, "sold": row["sold"] + offset} for row in made()])
+        windows.append(load_series(SETTINGS).train[0])
+    torch.testing.assert_close(windows[0]["history"], windows[1]["history"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(windows[0]["labels"], windows[1]["labels"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_number_whose_square_is_none_is_a_fault_of_its_row(
+    rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    rows[3]["sold"] = 1e308
+    written(tmp_path / "rows.csv", rows)
+    with pytest.raises(DataError, match=r"rows.csv:5: .*1e\+308, whose square is no number"):
+        load_series(SETTINGS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from snugfit.data.hub_rows import hub_name
+from snugfit.data.hub_rows import _by_names, hub_name
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError
 from tests.unit.data.local_hub import local_hub
@@ -159,3 +159,9 @@ def test_init_reads_a_data_set_on_the_disk_and_says_what_to_do_with_a_name(tmp_p
     assert source.path == tmp_path / "set"
     with pytest.raises(DataError, match="snugfit train --data hf://me/days"):
         find_source("hf://me/days", None, {}, told.append)
+
+
+def test_a_class_without_a_name_stays_a_number() -> None:
+    named = _by_names(datasets.ClassLabel(names=["no"]))
+    assert named is not None
+    assert [named(number) for number in (0, 7, -1, None)] == ["no", 7, None, None]

@@ -205,3 +205,14 @@ def test_a_span_has_the_names_that_tools_of_annotation_give_it() -> None:
     ]
     _, text = tagged_text({"text": "ann met", "label": values}, "text", "label")
     assert text.spans == (Span(0, 3, "p"), Span(4, 7, "q"))
+
+
+def test_words_of_a_csv_are_a_list_in_json_in_training_and_prediction() -> None:
+    from snugfit.data.tagged_rows import tagged_text
+
+    row = {"words": '["Ada", "L"]', "tags": '["B-p", "O"]'}
+    assert tagged_text(row, "words", "tags") == tagged_text(
+        {"words": ["Ada", "L"], "tags": ["B-p", "O"]}, "words", "tags"
+    )
+    assert tagged_text(row, "words", None, "words")[1].words == ((0, 3), (4, 5))
+    assert tagged_text({"words": '["quoted text", he said'}, "words", None)[0] == "spans"

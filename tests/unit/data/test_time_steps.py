@@ -136,3 +136,9 @@ def test_the_calendar_repeats_itself_after_a_day_a_week_and_a_year(step: TimeSte
         assert np.abs(made[0, 4:10] - made[1, 4:10]).max() > 0.5
     np.testing.assert_allclose(made[0, -4:], made[3, -4:], atol=1e-3)
     assert calendar_columns(np.arange(3), TimeStep(1, "step")).shape == (3, 0)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00+14:00", "9999-12-31T23:00-10:00"])
+def test_a_time_beyond_the_calendar_in_another_zone_is_no_time(text: str) -> None:
+    with pytest.raises(BadRow, match="no date"):
+        read_moment("t", {"t": text}, counted=False)

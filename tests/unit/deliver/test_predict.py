@@ -15,7 +15,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.losses import cross_entropy
 from snugfit.deliver import predict
 from snugfit.deliver.predict import evaluate_file, extended, predictor_of
-from snugfit.errors import ModelError
+from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.step.evaluate import evaluate
 from snugfit.techniques import find
@@ -114,3 +114,26 @@ def test_a_prediction_rounds_products_on_a_gpu_as_the_run_did(monkeypatch: pytes
         [{"input_ids": torch.tensor([1, 2])}]
     )
     assert devices == [torch.device("cpu")]
+
+
+def test_rows_of_texts_are_mappings_and_say_so_where_they_are_not() -> None:
+    meta = {
+        "task": "text-classification",
+        "labels": ["a", "b"],
+        "text_columns": ["text"],
+        "label_column": "label",
+        "max_length": 8,
+    }
+    predictor = predictor_of(Classifier(), meta, None, "cpu", "best")
+    with pytest.raises(DataError, match="rows: row 2 is str, and a row has its columns by name"):
+        predictor.predict([{"text": "fine"}, "fine"])  # type: ignore[list-item]
+
+
+def test_predictions_do_not_replace_the_rows_that_they_are_of(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text\nfine\n")
+    (tmp_path / "link.csv").symlink_to(rows)
+    for output in (rows, tmp_path / "link.csv"):
+        with pytest.raises(DataError, match="is the file of the rows to predict for. Name another file"):
+            predict.predict_file("no-run-is-looked-for", str(rows), output)
+    assert rows.read_text() == "text\nfine\n"

@@ -14,7 +14,7 @@ import pytest
 
 from snugfit.errors import RunFolderError
 from snugfit.report.advice import advise
-from snugfit.report.page import write_report
+from snugfit.report.page import replace_page, write_report
 from snugfit.report.story import read_story
 from tests.unit.report.fake_run import write_run
 
@@ -314,3 +314,9 @@ def test_the_report_needs_no_heavy_import() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_a_message_with_what_is_no_character_is_written_by_its_number(tmp_path: Path) -> None:
+    path = replace_page(tmp_path / "page.html", "no way \udcff")
+    assert path.read_text(encoding="utf-8") == "no way \\udcff"
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
