@@ -364,7 +364,7 @@ def evaluate_file(
     return {
         "metrics": values,
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
-        "rows": len(rows.examples),
+        "rows": len(rows.rows),
         "skipped": dict(rows.report.skipped),
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),

@@ -72,11 +72,10 @@ def examine_tokens(
     Args:
         framed: whether each example is a text with the special tokens that the tokenizer puts around one.
     """
-    ids = [
-        list(map(int, each["input_ids"]))
-        for place in range(min(LOOKED, len(examples)))
-        for each in sequences_in(examples[place])
+    sequences = [
+        each for place in range(min(LOOKED, len(examples))) for each in sequences_in(examples[place])
     ]
+    ids = [list(map(int, each["input_ids"])) for each in sequences]
     once = {each for each in (tokenizer.bos_token_id, tokenizer.cls_token_id) if each is not None}
     doubled = [each for each in ids if any(a == b and a in once for a, b in itertools.pairwise(each))]
     if doubled:
@@ -91,7 +90,7 @@ def examine_tokens(
         )
     if framed:
         yield from _frames(ids, tokenizer)
-    yield from end_never_scored([examples[place] for place in range(len(ids))], tokenizer)
+    yield from end_never_scored(sequences, tokenizer)
 
 
 def end_never_scored(

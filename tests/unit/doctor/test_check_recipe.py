@@ -120,6 +120,27 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
     if recipe.startswith("text_classification"):
         rows = write_rows(tmp_path / "rows.csv", texts(400))
         given = [f"model={write_model(tmp_path / 'encoder', decoder=False)}", f"data.train={rows}"]
+    elif recipe.startswith("text_regression"):
+        rows = [f"{text},{len(text) / 7}" for text in texts(400)]
+        (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
+        encoder = write_model(tmp_path / "encoder", decoder=False)
+        given = [f"model={encoder}", f"data.train={tmp_path / 'rows.csv'}"]
+    elif recipe.startswith("token_classification"):
+        rows = [
+            json.dumps({"words": text.split(), "tags": ["B-x", *["O"] * (len(text.split()) - 1)]})
+            for text in texts(400)
+        ]
+        (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+        encoder = write_model(tmp_path / "encoder", decoder=False)
+        given = [f"model={encoder}", f"data.train={tmp_path / 'rows.jsonl'}"]
+    elif recipe.startswith("preference"):
+        rows = [
+            json.dumps({"prompt": text, "chosen": "yes", "rejected": f"no {number}"})
+            for number, text in enumerate(texts(400))
+        ]
+        (tmp_path / "prefs.jsonl").write_text("\n".join(rows))
+        decoder = write_model(tmp_path / "decoder", decoder=True)
+        given = [f"model={decoder}", f"data.train={tmp_path / 'prefs.jsonl'}", "data.max_length=64"]
     elif recipe.startswith("image_classification"):
         given = [
             f"model={write_picture_model(tmp_path / 'resnet')}",
