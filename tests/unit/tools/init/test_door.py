@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,50 @@ def test_rows_and_scripts_are_recognised_by_the_tasks(make, task: str, data: dic
     assert recipe.task == made.task == task
     assert {key: getattr(recipe.data, key) for key in data} == data
     assert [command.split()[1] for command, _ in made.commands] == ["train", "plan", "train"]
+
+
+def rows_of_texts(columns: Sequence[str], *values: Callable[[int], object]) -> Path:
+    path = Path("rows.csv")
+    lines = [",".join(str(value(number)) for value in values) for number in range(80)]
+    path.write_text(
+        "\n".join([",".join(columns), *(f"{TEXTS[at % 24]} {at},{line}" for at, line in enumerate(lines))])
+    )
+    return path
+
+
+@pytest.mark.parametrize("label", ["stars", "rating", "score", "Grade", "sentiment_label", "flagged"])
+def test_a_column_of_few_whole_numbers_has_the_classes_of_texts(label: str, tmp_path: Path) -> None:
+    rows_of_texts(["text", label], lambda number: number % 5 + 1)
+    recipe = load_recipe(begin("rows.csv").recipe)
+    assert (recipe.task, recipe.data.text, recipe.data.label) == ("text-classification", ("text",), label)
+
+
+def test_ratings_of_many_values_stay_a_number_to_predict(tmp_path: Path) -> None:
+    rows_of_texts(["text", "score"], lambda number: number % 20)
+    assert load_recipe(begin("rows.csv").recipe).task == "text-regression"
+
+
+def test_a_column_that_could_hold_classes_is_named_beside_a_language_model(tmp_path: Path) -> None:
+    rows_of_texts(["text", "first part"], lambda number: number % 9)
+    made = begin("rows.csv")
+    assert made.task == "causal-lm"
+    command = (
+        "snugfit init rows.csv task=text-classification 'data.label=first part' -o text-classification.yaml"
+    )
+    assert made.others["text-classification"] == command
+    Path(made.model).rename("first-model")
+    assert main(shlex.split(command)[1:]) == 0
+    assert load_recipe("text-classification.yaml").data.label == "first part"
+    with pytest.raises(DataError, match=r"Name its columns, such as data\.label=COLUMN"):
+        begin("rows.csv", ["task=text-regression", "data.text=text"])
+
+
+def test_a_new_model_says_what_kind_of_model_there_is_none_of(tmp_path: Path) -> None:
+    table(tmp_path)
+    assert "no pretrained model of texts is here" in begin("reviews.csv").origin
+    Path("reviews.yaml").unlink()
+    shutil.rmtree("reviews-model")
+    assert "no pretrained language model is here" in begin("reviews.csv", ["task=causal-lm"]).origin
 
 
 def test_the_recipe_says_its_schema_and_every_setting_says_what_it_is(tmp_path: Path) -> None:
