@@ -120,6 +120,9 @@ def begin(
         tree["model"], origin = str(recognition.model), f"in {place.path.name}"
     else:
         origin = put_model(tree, comments, card, place, model, given, writes, folder, tell)
+        if card.loss_from_scratch and tree.get("from_scratch") and "loss" not in tree:
+            tree["loss"] = card.loss_from_scratch
+            comments["loss"] = f"for a model that has learned nothing yet; {card.loss} for one that answers"
     tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
     path = os.path.relpath(place.path)
     labels = {} if "label" in recognition.data else _labels(others)

@@ -201,6 +201,26 @@ def test_a_new_model_says_what_kind_of_model_there_is_none_of(tmp_path: Path) ->
     assert "no pretrained language model is here" in begin("reviews.csv", ["task=causal-lm"]).origin
 
 
+def test_a_model_from_scratch_learns_preferences_by_a_loss_that_teaches_answers_too(tmp_path: Path) -> None:
+    preferences(tmp_path)
+    made = begin("preferences.jsonl")
+    assert load_recipe(made.recipe).loss == "orpo"
+    assert "loss: orpo  # for a model that has learned nothing yet; dpo for one" in made.recipe.read_text()
+    given = begin("preferences.jsonl", ["loss=ipo", "name=given"], Path("elsewhere/given.yaml"))
+    assert load_recipe(given.recipe).loss == "ipo"
+
+
+def test_a_pretrained_model_and_answers_that_are_called_good_or_bad_keep_their_loss(tmp_path: Path) -> None:
+    preferences(tmp_path)
+    write_small_model(Path("decoder"), TEXTS, decoder=True)
+    (tmp_path / "decoder/model.safetensors").touch()
+    made = begin("preferences.jsonl", ["model=decoder"])
+    assert load_recipe(made.recipe).loss == "dpo"
+    shutil.rmtree("decoder")
+    Path("judged.jsonl").write_text('{"prompt": "say it", "completion": "it", "label": true}\n' * 9)
+    assert load_recipe(begin("judged.jsonl").recipe).loss == "kto"
+
+
 def test_the_recipe_says_its_schema_and_every_setting_says_what_it_is(tmp_path: Path) -> None:
     table(tmp_path)
     made = begin()
