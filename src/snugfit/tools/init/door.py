@@ -123,6 +123,8 @@ def begin(
         if card.loss_from_scratch and tree.get("from_scratch") and "loss" not in tree:
             tree["loss"] = card.loss_from_scratch
             comments["loss"] = f"for a model that has learned nothing yet; {card.loss} for one that answers"
+    if writes:  # the model that is named is the architecture of a new one
+        overrides = [each for each in overrides if not each.startswith("model=")]
     tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
     path = os.path.relpath(place.path)
     labels = {} if "label" in recognition.data else _labels(others)

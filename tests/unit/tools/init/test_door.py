@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -16,8 +17,10 @@ import pytest
 from PIL import Image
 
 from snugfit.cli import main
+from snugfit.data.tokens import special_tokens_of_pairs
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.small import write_small_model
+from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks.prepare import prepare
@@ -219,6 +222,22 @@ def test_a_pretrained_model_and_answers_that_are_called_good_or_bad_keep_their_l
     shutil.rmtree("decoder")
     Path("judged.jsonl").write_text('{"prompt": "say it", "completion": "it", "label": true}\n' * 9)
     assert load_recipe(begin("judged.jsonl").recipe).loss == "kto"
+
+
+@pytest.mark.parametrize("fixed", [[], ["model=shape"]])
+def test_pairs_of_texts_are_a_recipe_whose_new_tokenizer_tells_the_two_apart(
+    fixed: list[str], tmp_path: Path
+) -> None:
+    lines = [
+        f"{first},{second},{'ab'[at % 2]}" for at, (first, second) in enumerate(itertools.pairwise(TEXTS))
+    ]
+    Path("nli.csv").write_text("\n".join(["premise,hypothesis,label", *lines]))
+    Path("shape").mkdir()
+    Path("shape/config.json").write_text(json.dumps({"model_type": "bert"}))
+    recipe = load_recipe(begin("nli.csv", fixed).recipe)
+    assert (recipe.model, recipe.from_scratch) == (str(tmp_path / "nli-model"), True)
+    assert (recipe.data.text, recipe.data.pair) == (("premise",), "hypothesis")
+    assert special_tokens_of_pairs(load_tokenizer(recipe.model, folder=recipe.folder)) == 3
 
 
 def test_the_recipe_says_its_schema_and_every_setting_says_what_it_is(tmp_path: Path) -> None:
