@@ -60,6 +60,7 @@ def write_small_model(
     else:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{_CLASSIFIER} $A {_SEPARATOR}",
+            pair=f"{_CLASSIFIER} $A {_SEPARATOR} $B {_SEPARATOR}",
             special_tokens=[(token, special.index(token)) for token in (_CLASSIFIER, _SEPARATOR)],
         )
         tokens = {"pad_token": _PADDING, "cls_token": _CLASSIFIER, "sep_token": _SEPARATOR}

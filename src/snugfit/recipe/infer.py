@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.declarations import Recipe
 from snugfit.recipe.load import build
+from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import (
     causal_lm,
+    discover,
     forecasting,
     image_classification,
     segmentation,
@@ -35,6 +37,11 @@ from snugfit.tasks.tables import NETWORKS
 from snugfit.tasks.task_card import Card
 
 _ROWS = 20
+_TEXT, _LABEL = "text", "label"
+"""Columns that need not be named."""
+
+_SURE = 0.5
+"""The score of a recognition that is no guess."""
 
 
 def infer_recipe(
@@ -48,12 +55,14 @@ def infer_recipe(
 
     Args:
         text: the columns of text, also joined by commas; a column called `text` by default.
-        label: the column of labels; a column called `label` by default.
+        label: the column of labels; a column called `label` by default. Where neither is given and the two are not there, the rows
+            are recognised as `snugfit init` does.
         model: a Hugging Face name or folder.
     Raises:
         SettingError: a column is not there, or has to be named; no model is given.
         DataError: the file cannot be read.
     """
+    overrides = tuple(overrides)
     path = Path(data)
     name = re.sub(r"[^\w.-]+", "-", path.stem).strip("-.") or "run"
     if model is None:
@@ -103,6 +112,10 @@ def infer_recipe(
     columns = None if is_python_path(data) else _columns(data)
     if columns is not None and (tagged := _tagged(data, text, label, columns)):
         tree = {"model": model, **tagged}
+        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
+    named = text is not None or label is not None or {_TEXT, _LABEL} <= set(columns or ())
+    if columns is not None and not named and (recognized := _recognized(data, overrides)):
+        tree = {"model": model, **recognized}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
     card = text_classification.CARD if columns is None else _text_card(data, rows)
@@ -190,6 +203,31 @@ def _tagged(
     return {"task": token_classification.CARD.name, "data": {"train": data, **proposal.data}}
 
 
+def _recognized(data: str, overrides: Iterable[str]) -> dict[str, Any] | None:
+    """Return the task that suits rows best of those whose models are read from files, and the settings of its rows, as `snugfit init` does.
+
+    A language model is none of them: texts alone may as well lack the column of their labels.
+    """
+    given = apply_overrides({}, overrides, Places())
+    fixed = given.get("data")
+    try:
+        table = read_table(data, setting="--data")
+    except DataError:
+        return None  # what reads it for the run says what is wrong with it
+    rows = Rows(Path(data), table.columns, table.rows)
+    proposals = {
+        name: card.recognize(rows, fixed if isinstance(fixed, Mapping) else {})
+        for name, card in discover().items()
+        if card.reads_models and name == given.get("task", name) and name != causal_lm.CARD.name
+    }
+    suitable = {name: each for name, each in proposals.items() if each is not None and each.score >= _SURE}
+    if not suitable:
+        return None
+    name = max(suitable, key=lambda name: suitable[name].score)
+    best = suitable[name]
+    return {"task": name, "data": {"train": data, **best.data}, **best.settings}
+
+
 def _columns(data: str) -> tuple[str, ...]:
     """Return the columns of a file, from its first rows."""
     path = Path(data)
@@ -220,7 +258,7 @@ def _columns(data: str) -> tuple[str, ...]:
 
 def _text(text: str | Sequence[str] | None, columns: tuple[str, ...] | None, data: str) -> tuple[str, ...]:
     if text is None:
-        return (_default("--text", "text", "the columns that hold the text", columns, data),)
+        return (_default("--text", _TEXT, "the columns that hold the text", columns, data),)
     if not isinstance(text, str):
         asked = tuple(text)
     elif columns is not None and text in columns:
@@ -234,7 +272,7 @@ def _text(text: str | Sequence[str] | None, columns: tuple[str, ...] | None, dat
 
 def _label(label: str | None, columns: tuple[str, ...] | None, data: str) -> str:
     if label is None:
-        return _default("--label", "label", "the column that holds the labels", columns, data)
+        return _default("--label", _LABEL, "the column that holds the labels", columns, data)
     _check("--label", label, columns, data)
     return label
 

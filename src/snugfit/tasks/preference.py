@@ -164,6 +164,7 @@ CARD = Card(
     name="preference",
     summary="Prefer the better of two answers (dpo, ipo, orpo), or good answers to bad ones (kto).",
     loss="dpo",
+    loss_from_scratch="orpo",
     losses=("dpo", "ipo", "orpo", "kto"),
     section="preference",
     metrics=("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),

@@ -34,6 +34,7 @@ class Card:
     Args:
         summary: one sentence.
         loss: of a recipe that names none.
+        loss_from_scratch: of a recipe that is written for a model that has learned nothing yet, where that is another one.
         metrics: of a recipe that names none.
         losses: names of the built-in losses that it can have, where they are not those of all tasks.
         section: the section of a recipe that it alone reads; empty where there is none.
@@ -60,6 +61,7 @@ class Card:
     name: str
     summary: str
     loss: str
+    loss_from_scratch: str = ""
     metrics: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     section: str = ""

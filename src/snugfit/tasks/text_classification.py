@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,8 +27,19 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
+_RATINGS = ("rating", "ratings", "stars", "score", "grade", "similarity")
+"""Names of columns of which a few values are classes, and more of them a number to predict."""
+
+_LAST_WORDS = ("label", "class", "sentiment", "intent", "rating", "stars", "score", "grade")
+"""Last words of a name such as `sentiment_label`."""
+
+_NAMED, _ONLY_NUMBERS, _GUESS = 0.8, 0.67, 0.2
+"""How likely a column is one of labels; texts alone, for a language model, are likelier than a guess."""
+
+_MOST_RATINGS = 9
 _MOST_CLASSES = 1000
 _MOST_WORDS = 4
+_ROWS_OF_A_CLASS = 10
 _SAMPLE = """\
 text,label
 The delivery came on time and everything was there,good
@@ -74,7 +86,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
-    label = data.get("label") or _label(source)
+    label, score = (data["label"], _NAMED) if data.get("label") else _label(source)
     if label is None:
         return None
     columns, second = text_columns(source, label, data)
@@ -89,20 +101,46 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "max_length": length_of_texts(source, columns, second),
         },
         reason=f"{len(source.rows):,} rows, {len(classes):,} classes in column '{label}'",
-        score=0.8,
+        score=score,
         examples=len(source.rows),
         comments={"data.label": f"{len(classes):,} classes of {source.class_sizes(label)} rows each"},
     )
 
 
-def _label(rows: Rows) -> str | None:
-    """Return the column of labels: by its name, else the one column of few short values."""
-    label = rows.named(_LABELS)
-    if label is not None and _is_label(rows, label, most=len(rows.rows) // 2):
-        return label
-    short = [column for column in rows.columns if _is_label(rows, column, most=max(2, len(rows.rows) // 10))]
-    short = [column for column in short if rows.is_text(column) and rows.words(column) <= _MOST_WORDS]
-    return min(short, key=lambda column: len(rows.classes(column)), default=None)
+def _label(rows: Rows) -> tuple[str | None, float]:
+    """Return the column of labels, and how likely it is one: by its name, else by its few short values or whole numbers."""
+    half = len(rows.rows) // 2
+    for names, most in ((_LABELS, half), (_RATINGS, min(half, _MOST_RATINGS))):
+        label = rows.named(names)
+        if label is not None and _is_label(rows, label, most):
+            return label, _NAMED
+    possible = [column for column in rows.columns if _may_be_label(rows, column, max(2, half // 2))]
+    likely = [
+        column
+        for column in possible
+        if len(rows.classes(column)) <= max(2, len(rows.rows) // _ROWS_OF_A_CLASS)
+    ]
+    named = [column for column in likely if _last_word(column) in _LAST_WORDS]
+    if named:
+        return named[0], _NAMED
+    words = [column for column in likely if rows.is_text(column)]
+    if words:
+        return min(words, key=lambda column: len(rows.classes(column))), _NAMED
+    if len(likely) == 1:
+        return likely[0], _ONLY_NUMBERS
+    return (possible[-1], _GUESS) if possible else (None, 0)
+
+
+def _may_be_label(rows: Rows, column: str, most: int) -> bool:
+    """Return whether a column holds few values, which are short texts or whole numbers."""
+    if rows.is_text(column):
+        return rows.words(column) <= _MOST_WORDS and _is_label(rows, column, most)
+    whole = all(str(value).strip().lstrip("+-").isdecimal() for value in rows.values(column))
+    return whole and _is_label(rows, column, min(most, _MOST_RATINGS))
+
+
+def _last_word(column: str) -> str:
+    return re.split(r"[\W_]+", column.strip().casefold())[-1]
 
 
 def _is_label(rows: Rows, column: str, most: int) -> bool:

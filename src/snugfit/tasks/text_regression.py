@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
-_LABELS = ("label", "score", "rating", "similarity", "target", "value", "price", "grade", "y")
+_LABELS = ("label", "score", "rating", "stars", "similarity", "target", "value", "price", "grade", "y")
 _FEWEST_VALUES = 10
 """A column of fewer numbers may as well name classes."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _WORDS = ("words", "tokens", "text", "sentence")
 TAGS = ("tags", "ner_tags", "pos_tags", "spans", "entities", "annotations", "labels", "label", "ner")
+_MOST = 0.9
 _SAMPLE = """\
 {"words": ["Ada", "Lovelace", "was", "born", "in", "London", "."], "tags": ["B-person", "I-person", "O", "O", "O", "B-place", "O"]}
 {"words": ["Alan", "Turing", "studied", "in", "Cambridge", "."], "tags": ["B-person", "I-person", "O", "O", "B-place", "O"]}
@@ -162,21 +163,23 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 def _labelled(rows: Rows, text: str, label: str) -> str:
     """Return what labels a column of texts or words, in words; nothing where none does."""
     pairs: list[tuple[Any, Any]] = [(row.get(text), row.get(label)) for row in rows.rows if row.get(label)]
-    if not pairs:
-        return ""
-    values, labels = zip(*pairs, strict=True)
-    if all(isinstance(each, list) for each in (*values, *labels)):
-        alike = all(len(words) == len(tags) for words, tags in pairs[:100])
-        return "a tag for each word" if alike and not isinstance(labels[0][0], (list, dict)) else ""
-    if not all(isinstance(each, str) for each in values):
-        return ""
-    if all(isinstance(each, list) for each in labels):
-        return "spans of characters" if isinstance(labels[0][0], (list, dict)) else ""
-    if not all(isinstance(each, str) for each in labels):
-        return ""
-    tags = {tag for each in labels for tag in each.split()}
-    alike = all(len(words.split()) == len(each.split()) for words, each in pairs[:100])
-    return "a tag for each word" if alike and scheme_of(tags) != "plain" else ""
+    if listed := _most_of(pairs, [each for each in pairs if _are(each, list, list)]):
+        alike = _most_of(listed, [each for each in listed if len(each[0]) == len(each[1])])
+        return "a tag for each word" if alike and not isinstance(listed[0][1][0], (list, dict)) else ""
+    if spans := _most_of(pairs, [each for each in pairs if _are(each, str, list)]):
+        return "spans of characters" if isinstance(spans[0][1][0], (list, dict)) else ""
+    split = [(each[0].split(), each[1].split()) for each in pairs if _are(each, str, str)]
+    written = _most_of(pairs, [each for each in split if len(each[0]) == len(each[1])])
+    return "a tag for each word" if scheme_of({tag for _, tags in written for tag in tags}) != "plain" else ""
+
+
+def _are(pair: tuple[Any, Any], of_text: type, of_label: type) -> bool:
+    return isinstance(pair[0], of_text) and isinstance(pair[1], of_label)
+
+
+def _most_of(rows: Sequence[Any], fitting: Sequence[Any]) -> Sequence[Any]:
+    """Return those that fit where they are nearly all rows; the rest are faults then, which the run names."""
+    return fitting if len(fitting) >= _MOST * len(rows) else ()
 
 
 def _characters(value: Any) -> int:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -874,6 +875,73 @@ def test_a_recipe_is_inferred_from_a_file_and_its_columns(tmp_path):
 def test_columns_called_text_and_label_need_not_be_named(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert (infer(name).data.text, infer(name).data.label) == (("text",), "label")
+
+
+@pytest.mark.parametrize(
+    ("columns", "task", "data"),
+    [
+        (("text", "score"), "text-regression", {"text": ("text",), "label": "score"}),
+        (
+            ("sentence1", "sentence2", "score"),
+            "text-regression",
+            {"text": ("sentence1",), "pair": "sentence2", "label": "score"},
+        ),
+        (
+            ("premise", "hypothesis", "label"),
+            "text-classification",
+            {"text": ("premise",), "pair": "hypothesis", "label": "label"},
+        ),
+        (("review", "stars"), "text-classification", {"text": ("review",), "label": "stars"}),
+        (
+            ("prompt", "chosen", "rejected"),
+            "preference",
+            {"text": ("prompt",), "answers": ("chosen", "rejected")},
+        ),
+        (("prompt", "response"), "instruction", {"text": ("prompt",), "completion": "response"}),
+    ],
+)
+def test_rows_without_columns_called_text_and_label_are_recognised(
+    tmp_path: Path, columns: tuple[str, ...], task: str, data: dict[str, Any]
+) -> None:
+    kinds = {
+        "score": lambda place: f"{place / 7:.2f}",
+        "stars": lambda place: str(place % 5),
+        "label": lambda place: "ab"[place % 2],
+    }
+    lines = [
+        ",".join(kinds.get(name, lambda place: f"some text of row {place}")(place) for name in columns)
+        for place in range(60)
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join([",".join(columns), *lines]))
+    recipe = infer("rows.csv")
+    assert (recipe.task, {name: getattr(recipe.data, name) for name in data}) == (task, data)
+    assert infer("rows.csv", overrides=["data.max_length=48"]).data.max_length == 48
+
+
+def test_answers_that_are_called_good_or_bad_have_the_loss_of_such(tmp_path: Path) -> None:
+    row = '{"prompt": "say it", "completion": "it", "label": true}\n'
+    (tmp_path / "rows.jsonl").write_text(row * 9)
+    assert (infer("rows.jsonl").task, infer("rows.jsonl").loss) == ("preference", "kto")
+
+
+def test_settings_that_are_fixed_count_where_rows_are_recognised(tmp_path: Path) -> None:
+    lines = [f"some text of row {place},{place % 5},{place / 7:.2f}" for place in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["review,stars,price", *lines]))
+    assert (infer("rows.csv").task, infer("rows.csv").data.label) == ("text-classification", "stars")
+    priced = infer("rows.csv", overrides=["data.label=price"])
+    assert (priced.task, priced.data.text) == ("text-regression", ("review",))
+    classes = infer("rows.csv", overrides=["data.label=price", "task=text-classification"])
+    assert (classes.task, classes.data.label) == ("text-classification", "price")
+    with pytest.raises(SettingError, match=r"override 'data=5'|data: "):
+        infer("rows.csv", overrides=["data=5"])
+
+
+def test_texts_alone_lack_a_label(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(
+        "\n".join(["text", *(f"some text of row {place}" for place in range(60))])
+    )
+    with pytest.raises(SettingError, match="--label: "):
+        infer("rows.csv")
 
 
 def test_plain_text_is_for_a_language_model(tmp_path):

@@ -222,6 +222,25 @@ def test_rows_are_recognised_by_what_their_cells_hold(
     assert (proposal and {name: proposal.data[name] for name in ("text", "label")}) == settings
 
 
+@pytest.mark.parametrize(
+    ("row", "bad"),
+    [
+        ({"words": ["ann", "met"], "tags": ["B-p", "O"]}, {"words": ["ann", "met"], "tags": ["B-p"]}),
+        ({"words": ["ann", "met"], "tags": ["B-p", "O"]}, {"words": "ann met", "tags": ["B-p", "O"]}),
+        ({"text": "ann met", "tags": "B-p O"}, {"text": "ann met", "tags": "B-p"}),
+        ({"text": "ann", "spans": [[0, 3, "p"]]}, {"text": "ann", "spans": "p"}),
+    ],
+)
+def test_one_faulty_row_of_many_hides_no_tags_and_one_of_two_does(
+    row: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    def recognized(rows: list[dict[str, Any]]) -> bool:
+        seen = Rows(Path("rows.jsonl"), tuple(row), rows)
+        return find("token-classification").recognize(seen, {}) is not None
+
+    assert recognized([bad, *[row] * 40]) and not recognized([bad, row])
+
+
 def test_a_file_and_a_model_are_a_recipe(project: Path) -> None:
     recipe = infer_recipe("rows.jsonl", model="./encoder")
     assert (recipe.task, recipe.data.text, recipe.data.label) == ("token-classification", ("words",), "tags")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -119,9 +120,17 @@ def begin(
         tree["model"], origin = str(recognition.model), f"in {place.path.name}"
     else:
         origin = put_model(tree, comments, card, place, model, given, writes, folder, tell)
+        if card.loss_from_scratch and tree.get("from_scratch") and "loss" not in tree:
+            tree["loss"] = card.loss_from_scratch
+            comments["loss"] = f"for a model that has learned nothing yet; {card.loss} for one that answers"
+    if writes:  # the model that is named is the architecture of a new one
+        overrides = [each for each in overrides if not each.startswith("model=")]
     tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
     path = os.path.relpath(place.path)
-    other_tasks = {other: f"snugfit init {path} task={other} -o {other}.yaml" for other in others}
+    labels = {} if "label" in recognition.data else _labels(others)
+    other_tasks = {
+        other: f"snugfit init {path} task={other}{labels.get(other, '')} -o {other}.yaml" for other in others
+    }
     header = [
         f"{card.summary.rstrip('.')}: {recognition.reason}.",
         *(f"Another task for these rows is {task}: {command}" for task, command in other_tasks.items()),
@@ -182,10 +191,24 @@ def _recognized(
         raise DataError(
             content.path,
             f"was not recognised as rows for task {name}",
-            f"Name the columns, such as data.text=COLUMN, or take {' or '.join(suitable)}.",
+            f"Name its columns, such as {_columns_to_name(name, data)}, or take {' or '.join(suitable)}.",
         )
     others = {other: each for other, each in suitable.items() if other != name}
     return discover()[name], suitable[name], others
+
+
+def _labels(others: Mapping[str, Recognition]) -> dict[str, str]:
+    """Return for each task that learns a label the setting that names its column, as a command has it."""
+    columns = {name: each.data["label"] for name, each in others.items() if "label" in each.data}
+    return {name: " " + shlex.quote(f"data.label={column}") for name, column in columns.items()}
+
+
+def _columns_to_name(name: str, data: Mapping[str, Any]) -> str:
+    """Return the settings that name the columns of a task and that are not given, as a command has them."""
+    card = discover().get(name)
+    settings = ("text", "label") if card is None else card.settings
+    missing = [f"data.{each}=COLUMN" for each in ("text", "label") if each in settings and not data.get(each)]
+    return " ".join(missing or ["data.text=COLUMN"])
 
 
 def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:

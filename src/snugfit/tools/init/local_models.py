@@ -82,8 +82,9 @@ def model_at(folder: Path, name: str, origin: str) -> LocalModel:
 
 
 def models_in(folder: Path) -> Iterator[LocalModel]:
-    """Yield the models in a folder: the folder itself, and those right below it."""
-    places = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
+    """Yield the models in a folder: the folder itself, and those right below it; none of one that is still to be made."""
+    below = folder.iterdir() if folder.is_dir() else ()
+    places = [folder, *sorted(each for each in below if each.is_dir())]
     for place in places:
         if (place / CONFIG).is_file():
             with suppress(ModelError, OSError, ValueError):  # a config.json of something else

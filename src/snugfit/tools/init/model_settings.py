@@ -71,7 +71,7 @@ def put_model(
         return _put_local(tree, comments, model, folder)
     new = _new_folder(tree, folder)
     origin = (
-        "a small model from scratch, with a tokenizer learned from these rows; no pretrained one is here"
+        f"a small model from scratch, with a tokenizer learned from these rows; no pretrained {_WANTED[card.model]} is here"
         if model is None
         else f"the architecture {model.origin} from scratch, with a tokenizer learned from these rows"
     )
@@ -168,6 +168,7 @@ def _is_part(tree: Mapping[str, Any]) -> bool:
 
 
 _NEEDED = {"encoder": "a model of texts", "decoder": "a decoder", "pictures": "a model that sees pictures"}
+_WANTED = {"encoder": "model of texts", "decoder": "language model"}
 _SERVES_AS = {
     "encoder": "is an encoder, which predicts no next tokens",
     "decoder": "is a decoder of texts",

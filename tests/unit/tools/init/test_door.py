@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import pytest
 from PIL import Image
 
 from snugfit.cli import main
+from snugfit.data.tokens import special_tokens_of_pairs
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.small import write_small_model
+from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks.prepare import prepare
@@ -154,6 +158,86 @@ def test_rows_and_scripts_are_recognised_by_the_tasks(make, task: str, data: dic
     assert recipe.task == made.task == task
     assert {key: getattr(recipe.data, key) for key in data} == data
     assert [command.split()[1] for command, _ in made.commands] == ["train", "plan", "train"]
+
+
+def rows_of_texts(columns: Sequence[str], *values: Callable[[int], object]) -> Path:
+    path = Path("rows.csv")
+    lines = [",".join(str(value(number)) for value in values) for number in range(80)]
+    path.write_text(
+        "\n".join([",".join(columns), *(f"{TEXTS[at % 24]} {at},{line}" for at, line in enumerate(lines))])
+    )
+    return path
+
+
+@pytest.mark.parametrize("label", ["stars", "rating", "score", "Grade", "sentiment_label", "flagged"])
+def test_a_column_of_few_whole_numbers_has_the_classes_of_texts(label: str, tmp_path: Path) -> None:
+    rows_of_texts(["text", label], lambda number: number % 5 + 1)
+    recipe = load_recipe(begin("rows.csv").recipe)
+    assert (recipe.task, recipe.data.text, recipe.data.label) == ("text-classification", ("text",), label)
+
+
+def test_ratings_of_many_values_stay_a_number_to_predict(tmp_path: Path) -> None:
+    rows_of_texts(["text", "score"], lambda number: number % 20)
+    assert load_recipe(begin("rows.csv").recipe).task == "text-regression"
+
+
+def test_a_column_that_could_hold_classes_is_named_beside_a_language_model(tmp_path: Path) -> None:
+    rows_of_texts(["text", "first part"], lambda number: number % 9)
+    made = begin("rows.csv")
+    assert made.task == "causal-lm"
+    command = (
+        "snugfit init rows.csv task=text-classification 'data.label=first part' -o text-classification.yaml"
+    )
+    assert made.others["text-classification"] == command
+    Path(made.model).rename("first-model")
+    assert main(shlex.split(command)[1:]) == 0
+    assert load_recipe("text-classification.yaml").data.label == "first part"
+    with pytest.raises(DataError, match=r"Name its columns, such as data\.label=COLUMN"):
+        begin("rows.csv", ["task=text-regression", "data.text=text"])
+
+
+def test_a_new_model_says_what_kind_of_model_there_is_none_of(tmp_path: Path) -> None:
+    table(tmp_path)
+    assert "no pretrained model of texts is here" in begin("reviews.csv").origin
+    Path("reviews.yaml").unlink()
+    shutil.rmtree("reviews-model")
+    assert "no pretrained language model is here" in begin("reviews.csv", ["task=causal-lm"]).origin
+
+
+def test_a_model_from_scratch_learns_preferences_by_a_loss_that_teaches_answers_too(tmp_path: Path) -> None:
+    preferences(tmp_path)
+    made = begin("preferences.jsonl")
+    assert load_recipe(made.recipe).loss == "orpo"
+    assert "loss: orpo  # for a model that has learned nothing yet; dpo for one" in made.recipe.read_text()
+    given = begin("preferences.jsonl", ["loss=ipo", "name=given"], Path("elsewhere/given.yaml"))
+    assert load_recipe(given.recipe).loss == "ipo"
+
+
+def test_a_pretrained_model_and_answers_that_are_called_good_or_bad_keep_their_loss(tmp_path: Path) -> None:
+    preferences(tmp_path)
+    write_small_model(Path("decoder"), TEXTS, decoder=True)
+    (tmp_path / "decoder/model.safetensors").touch()
+    made = begin("preferences.jsonl", ["model=decoder"])
+    assert load_recipe(made.recipe).loss == "dpo"
+    shutil.rmtree("decoder")
+    Path("judged.jsonl").write_text('{"prompt": "say it", "completion": "it", "label": true}\n' * 9)
+    assert load_recipe(begin("judged.jsonl").recipe).loss == "kto"
+
+
+@pytest.mark.parametrize("fixed", [[], ["model=shape"]])
+def test_pairs_of_texts_are_a_recipe_whose_new_tokenizer_tells_the_two_apart(
+    fixed: list[str], tmp_path: Path
+) -> None:
+    lines = [
+        f"{first},{second},{'ab'[at % 2]}" for at, (first, second) in enumerate(itertools.pairwise(TEXTS))
+    ]
+    Path("nli.csv").write_text("\n".join(["premise,hypothesis,label", *lines]))
+    Path("shape").mkdir()
+    Path("shape/config.json").write_text(json.dumps({"model_type": "bert"}))
+    recipe = load_recipe(begin("nli.csv", fixed).recipe)
+    assert (recipe.model, recipe.from_scratch) == (str(tmp_path / "nli-model"), True)
+    assert (recipe.data.text, recipe.data.pair) == (("premise",), "hypothesis")
+    assert special_tokens_of_pairs(load_tokenizer(recipe.model, folder=recipe.folder)) == 3
 
 
 def test_the_recipe_says_its_schema_and_every_setting_says_what_it_is(tmp_path: Path) -> None:
