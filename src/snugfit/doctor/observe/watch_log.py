@@ -44,7 +44,10 @@ def is_own(file: str) -> bool:
     """Return whether this is a file of the script: of no library, and no part of the interpreter."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False
-    return not os.path.realpath(file).startswith(_LIBRARIES)
+    try:
+        return not os.path.realpath(file).startswith(_LIBRARIES)
+    except OSError:  # a relative path, and the working folder was deleted
+        return True
 
 
 def innermost() -> FrameType | None:
@@ -60,7 +63,11 @@ def where() -> str:
     frame = innermost()
     if frame is None:
         return ""
-    return f"{_shown(frame.f_code.co_filename, os.getcwd())}:{frame.f_lineno}"
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was deleted
+        folder = ""
+    return f"{_shown(frame.f_code.co_filename, folder)}:{frame.f_lineno}"
 
 
 @cache
