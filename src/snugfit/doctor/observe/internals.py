@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,9 @@ PARTS = {
     "fake tensors by name": "torch._C._TorchDispatchModeKey.FAKE",
     "batches of loaders": "torch.utils.data.dataloader._BaseDataLoaderIter",
     "profilers": "torch.autograd._profiler_enabled",
+    "overrides of functions": "torch._C.DisableTorchFunction",
+    "modes of dispatch": "torch._C._len_torch_dispatch_stack",
+    "modes of dispatch, off": "torch.utils._python_dispatch._disable_current_modes",
     "functions that torch.jit.script knows": "torch.jit._builtins._find_builtin",
     "functions that torch.jit.script learns": "torch.jit._builtins._register_builtin",
 }
@@ -43,6 +48,19 @@ def script_as(wrapper: Any, original: Any) -> None:
     operator = None if operator_of is None else operator_of(original)
     if operator is not None and register is not None:
         register(wrapper, operator)
+
+
+@contextmanager
+def hidden_from_script() -> Iterator[None]:
+    """Temporarily hide the observer's own operations from the script's modes and from its subclasses of tensors."""
+    overrides, modes = private_part("overrides of functions"), private_part("modes of dispatch")
+    without_modes = private_part("modes of dispatch, off")
+    with ExitStack() as stack:
+        if overrides is not None:
+            stack.enter_context(overrides())
+        if modes is not None and without_modes is not None and modes():
+            stack.enter_context(without_modes())
+        yield
 
 
 def is_compiled(module: torch.nn.Module) -> bool:

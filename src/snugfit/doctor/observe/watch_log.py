@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
+TOO_DEEP = "some calls near Python's limit of recursion"
+WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple(
@@ -102,9 +104,9 @@ class Recorder:
     ) -> None:
         from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
-        from snugfit.doctor.observe.internals import missing_parts, tracing
+        from snugfit.doctor.observe.internals import hidden_from_script, missing_parts, tracing
 
-        self._tracing, self._worker = tracing, get_worker_info
+        self._tracing, self._worker, self._hidden = tracing, get_worker_info, hidden_from_script
         self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
         self.detailed_updates = updates
         self._seconds = seconds
@@ -186,6 +188,12 @@ class Recorder:
 
         What is traced cannot; the log says that there was some.
         """
+        try:
+            return self._may_look()
+        except RecursionError:  # the call that follows says so
+            return False
+
+    def _may_look(self) -> bool:
         own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
         if not own or self._worker() is not None:
             return False
@@ -262,11 +270,18 @@ class Recorder:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Temporarily turn a failure of the observer into the end of the observation, which the log says; the script goes on."""
-        try:
-            yield
-        except Exception:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
-            self.log.failure = self.log.failure or traceback.format_exc(limit=-3)
-            self.quiet += 1
+        with self._hidden():
+            try:
+                yield
+            except RecursionError:  # the script's own call says so, if it is too deep as well; here is no room for a frame of ours
+                if TOO_DEEP not in self.log.unwatched:
+                    self.log.unwatched.append(TOO_DEEP)
+            except Exception as failure:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
+                if "meta tensor" in str(failure).lower():  # so torch names them where a value is asked for
+                    self.unwatched(WITHOUT_VALUES)
+                    return
+                self.log.failure = self.log.failure or traceback.format_exc(limit=-3)
+                self.quiet += 1
 
     def flush(self) -> None:
         """Write the log as it is, unless it is kept in memory."""

@@ -153,7 +153,7 @@ class ModuleWatch:
         batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
         device = next(module.parameters()).device
         autocast = ""
-        if torch.is_autocast_enabled(device.type):
+        if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
             autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
         recalibrates = not grad and module.training and is_recalibrating()
         trained = self._is_trained(module)

@@ -1,0 +1,182 @@
+"""The observer looks at what a script does without being seen by it, and without being stopped by what it is given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.log import Log
+
+TRAINING = """
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(batch, labels, updates=2):
+    for _ in range(updates):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch), labels).backward()
+        optimizer.step()
+    with torch.no_grad():
+        (model(batch).argmax(1) == labels).float().mean().item()
+"""
+
+
+def watched(tmp_path: Path, script: str) -> Log:
+    """Return the log of a script that defines a training and goes on as given."""
+    path = tmp_path / "train.py"
+    path.write_text(f"import os, sys\nimport torch\nfrom torch import nn\n{TRAINING}\n{script}\n")
+    return watch_script(path)
+
+
+ROWS = "torch.randn(8, 4), torch.arange(8) % 2"
+WITHSTOOD = {
+    "a working folder that was deleted": f"os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); train({ROWS})",
+    "arguments of other types": f"""
+for call in (nn.functional.cross_entropy, nn.functional.mse_loss):
+    try:
+        call('a', 3)
+    except (TypeError, AttributeError):
+        pass
+try:
+    torch.argmax('a')
+except TypeError:
+    train({ROWS})
+""",
+    "a subclass of tensors that refuses": f"""
+class Strict(torch.Tensor):
+    @classmethod
+    def __torch_function__(kind, function, types, args=(), kwargs=None):
+        if function is not torch.nn.functional.linear:
+            raise NotImplementedError(function)
+        with torch._C.DisableTorchFunction():
+            return function(*[torch.Tensor(each) if type(each) is Strict else each for each in args])
+model[0](torch.randn(8, 4).as_subclass(Strict))
+train({ROWS})
+""",
+    "nested tensors": f"""
+one = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+one - one
+train({ROWS})
+""",
+}
+
+
+@pytest.mark.parametrize("kind", list(WITHSTOOD))
+def test_what_a_script_may_do_is_no_failure_of_the_observer(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = watched(tmp_path, WITHSTOOD[kind])
+    assert (log.failure, log.complete, log.updates, log.unwatched) == ("", True, 2, [])
+
+
+def test_a_model_without_values_is_said_as_not_looked_at_and_the_training_after_it_is(tmp_path: Path) -> None:
+    log = watched(
+        tmp_path,
+        f"""
+bare = nn.Linear(4, 2, device="meta")
+nn.functional.mse_loss(bare(torch.ones(8, 4, device="meta")), torch.ones(8, 2, device="meta")).backward()
+train({ROWS})
+""",
+    )
+    assert (log.failure, log.complete, log.updates) == ("", True, 2)
+    assert log.unwatched == ["calls on the meta device, where tensors have no values"]
+
+
+COUNTED = {
+    "a mode of functions": """
+from torch.overrides import TorchFunctionMode
+class Counting(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        calls.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+with Counting():
+    train(batch, labels)
+""",
+    "a mode of dispatch": """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Counting(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        calls.append(str(function))
+        return function(*args, **(kwargs or {}))
+with Counting():
+    train(batch, labels)
+""",
+    "a subclass that logs": """
+class Logged(torch.Tensor):
+    @classmethod
+    def __torch_function__(kind, function, types, args=(), kwargs=None):
+        calls.append(function.__name__)
+        return super().__torch_function__(function, types, args, kwargs or {})
+train(batch.as_subclass(Logged), labels)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", list(COUNTED))
+def test_the_scripts_own_modes_and_subclasses_see_no_call_of_the_observer(kind: str, tmp_path: Path) -> None:
+    script = f"calls = []\nbatch, labels = {ROWS}\n{COUNTED[kind]}\nopen(r'{tmp_path}/calls', 'w').write('\\n'.join(calls))"
+    names: dict[str, Any] = {}
+    exec(f"import torch\nfrom torch import nn\n{TRAINING}\n{script}", names)
+    alone = (tmp_path / "calls").read_text().splitlines()
+    log = watched(tmp_path, script)
+    assert (log.failure, log.complete, log.updates) == ("", True, 2)
+    assert (tmp_path / "calls").read_text().splitlines() == alone and len(alone) > 10
+
+
+NESTED = """
+class Nested(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, values):
+        return self.inner(values)
+deep = nn.Linear(4, 2)
+for _ in range(DEPTH):
+    deep = Nested(deep)
+nn.functional.mse_loss(deep(torch.ones(8, 4)), torch.ones(8, 2)).backward()
+"""
+
+
+def runs_alone(depth: int) -> bool:
+    """Return whether modules nested as deep as this run without the observer."""
+    try:
+        exec(f"import torch\nfrom torch import nn\n{NESTED.replace('DEPTH', str(depth))}", {})
+    except RecursionError:
+        return False
+    return True
+
+
+def test_modules_nested_as_deep_as_python_allows_run_under_observation_as_alone(tmp_path: Path) -> None:
+    deepest = next(depth for depth in range(400, 0, -10) if runs_alone(depth))
+    assert deepest > 100
+    script = NESTED.replace("DEPTH", str(deepest - 10))  # for the frames that run the script
+    log = watched(tmp_path, f"{script}\ntrain({ROWS})")
+    assert (log.failure, log.complete, log.updates, log.unwatched) == ("", True, 2, [])
+
+
+def test_a_script_sees_and_sets_its_own_limit_of_recursion_and_may_run_into_it(tmp_path: Path) -> None:
+    before = sys.getrecursionlimit()
+    log = watched(
+        tmp_path,
+        f"""
+assert sys.getrecursionlimit() == {before}
+sys.setrecursionlimit({before + 100})
+assert sys.getrecursionlimit() == {before + 100}
+sys.setrecursionlimit({before})
+class Endless(nn.Module):
+    def forward(self, values):
+        return self(values)
+for _ in range(3):
+    try:
+        Endless()(torch.ones(8, 4))
+    except RecursionError:
+        pass
+train({ROWS})
+""",
+    )
+    assert (log.failure, log.complete, log.updates) == ("", True, 2)
+    assert sys.getrecursionlimit() == before
