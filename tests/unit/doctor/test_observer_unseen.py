@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.log import Log
@@ -180,3 +182,33 @@ train({ROWS})
     )
     assert (log.failure, log.complete, log.updates) == ("", True, 2)
     assert sys.getrecursionlimit() == before
+
+
+@pytest.mark.slow
+def test_a_step_that_torch_compile_runs_is_seen_and_nothing_of_the_observer_is_warned_of(
+    tmp_path: Path,
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        log = watched(
+            tmp_path,
+            f"""
+@torch.compile(backend="eager")
+def step():
+    optimizer.step()
+@torch.compile(backend="eager")
+def update():
+    optimizer.zero_grad()
+    model.zero_grad()
+    nn.functional.mse_loss(model(torch.ones(8, 4)), torch.ones(8, 2)).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+train({ROWS})
+for _ in range(2):
+    step()
+    update()
+""",
+        )
+    torch._dynamo.reset()
+    assert (log.failure, log.complete, log.updates, log.traced) == ("", True, 6, ["torch.compile"])
+    assert [str(each.message) for each in warned if "Dynamo" in str(each.message)] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -20,6 +20,7 @@ PARTS = {
     "overrides of functions": "torch._C.DisableTorchFunction",
     "modes of dispatch": "torch._C._len_torch_dispatch_stack",
     "modes of dispatch, off": "torch.utils._python_dispatch._disable_current_modes",
+    "functions that torch.compile leaves alone": "torch._disable_dynamo",
     "functions that torch.jit.script knows": "torch.jit._builtins._find_builtin",
     "functions that torch.jit.script learns": "torch.jit._builtins._register_builtin",
 }
@@ -48,6 +49,17 @@ def script_as(wrapper: Any, original: Any) -> None:
     operator = None if operator_of is None else operator_of(original)
     if operator is not None and register is not None:
         register(wrapper, operator)
+
+
+def not_compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function such that torch.compile, where it comes to it, runs it as it is and warns of nothing in it."""
+    leave_alone = private_part("functions that torch.compile leaves alone")
+
+    def called(*given: Any) -> None:
+        function(*given)
+
+    left_alone: Callable[..., None] = called if leave_alone is None else leave_alone(called)
+    return left_alone
 
 
 @contextmanager
