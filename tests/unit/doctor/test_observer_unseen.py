@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.watch import install
+from snugfit.doctor.observe.watch_log import Recorder
 
 TRAINING = """
 model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -127,6 +132,46 @@ def test_the_scripts_own_modes_and_subclasses_see_no_call_of_the_observer(kind: 
     log = watched(tmp_path, script)
     assert (log.failure, log.complete, log.updates) == ("", True, 2)
     assert (tmp_path / "calls").read_text().splitlines() == alone and len(alone) > 10
+
+
+def test_a_profiler_counts_no_operation_of_the_observer_and_what_it_ran_over_is_said(tmp_path: Path) -> None:
+    script = f"""
+from collections import Counter
+batch, labels = {ROWS}
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    train(batch, labels, updates=3)
+open(r'{tmp_path}/counts', 'w').write(str(sorted(Counter(each.name for each in profiler.events()).items())))
+train(batch, labels, updates=3)
+"""
+    exec(f"import torch\nfrom torch import nn\n{TRAINING}\n{script}", {})
+    alone = (tmp_path / "counts").read_text()
+    log = watched(tmp_path, f"train({ROWS})\n{script}")
+    assert (tmp_path / "counts").read_text() == alone and "aten::addmm" in alone
+    assert (log.failure, log.updates, log.complete, log.whole) == ("", 2, True, False)
+    assert (log.passes_unseen, log.passes_profiled) == (6, 3)
+    (said,) = log.unwatched
+    assert said.startswith("what ran under a profiler")
+    assert [each.pitfall for each in diagnose([log])] == ["leakage"]  # the first training scores its own rows
+
+
+def test_a_script_under_a_profiler_is_interrupted_after_as_many_updates_as_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    recorder = Recorder(8, None, None, stop_after=2)
+    patches = Patches()
+    install(recorder, patches)
+    try:
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            for _ in range(2):
+                weight.square().sum().backward()
+                optimizer.step()
+    finally:
+        patches.undo()
+    assert raised == [signal.SIGINT] and recorder.log.stopped
 
 
 NESTED = """

@@ -62,6 +62,16 @@ def not_compiled(function: Callable[..., None]) -> Callable[..., None]:
     return left_alone
 
 
+def is_profiling() -> bool:
+    """Return whether one of torch's profilers is on.
+
+    >>> is_profiling()
+    False
+    """
+    profiler = private_part("profilers")
+    return profiler is not None and bool(profiler())
+
+
 @contextmanager
 def hidden_from_script() -> Iterator[None]:
     """Temporarily hide the observer's own operations from the script's modes and from its subclasses of tensors."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
 TOO_DEEP = "some calls near Python's limit of recursion"
+PROFILED = "what ran under a profiler, which would count the observer's operations, and what followed it"
 WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -97,6 +98,9 @@ class Recorder:
         seconds: the script is stopped so long after its first forward pass; None for never.
         path: where the log goes; None keeps it in memory.
         stop_after: the script is interrupted after so many updates; None for never.
+
+    Attributes:
+        updates_made: steps of the optimizer that made most, those under a profiler too.
     """
 
     def __init__(
@@ -104,8 +108,9 @@ class Recorder:
     ) -> None:
         from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
-        from snugfit.doctor.observe.internals import hidden_from_script, missing_parts, tracing
+        from snugfit.doctor.observe.internals import hidden_from_script, is_profiling, missing_parts, tracing
 
+        self._profiling = is_profiling
         self._tracing, self._worker, self._hidden = tracing, get_worker_info, hidden_from_script
         self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
         self.detailed_updates = updates
@@ -120,6 +125,7 @@ class Recorder:
         self._inherited: int | None = None
         self._stop_after = stop_after
         self.quiet = 0
+        self.updates_made = 0
         self.optimizers: dict[int, OptimizerSeen] = {}
         self.loaders: dict[int, LoaderSeen] = {}
         self.parameters: dict[int, ParameterSeen] = {}
@@ -195,7 +201,12 @@ class Recorder:
 
     def _may_look(self) -> bool:
         own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
-        if not own or self._worker() is not None:
+        if not own or self.log.profiled or self._worker() is not None:
+            return False
+        if self._profiling():
+            # for good: gradients that nobody looked at in between would be taken for stale ones afterwards
+            self.log.profiled = True
+            self.unwatched(PROFILED)
             return False
         if way := self._tracing():
             self.note_traced(way)
@@ -205,8 +216,13 @@ class Recorder:
         """Note a way in which a model is run that cannot be looked at."""
         self.log.traced = sorted({*self.log.traced, way})
 
+    def note_profiled_pass(self) -> None:
+        """Count a backward pass from the first profiler on, and whether one is on still."""
+        self.log.passes_unseen += 1
+        self.log.passes_profiled += self._profiling()
+
     def add(self, event: Event) -> None:
-        if len(self.log.events) < MOST_EVENTS:
+        if not self.log.profiled and len(self.log.events) < MOST_EVENTS:
             self.log.events.append(event)
             if len(self.log.events) == MOST_EVENTS:
                 self.unwatched(f"what followed {MOST_EVENTS:,} acts of the script")
@@ -240,7 +256,7 @@ class Recorder:
 
         Ranks that step together are interrupted after the same update, since each counts its own.
         """
-        if self._stop_after is None or self.log.updates < self._stop_after:
+        if self._stop_after is None or self.updates_made < self._stop_after:
             return
         self._stop_after = None
         self.log.stopped = True

@@ -344,6 +344,8 @@ class ModuleWatch:
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))
+        if self.recorder.log.profiled:
+            self.rows.forget_pending()
         self.recorder.log.overlaps = self.rows.overlaps()
         self.recorder.log.first_rows = self.rows.first
         count = len(self.recorder.log.events)  # of a long run not all of them
