@@ -239,10 +239,17 @@ def test_a_read_in_each_micro_batch_is_a_warning_on_a_device_that_is_waited_for(
 
 
 def test_what_is_switched_on_for_some_updates_is_not_left_on() -> None:
-    whole = Log(events=[_pass(place, anomaly=True, profiled=True) for place in range(12)])
-    assert _severities(debugging_left_on(whole)) == [Severity.WARNING] * 2
+    whole = Log(events=[_pass(place, anomaly=True) for place in range(12)])
+    assert _severities(debugging_left_on(whole)) == [Severity.WARNING]
     assert debugging_left_on(Log(events=[*whole.events, _pass(12)])) == []
     assert debugging_left_on(Log(events=whole.events[:9])) == [], "a look for a fault"
+    assert _severities(debugging_left_on(Log(passes_unseen=12, passes_profiled=12))) == [Severity.WARNING]
+    for log in (
+        Log(passes_unseen=9, passes_profiled=9),
+        Log(passes_unseen=13, passes_profiled=12),
+        Log(events=[_pass(0)], passes_unseen=12, passes_profiled=12),
+    ):
+        assert debugging_left_on(log) == []
 
 
 def test_a_loss_that_is_finite_again_says_nothing_and_labels_that_are_all_ignored_are_told_as_the_cause() -> (

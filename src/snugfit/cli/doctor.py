@@ -175,6 +175,7 @@ def _observe(command: Sequence[str], limits: dict[str, Any], html: Path | None, 
         for line in seen.error.splitlines() if seen.failed else ():
             print(f"{'':<9}| {line}")
         print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
+        print(examination.summary)
     if seen.failed:
         return SCRIPT_FAILED
     return CERTAIN_FINDING if examination.certain else NOT_LOOKED_AT if examination.left_out else 0

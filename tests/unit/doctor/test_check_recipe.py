@@ -316,6 +316,7 @@ def test_a_failure_of_the_script_or_of_the_observer_is_said_and_has_an_exit_code
     code = main(["doctor", "--html", str(tmp_path), "--", "python", "train.py"])
     printed = capsys.readouterr().out
     assert code == expected
+    assert printed.endswith("\n0 errors, 0 warnings, 0 notes\n")
     assert all(words in printed for words in sentences) and ("not looked at" in printed) is bool(sentences)
     assert ("What was not looked at" in (tmp_path / "doctor.html").read_text()) is bool(sentences)
 

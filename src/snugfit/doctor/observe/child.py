@@ -17,6 +17,9 @@ from snugfit.doctor.observe.log import Log, write_log
 from snugfit.doctor.observe.watch_log import Recorder
 
 _LAST_LINES = 8
+FRAMES = 2
+"""How many times as many frames as alone a script may have under observation."""
+MOST_FRAMES = 2**31 - 1
 
 
 def start() -> None:
@@ -31,6 +34,7 @@ def start() -> None:
         try:
             recorder = Recorder(updates, seconds, log, stop_after)
             finish = _install(recorder, patches)
+            _leave_room(patches)
             _note_failure(recorder, patches)
             _follow_forks(recorder, finish, patches)
         except Exception:  # noqa: BLE001  the script imports torch, whatever happens to its observer
@@ -40,6 +44,20 @@ def start() -> None:
             atexit.register(lambda: _end(recorder, finish, complete=not recorder.log.error))
 
     patches.after_import("torch", begin)
+
+
+def _leave_room(patches: Patches) -> None:
+    """Raise Python's limit of recursion by our share of the frames; the script sees and sets its own.
+
+    Each level of nested modules has three frames of torch's and the script's, and one of ours.
+    """
+    read, write = sys.getrecursionlimit, sys.setrecursionlimit
+    write(FRAMES * read())
+    patches.on_undo(lambda: write(read() // FRAMES))
+    patches.wrap(sys, "getrecursionlimit", lambda original: lambda: original() // FRAMES)
+    patches.wrap(
+        sys, "setrecursionlimit", lambda original: lambda limit, /: original(min(FRAMES * limit, MOST_FRAMES))
+    )
 
 
 def _follow_forks(recorder: Recorder, finish: Callable[[], None], patches: Patches) -> None:
@@ -83,6 +101,7 @@ def watch_script(path: Path, arguments: Sequence[str] = (), *, updates: int = 8)
 
     recorder, patches = Recorder(updates, None, None), Patches()
     finish = _install(recorder, patches)
+    _leave_room(patches)
     before, first = sys.argv, sys.path[0]
     sys.argv, sys.path[0] = [str(path), *arguments], str(path.parent)
     complete = False

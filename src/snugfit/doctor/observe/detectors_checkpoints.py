@@ -96,7 +96,7 @@ def average_and_best(log: Log) -> list[Finding]:
                         fix,
                     )
                 ]
-    elif models and log.complete:
+    elif models and log.whole:
         scored = next((e for e in log.of(Forward) if e.module == models[0].id and not e.grad), None)
         return [
             Finding(

@@ -184,7 +184,7 @@ def last_window(log: Log) -> list[Finding]:
         line = window.passes[-1].at
         evidence = (f"windows have {usual} micro-batches",)
         fix = "if (index + 1) % accumulate == 0 or index + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()"
-        if window.step is None and len(window.passes) < usual and (log.complete or _ends_epoch(window)):
+        if window.step is None and len(window.passes) < usual and (log.whole or _ends_epoch(window)):
             what = f"The last {len(window.passes)} micro-batches of an epoch are differentiated, and no step uses them."
             return [Finding("last_window", Severity.WARNING, what, line, evidence, fix)]
         carried = _carried_over(window)

@@ -247,7 +247,7 @@ def never_stepped(log: Log) -> list[Finding]:
     """Detect an optimizer that never steps, though its parameters get gradients again and again and no other moves them."""
     stepped = {step.optimizer for step in log.of(Step)}
     moved = {number for each in log.optimizers if each.id in stepped for number in each.parameters}
-    ended = log.complete or log.updates >= LEAST_UPDATES
+    ended = log.whole or log.updates >= LEAST_UPDATES
     for optimizer in log.optimizers if ended and not log.unwatched else []:
         own = set(optimizer.parameters)
         passes = sum(1 for event in log.of(Backward) if optimizer.id in event.touched)

@@ -38,7 +38,7 @@ def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
             "scheduler = Scheduler(the_optimizer_that_steps, ...)",
         )
     if not moves:
-        if not log.complete or len(updates) < LEAST_UPDATES or _belongs_to_another(log, scheduler):
+        if not log.whole or len(updates) < LEAST_UPDATES or _belongs_to_another(log, scheduler):
             return None
         return Finding(
             "scheduler_order",
@@ -89,7 +89,7 @@ def schedule_length(log: Log) -> list[Finding]:
             after = "starts to rise again" if rises else "has reached its end"
             what = f"{scheduler.name} was made for {scheduler.total} steps and is stepped {len(moves)} times: it {after}."
             ill = bool(mistaken) or not rises
-        elif log.complete and scheduler.total >= 1.5 * len(moves) and scheduler.total - len(moves) >= 2:
+        elif log.whole and scheduler.total >= 1.5 * len(moves) and scheduler.total - len(moves) >= 2:
             what = f"{scheduler.name} was made for {scheduler.total} steps and gets {len(moves)}: it never reaches its end."
             ill = bool(mistaken)
         else:

@@ -15,28 +15,27 @@ NEARLY_ALL = 0.9
 def debugging_left_on(log: Log) -> list[Finding]:
     """Detect that anomaly mode, or a profiler, was on in every backward pass, of which a look for a fault takes a few."""
     passes = list(log.of(Backward))
-    if len(passes) < LEAST_PASSES:
-        return []
+    profiled = 0 if passes or log.passes_unseen > log.passes_profiled else log.passes_profiled
     findings = []
-    for name, always, fix in (
+    for name, times, fix in (
         (
             "anomaly mode",
-            all(each.anomaly for each in passes),
+            len(passes) if all(each.anomaly for each in passes) else 0,
             "with torch.autograd.detect_anomaly():   # around the few updates that are looked at",
         ),
         (
             "a profiler",
-            all(each.profiled for each in passes),
+            profiled,
             "profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1))",
         ),
     ):
-        if always:
+        if times >= LEAST_PASSES:
             findings.append(
                 Finding(
                     "debugging_left_on",
                     Severity.WARNING,
-                    f"All {len(passes)} backward passes ran under {name}, which keeps a record of every operator.",
-                    log.switches.get(name, passes[0].at),
+                    f"All {times} backward passes ran under {name}, which keeps a record of every operator.",
+                    log.switches.get(name, ""),
                     (),
                     fix,
                 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,10 @@ PARTS = {
     "fake tensors by name": "torch._C._TorchDispatchModeKey.FAKE",
     "batches of loaders": "torch.utils.data.dataloader._BaseDataLoaderIter",
     "profilers": "torch.autograd._profiler_enabled",
+    "overrides of functions": "torch._C.DisableTorchFunction",
+    "modes of dispatch": "torch._C._len_torch_dispatch_stack",
+    "modes of dispatch, off": "torch.utils._python_dispatch._disable_current_modes",
+    "functions that torch.compile leaves alone": "torch._disable_dynamo",
     "functions that torch.jit.script knows": "torch.jit._builtins._find_builtin",
     "functions that torch.jit.script learns": "torch.jit._builtins._register_builtin",
 }
@@ -43,6 +49,40 @@ def script_as(wrapper: Any, original: Any) -> None:
     operator = None if operator_of is None else operator_of(original)
     if operator is not None and register is not None:
         register(wrapper, operator)
+
+
+def not_compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function such that torch.compile, where it comes to it, runs it as it is and warns of nothing in it."""
+    leave_alone = private_part("functions that torch.compile leaves alone")
+
+    def called(*given: Any) -> None:
+        function(*given)
+
+    left_alone: Callable[..., None] = called if leave_alone is None else leave_alone(called)
+    return left_alone
+
+
+def is_profiling() -> bool:
+    """Return whether one of torch's profilers is on.
+
+    >>> is_profiling()
+    False
+    """
+    profiler = private_part("profilers")
+    return profiler is not None and bool(profiler())
+
+
+@contextmanager
+def hidden_from_script() -> Iterator[None]:
+    """Temporarily hide the observer's own operations from the script's modes and from its subclasses of tensors."""
+    overrides, modes = private_part("overrides of functions"), private_part("modes of dispatch")
+    without_modes = private_part("modes of dispatch, off")
+    with ExitStack() as stack:
+        if overrides is not None:
+            stack.enter_context(overrides())
+        if modes is not None and without_modes is not None and modes():
+            stack.enter_context(without_modes())
+        yield
 
 
 def is_compiled(module: torch.nn.Module) -> bool:

@@ -149,6 +149,8 @@ class Log:
         traced: ways in which a model was run that could not be looked at.
         unwatched: what else was not looked at, in words.
         switches: where anomaly mode and profilers were switched on, by name.
+        profiled: a profiler was on; nothing is looked at from then on.
+        passes_unseen, passes_profiled: backward passes from the first profiler on, and those of them that ran under one.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -170,6 +172,14 @@ class Log:
     traced: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     switches: dict[str, str] = field(default_factory=dict)
+    profiled: bool = False
+    passes_unseen: int = 0
+    passes_profiled: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Return whether the script ended by itself, without an error, and was looked at until then."""
+        return self.complete and not self.profiled
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """Yield the events of one kind, in order."""

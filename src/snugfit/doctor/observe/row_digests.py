@@ -123,6 +123,10 @@ class Rows:
             self._trainers.add(passed.loader)
         self._pending.clear()
 
+    def forget_pending(self) -> None:
+        """Leave out what is pending, where nobody saw whether a backward pass followed."""
+        self._pending.clear()
+
     def stepped(self) -> None:
         """After an optimizer step, what comes is no longer from the loader that has ended."""
         if self.ended:

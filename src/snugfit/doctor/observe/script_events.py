@@ -114,7 +114,7 @@ class Backward(Event):
         adds_to: optimizers whose gradients this added to others of the same window.
         touched: optimizers whose gradients it changed.
         finite: whether the differentiated value is a finite number, or none at all.
-        anomaly, profiled: whether torch's anomaly mode, or a profiler, was on.
+        anomaly: whether torch's anomaly mode was on.
     """
 
     ratio: float | None
@@ -123,7 +123,6 @@ class Backward(Event):
     touched: list[int]
     finite: bool = True
     anomaly: bool = False
-    profiled: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
+TOO_DEEP = "some calls near Python's limit of recursion"
+PROFILED = "what ran under a profiler, which would count the observer's operations, and what followed it"
+WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple(
@@ -44,7 +47,10 @@ def is_own(file: str) -> bool:
     """Return whether this is a file of the script: of no library, and no part of the interpreter."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False
-    return not os.path.realpath(file).startswith(_LIBRARIES)
+    try:
+        return not os.path.realpath(file).startswith(_LIBRARIES)
+    except OSError:  # a relative path, and the working folder was deleted
+        return True
 
 
 def innermost() -> FrameType | None:
@@ -60,7 +66,11 @@ def where() -> str:
     frame = innermost()
     if frame is None:
         return ""
-    return f"{_shown(frame.f_code.co_filename, os.getcwd())}:{frame.f_lineno}"
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was deleted
+        folder = ""
+    return f"{_shown(frame.f_code.co_filename, folder)}:{frame.f_lineno}"
 
 
 @cache
@@ -88,6 +98,9 @@ class Recorder:
         seconds: the script is stopped so long after its first forward pass; None for never.
         path: where the log goes; None keeps it in memory.
         stop_after: the script is interrupted after so many updates; None for never.
+
+    Attributes:
+        updates_made: steps of the optimizer that made most, those under a profiler too.
     """
 
     def __init__(
@@ -95,9 +108,10 @@ class Recorder:
     ) -> None:
         from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
-        from snugfit.doctor.observe.internals import missing_parts, tracing
+        from snugfit.doctor.observe.internals import hidden_from_script, is_profiling, missing_parts, tracing
 
-        self._tracing, self._worker = tracing, get_worker_info
+        self._profiling = is_profiling
+        self._tracing, self._worker, self._hidden = tracing, get_worker_info, hidden_from_script
         self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
         self.detailed_updates = updates
         self._seconds = seconds
@@ -111,6 +125,7 @@ class Recorder:
         self._inherited: int | None = None
         self._stop_after = stop_after
         self.quiet = 0
+        self.updates_made = 0
         self.optimizers: dict[int, OptimizerSeen] = {}
         self.loaders: dict[int, LoaderSeen] = {}
         self.parameters: dict[int, ParameterSeen] = {}
@@ -179,8 +194,19 @@ class Recorder:
 
         What is traced cannot; the log says that there was some.
         """
+        try:
+            return self._may_look()
+        except RecursionError:  # the call that follows says so
+            return False
+
+    def _may_look(self) -> bool:
         own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
-        if not own or self._worker() is not None:
+        if not own or self.log.profiled or self._worker() is not None:
+            return False
+        if self._profiling():
+            # for good: gradients that nobody looked at in between would be taken for stale ones afterwards
+            self.log.profiled = True
+            self.unwatched(PROFILED)
             return False
         if way := self._tracing():
             self.note_traced(way)
@@ -190,8 +216,13 @@ class Recorder:
         """Note a way in which a model is run that cannot be looked at."""
         self.log.traced = sorted({*self.log.traced, way})
 
+    def note_profiled_pass(self) -> None:
+        """Count a backward pass from the first profiler on, and whether one is on still."""
+        self.log.passes_unseen += 1
+        self.log.passes_profiled += self._profiling()
+
     def add(self, event: Event) -> None:
-        if len(self.log.events) < MOST_EVENTS:
+        if not self.log.profiled and len(self.log.events) < MOST_EVENTS:
             self.log.events.append(event)
             if len(self.log.events) == MOST_EVENTS:
                 self.unwatched(f"what followed {MOST_EVENTS:,} acts of the script")
@@ -225,7 +256,7 @@ class Recorder:
 
         Ranks that step together are interrupted after the same update, since each counts its own.
         """
-        if self._stop_after is None or self.log.updates < self._stop_after:
+        if self._stop_after is None or self.updates_made < self._stop_after:
             return
         self._stop_after = None
         self.log.stopped = True
@@ -255,11 +286,18 @@ class Recorder:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Temporarily turn a failure of the observer into the end of the observation, which the log says; the script goes on."""
-        try:
-            yield
-        except Exception:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
-            self.log.failure = self.log.failure or traceback.format_exc(limit=-3)
-            self.quiet += 1
+        with self._hidden():
+            try:
+                yield
+            except RecursionError:  # the script's own call says so, if it is too deep as well; here is no room for a frame of ours
+                if TOO_DEEP not in self.log.unwatched:
+                    self.log.unwatched.append(TOO_DEEP)
+            except Exception as failure:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
+                if "meta tensor" in str(failure).lower():  # so torch names them where a value is asked for
+                    self.unwatched(WITHOUT_VALUES)
+                    return
+                self.log.failure = self.log.failure or traceback.format_exc(limit=-3)
+                self.quiet += 1
 
     def flush(self) -> None:
         """Write the log as it is, unless it is kept in memory."""

@@ -94,7 +94,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
     def of_classes(name: str) -> Callable[[_Call], _Call]:
         def wrapped(original: _Call) -> _Call:
             def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or not recorder.active:
+                given = isinstance(input, Tensor) and isinstance(target, Tensor)
+                if torch.compiler.is_compiling() or not given or not recorder.active:
                     return original(input, target, *args, **kwargs)
                 names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
                 options = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -113,7 +114,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
         def wrapped(original: _Call) -> _Call:
             def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
                 result = original(input, target, *args, **kwargs)
-                if not torch.compiler.is_compiling() and recorder.active:
+                given = isinstance(input, Tensor) and isinstance(target, Tensor)
+                if not torch.compiler.is_compiling() and given and recorder.active:
                     with recorder.guard():
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
@@ -127,9 +129,10 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
 
     def scoring(original: _Call) -> _Call:
         def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and recorder.active and input.dim() > 1:
+            if not torch.compiler.is_compiling() and isinstance(input, Tensor) and recorder.active:
                 with recorder.guard():
-                    recorder.add(_simple(recorder, "argmax", "", False))
+                    if input.dim() > 1:
+                        recorder.add(_simple(recorder, "argmax", "", False))
             return original(input, *args, **kwargs)
 
         return argmax

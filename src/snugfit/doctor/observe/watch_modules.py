@@ -153,7 +153,7 @@ class ModuleWatch:
         batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
         device = next(module.parameters()).device
         autocast = ""
-        if torch.is_autocast_enabled(device.type):
+        if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
             autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
         recalibrates = not grad and module.training and is_recalibrating()
         trained = self._is_trained(module)
@@ -344,6 +344,8 @@ class ModuleWatch:
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))
+        if self.recorder.log.profiled:
+            self.rows.forget_pending()
         self.recorder.log.overlaps = self.rows.overlaps()
         self.recorder.log.first_rows = self.rows.first
         count = len(self.recorder.log.events)  # of a long run not all of them

@@ -24,10 +24,15 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
     def differing(original: _Call) -> _Call:
         def __sub__(self: Any, other: Any) -> Any:
-            if isinstance(other, Tensor) and self.shape != other.shape and not torch.compiler.is_compiling():
+            if (
+                not torch.compiler.is_compiling()
+                and isinstance(other, Tensor)
+                and recorder.detailed
+                and not modules.inside
+                and recorder.active
+            ):
                 with recorder.guard():
-                    one_learns = self.requires_grad != other.requires_grad
-                    if one_learns and not modules.inside and recorder.active and recorder.detailed:
+                    if self.requires_grad != other.requires_grad and not (self.is_nested or other.is_nested):
                         look_at_shapes(recorder, "the difference", self, other)
             return original(self, other)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from snugfit.doctor.observe.attribute_patches import Patches
@@ -70,7 +71,7 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
 
     def stepping(original: _Call) -> _Call:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            if not inside[0] and recorder.active:
+            if not torch.compiler.is_compiling() and not inside[0] and recorder.active:
                 with recorder.guard():
                     recorder.add(ScheduleStep(where(), recorder.log.updates, recorder.number(scheduler)))
             inside[0] += 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
-from snugfit.doctor.observe.internals import private_part
+from snugfit.doctor.observe.internals import not_compiled
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.script_events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
 from snugfit.doctor.observe.watch_log import Recorder, where
@@ -56,8 +56,8 @@ class UpdateWatch:
         patches.wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
         patches.wrap(torch.nn.Module, "zero_grad", self._module_zero_grad)
         for hook in (
-            optimizer.register_optimizer_step_pre_hook(self._step_begins),
-            optimizer.register_optimizer_step_post_hook(self._step_ends),
+            optimizer.register_optimizer_step_pre_hook(not_compiled(self._step_begins)),
+            optimizer.register_optimizer_step_post_hook(not_compiled(self._step_ends)),
         ):
             patches.on_undo(hook.remove)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
@@ -106,7 +106,9 @@ class UpdateWatch:
 
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if not self.recorder.active or torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or not self.recorder.active:
+                if self.recorder.log.profiled:
+                    self.recorder.note_profiled_pass()
                 original(tensors, *args, **kwargs)
                 return
             with self.recorder.guard():
@@ -118,7 +120,6 @@ class UpdateWatch:
                 touched, adds_to = self.gradients.after(value.before, value.factor)
                 self.modules.differentiated()
                 self.gradients.losses.clear()
-                profiler = private_part("profilers")
                 self.recorder.add(
                     Backward(
                         value.at,
@@ -129,7 +130,6 @@ class UpdateWatch:
                         touched,
                         value.finite,
                         torch.is_anomaly_enabled(),
-                        profiler is not None and bool(profiler()),
                     )
                 )
 
@@ -157,7 +157,7 @@ class UpdateWatch:
 
     def _zero_grad(self, original: _Call) -> _Call:
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.recorder.active:
+            if not torch.compiler.is_compiling() and self.recorder.active:
                 with self.recorder.guard():
                     cleared = [self.recorder.number(optimizer)]
                     self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
@@ -167,7 +167,7 @@ class UpdateWatch:
 
     def _module_zero_grad(self, original: _Call) -> _Call:
         def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.recorder.active:
+            if not torch.compiler.is_compiling() and self.recorder.active:
                 with self.recorder.guard():
                     own = {self.recorder.number(each) for each in module.parameters()}
                     cleared = [
@@ -181,7 +181,7 @@ class UpdateWatch:
     def _clip(self, original: _Call) -> _Call:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            if not self.recorder.active:
+            if torch.compiler.is_compiling() or not self.recorder.active:
                 return original(given, *args, **kwargs)
             states: list[State] = []
             with self.recorder.guard():
@@ -210,7 +210,7 @@ class UpdateWatch:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             with self.recorder.guard():
-                if isinstance(outputs, Tensor) and scaler.is_enabled():
+                if isinstance(outputs, Tensor) and scaler.is_enabled() and self.recorder.active:
                     self.gradients.scale(outputs, scaled, scaler.get_scale())
             return scaled
 
@@ -222,7 +222,7 @@ class UpdateWatch:
             original(scaler, optimizer)
             with self.recorder.guard():
                 state = self.gradients.states.get(self.recorder.number(optimizer))
-                if state is not None:
+                if state is not None and self.recorder.active:
                     state.scaled, state.lengths = False, []
                     state.size = magnitude(state.gradients())
 
@@ -313,12 +313,17 @@ class UpdateWatch:
         with self.recorder.guard():
             number = self.recorder.number(optimizer)
             state = self.gradients.states.get(number)
-            if state is None or self._depth or not self.recorder.active:
+            if state is None or self._depth:
                 return
-            self._note_moves(optimizer, state)
-            state.used, state.stale, state.had, state.scaled = True, False, False, False
+            looked = self.recorder.active
+            if not looked and not self.recorder.log.profiled:
+                return
             self._steps[number] = self._steps.get(number, 0) + 1
-            self.recorder.log.updates = max(self._steps.values())
+            self.recorder.updates_made = max(self._steps.values())
+            if looked:
+                self._note_moves(optimizer, state)
+                state.used, state.stale, state.had, state.scaled = True, False, False, False
+                self.recorder.log.updates = self.recorder.updates_made
             self.recorder.tick()
             self.recorder.interrupt_if_enough()
 

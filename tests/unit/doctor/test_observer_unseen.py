@@ -1,0 +1,259 @@
+"""The observer looks at what a script does without being seen by it, and without being stopped by what it is given."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.detect import diagnose
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.watch import install
+from snugfit.doctor.observe.watch_log import Recorder
+
+TRAINING = """
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(batch, labels, updates=2):
+    for _ in range(updates):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch), labels).backward()
+        optimizer.step()
+    with torch.no_grad():
+        (model(batch).argmax(1) == labels).float().mean().item()
+"""
+
+
+def watched(tmp_path: Path, script: str) -> Log:
+    """Return the log of a script that defines a training and goes on as given."""
+    path = tmp_path / "train.py"
+    path.write_text(f"import os, sys\nimport torch\nfrom torch import nn\n{TRAINING}\n{script}\n")
+    return watch_script(path)
+
+
+ROWS = "torch.randn(8, 4), torch.arange(8) % 2"
+WITHSTOOD = {
+    "a working folder that was deleted": f"os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); train({ROWS})",
+    "arguments of other types": f"""
+for call in (nn.functional.cross_entropy, nn.functional.mse_loss):
+    try:
+        call('a', 3)
+    except (TypeError, AttributeError):
+        pass
+try:
+    torch.argmax('a')
+except TypeError:
+    train({ROWS})
+""",
+    "a subclass of tensors that refuses": f"""
+class Strict(torch.Tensor):
+    @classmethod
+    def __torch_function__(kind, function, types, args=(), kwargs=None):
+        if function is not torch.nn.functional.linear:
+            raise NotImplementedError(function)
+        with torch._C.DisableTorchFunction():
+            return function(*[torch.Tensor(each) if type(each) is Strict else each for each in args])
+model[0](torch.randn(8, 4).as_subclass(Strict))
+train({ROWS})
+""",
+    "nested tensors": f"""
+one = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+one - one
+train({ROWS})
+""",
+}
+
+
+@pytest.mark.parametrize("kind", list(WITHSTOOD))
+def test_what_a_script_may_do_is_no_failure_of_the_observer(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = watched(tmp_path, WITHSTOOD[kind])
+    assert (log.failure, log.complete, log.updates, log.unwatched) == ("", True, 2, [])
+
+
+def test_a_model_without_values_is_said_as_not_looked_at_and_the_training_after_it_is(tmp_path: Path) -> None:
+    log = watched(
+        tmp_path,
+        f"""
+bare = nn.Linear(4, 2, device="meta")
+nn.functional.mse_loss(bare(torch.ones(8, 4, device="meta")), torch.ones(8, 2, device="meta")).backward()
+train({ROWS})
+""",
+    )
+    assert (log.failure, log.complete, log.updates) == ("", True, 2)
+    assert log.unwatched == ["calls on the meta device, where tensors have no values"]
+
+
+COUNTED = {
+    "a mode of functions": """
+from torch.overrides import TorchFunctionMode
+class Counting(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        calls.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+with Counting():
+    train(batch, labels)
+""",
+    "a mode of dispatch": """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Counting(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        calls.append(str(function))
+        return function(*args, **(kwargs or {}))
+with Counting():
+    train(batch, labels)
+""",
+    "a subclass that logs": """
+class Logged(torch.Tensor):
+    @classmethod
+    def __torch_function__(kind, function, types, args=(), kwargs=None):
+        calls.append(function.__name__)
+        return super().__torch_function__(function, types, args, kwargs or {})
+train(batch.as_subclass(Logged), labels)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", list(COUNTED))
+def test_the_scripts_own_modes_and_subclasses_see_no_call_of_the_observer(kind: str, tmp_path: Path) -> None:
+    script = f"calls = []\nbatch, labels = {ROWS}\n{COUNTED[kind]}\nopen(r'{tmp_path}/calls', 'w').write('\\n'.join(calls))"
+    names: dict[str, Any] = {}
+    exec(f"import torch\nfrom torch import nn\n{TRAINING}\n{script}", names)
+    alone = (tmp_path / "calls").read_text().splitlines()
+    log = watched(tmp_path, script)
+    assert (log.failure, log.complete, log.updates) == ("", True, 2)
+    assert (tmp_path / "calls").read_text().splitlines() == alone and len(alone) > 10
+
+
+def test_a_profiler_counts_no_operation_of_the_observer_and_what_it_ran_over_is_said(tmp_path: Path) -> None:
+    script = f"""
+from collections import Counter
+batch, labels = {ROWS}
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    train(batch, labels, updates=3)
+open(r'{tmp_path}/counts', 'w').write(str(sorted(Counter(each.name for each in profiler.events()).items())))
+train(batch, labels, updates=3)
+"""
+    exec(f"import torch\nfrom torch import nn\n{TRAINING}\n{script}", {})
+    alone = (tmp_path / "counts").read_text()
+    log = watched(tmp_path, f"train({ROWS})\n{script}")
+    assert (tmp_path / "counts").read_text() == alone and "aten::addmm" in alone
+    assert (log.failure, log.updates, log.complete, log.whole) == ("", 2, True, False)
+    assert (log.passes_unseen, log.passes_profiled) == (6, 3)
+    (said,) = log.unwatched
+    assert said.startswith("what ran under a profiler")
+    assert [each.pitfall for each in diagnose([log])] == ["leakage"]  # the first training scores its own rows
+
+
+def test_a_script_under_a_profiler_is_interrupted_after_as_many_updates_as_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    recorder = Recorder(8, None, None, stop_after=2)
+    patches = Patches()
+    install(recorder, patches)
+    try:
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            for _ in range(2):
+                weight.square().sum().backward()
+                optimizer.step()
+    finally:
+        patches.undo()
+    assert raised == [signal.SIGINT] and recorder.log.stopped
+
+
+NESTED = """
+class Nested(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, values):
+        return self.inner(values)
+deep = nn.Linear(4, 2)
+for _ in range(DEPTH):
+    deep = Nested(deep)
+nn.functional.mse_loss(deep(torch.ones(8, 4)), torch.ones(8, 2)).backward()
+"""
+
+
+def runs_alone(depth: int) -> bool:
+    """Return whether modules nested as deep as this run without the observer."""
+    try:
+        exec(f"import torch\nfrom torch import nn\n{NESTED.replace('DEPTH', str(depth))}", {})
+    except RecursionError:
+        return False
+    return True
+
+
+def test_modules_nested_as_deep_as_python_allows_run_under_observation_as_alone(tmp_path: Path) -> None:
+    deepest = next(depth for depth in range(400, 0, -10) if runs_alone(depth))
+    assert deepest > 100
+    script = NESTED.replace("DEPTH", str(deepest - 10))  # for the frames that run the script
+    log = watched(tmp_path, f"{script}\ntrain({ROWS})")
+    assert (log.failure, log.complete, log.updates, log.unwatched) == ("", True, 2, [])
+
+
+def test_a_script_sees_and_sets_its_own_limit_of_recursion_and_may_run_into_it(tmp_path: Path) -> None:
+    before = sys.getrecursionlimit()
+    log = watched(
+        tmp_path,
+        f"""
+assert sys.getrecursionlimit() == {before}
+sys.setrecursionlimit({before + 100})
+assert sys.getrecursionlimit() == {before + 100}
+sys.setrecursionlimit({before})
+class Endless(nn.Module):
+    def forward(self, values):
+        return self(values)
+for _ in range(3):
+    try:
+        Endless()(torch.ones(8, 4))
+    except RecursionError:
+        pass
+train({ROWS})
+""",
+    )
+    assert (log.failure, log.complete, log.updates) == ("", True, 2)
+    assert sys.getrecursionlimit() == before
+
+
+@pytest.mark.slow
+def test_a_step_that_torch_compile_runs_is_seen_and_nothing_of_the_observer_is_warned_of(
+    tmp_path: Path,
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        log = watched(
+            tmp_path,
+            f"""
+@torch.compile(backend="eager")
+def step():
+    optimizer.step()
+@torch.compile(backend="eager")
+def update():
+    optimizer.zero_grad()
+    model.zero_grad()
+    nn.functional.mse_loss(model(torch.ones(8, 4)), torch.ones(8, 2)).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+train({ROWS})
+for _ in range(2):
+    step()
+    update()
+""",
+        )
+    torch._dynamo.reset()
+    assert (log.failure, log.complete, log.updates, log.traced) == ("", True, 6, ["torch.compile"])
+    assert [str(each.message) for each in warned if "Dynamo" in str(each.message)] == []
