@@ -19,6 +19,8 @@ from snugfit.tasks import discover
 from snugfit.tracking.spool import SPOOL_NAME, read_events
 
 BUNDLE = "best"
+TOKEN_TYPES = "token_type_ids"
+"""Input that says of each token which text of a pair it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,19 @@ class Subject:
     def generates(self) -> bool:
         """True where it answers or goes on with texts."""
         return self.predictor.use is not None and self.predictor.use.with_generation is not None
+
+    @property
+    def pair(self) -> str | None:
+        """The column of the second text, where the model reads pairs of texts."""
+        column = self.meta.get("pair_column")
+        return None if column is None else str(column)
+
+    @property
+    def reads_token_types(self) -> bool:
+        """True where the tokenizer tells the texts of a pair apart by an input of its own, and the model has embeddings of it."""
+        names = getattr(self.predictor.tokenizer, "model_input_names", ())
+        types = getattr(getattr(self.model, "config", None), "type_vocab_size", 2)
+        return self.kind == "encoder" and TOKEN_TYPES in names and types > 1
 
     @property
     def recipe(self) -> Mapping[str, Any]:
