@@ -10,6 +10,7 @@ import yaml
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
 from snugfit.system.redaction import redacted
@@ -40,6 +41,7 @@ def write_card(
         "## Use",
         f"```python\n{written.usage.rstrip()}\n```\n\n`FOLDER` is where this file lies.",
         *written.notes,
+        *unit_in_words(subject),
         "## Compared with what was scored",
         f"This export was read back before it was delivered, by code that is not Snugfit's, and compared on {scored.in_words}.",
         "\n".join(f"- {each.in_words()}." for each in comparisons),

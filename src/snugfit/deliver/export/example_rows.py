@@ -157,7 +157,7 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         return _with_outputs(subject, scored)
     inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
     framed: list[tuple[str | list[str], list[int]]] = []
-    if subject.kind == "encoder" and subject.names_classes:
+    if subject.labels_texts:
         ids = [each["input_ids"][0].tolist() for each in inputs]
         framed = [(_texts(subject, row), own) for row, own in zip(rows, ids, strict=True)]
     pictures = (

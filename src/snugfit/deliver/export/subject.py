@@ -14,6 +14,7 @@ from torch import nn
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
+from snugfit.kit.rescaled import Rescaled
 from snugfit.models.bundle import find_bundle, is_transformers_model
 from snugfit.tasks import discover
 from snugfit.tracking.spool import SPOOL_NAME, read_events
@@ -60,6 +61,17 @@ class Subject:
         """True where it gives each row one class."""
         card = discover().get(self.task)
         return card is not None and card.classes
+
+    @property
+    def scale(self) -> Rescaled | None:
+        """The mean and the deviation of the labels, by which its logits become numbers; None where it predicts no such numbers."""
+        use = self.predictor.use
+        return use.forward if use is not None and isinstance(use.forward, Rescaled) else None
+
+    @property
+    def labels_texts(self) -> bool:
+        """True where it gives each text, or each pair of texts, one class or one number."""
+        return self.kind == "encoder" and (self.names_classes or self.scale is not None)
 
     @property
     def generates(self) -> bool:
