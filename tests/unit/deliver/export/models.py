@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,14 @@ def _rows_of_words(folder: Path) -> str:
     long = "the film a bad book " * 9
     rows.write_text(f"title,text\na good film,the film\nbad,a bad book\ngood,good\na,{long}\n")
     return str(rows)
+
+
+def run_card(folder: Path) -> dict[str, Any]:
+    """Run the code on the card of an export, and return its names, with what it prints as `printed`."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("FOLDER", str(folder)).replace("print(", "printed = ("), names)
+    return names
 
 
 def picture_classifier(folder: Path) -> tuple[Path, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,11 @@ from transformers import BertForSequenceClassification
 
 import snugfit as sf
 from snugfit.deliver.export.export_model import export_source
-from tests.unit.deliver.export.models import text_classifier, text_regressor
+from tests.unit.deliver.export.models import run_card, text_classifier, text_regressor
 
 pytest.importorskip("onnxruntime")
 
 PAIRS = {"title": "a text", "text": "another text"}
-
-
-def run_snippet(folder: Path) -> dict[str, Any]:
-    """The names that the code on a card makes, with what it prints as `printed`."""
-    card = (folder / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code.replace("FOLDER", str(folder)).replace("print(", "printed = ("), names)
-    return names
 
 
 def predicted(bundle: Path, row: dict[str, str]) -> float:
@@ -51,7 +41,7 @@ def test_the_code_on_the_card_of_transformers_gives_the_number_that_is_predicted
     bundle, rows, pairs = regressor
     (compared,) = export_source(bundle, "hf", tmp_path / "out", rows=rows)["compared"]
     assert compared["difference"] < 1e-6 and compared["equal"] == ["tokens"]
-    printed = run_snippet(tmp_path / "out")["printed"]
+    printed = run_card(tmp_path / "out")["printed"]
     own = predicted(bundle, row_of(pairs))
     (score,) = [each["score"] for each in (printed if isinstance(printed, list) else [printed])]
     assert own > 20 and score == pytest.approx(own, rel=1e-5)
@@ -79,7 +69,7 @@ def test_the_code_on_the_card_of_a_graph_gives_the_number_that_is_predicted_here
 ) -> None:
     bundle, rows, pairs = regressor
     export_source(bundle, to, tmp_path / "out", rows=rows)
-    logits = run_snippet(tmp_path / "out")["logits"]
+    logits = run_card(tmp_path / "out")["logits"]
     assert logits.item() == pytest.approx(predicted(bundle, row_of(pairs)), rel=1e-5)
 
 
@@ -123,7 +113,7 @@ def test_a_layer_that_is_not_the_head_is_not_scaled(
 def test_a_classifier_of_pairs_has_code_that_gives_it_both_texts(tmp_path: Path, reading_here: None) -> None:
     bundle, rows = text_classifier(tmp_path, pairs=True)
     export_source(bundle, "hf", tmp_path / "out", rows=rows)
-    printed = run_snippet(tmp_path / "out")["printed"]
+    printed = run_card(tmp_path / "out")["printed"]
     (own,) = sf.load(bundle).predict([PAIRS])
     (given,) = printed if isinstance(printed, list) else [printed]
     assert given["label"] == own["prediction"]
