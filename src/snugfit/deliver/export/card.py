@@ -91,7 +91,9 @@ def _is_local(base: str) -> bool:
 
 
 def _is_from_scratch(subject: Subject, base: str) -> bool:
-    return bool(subject.recipe.get("from_scratch")) or base.startswith(CONFIG_PREFIX)
+    """Return whether a model is named by its configuration alone, as networks for tables are by a file."""
+    named = base.startswith(CONFIG_PREFIX) or Path(base).suffix == ".json"
+    return named or bool(subject.recipe.get("from_scratch"))
 
 
 def _results(subject: Subject, pipeline: str) -> list[dict[str, Any]]:
@@ -124,7 +126,8 @@ def _what(subject: Subject) -> str:
     begun = ""
     if isinstance(base, str):
         path = base.removeprefix(CONFIG_PREFIX)
-        named = f"the local folder '{Path(path).name}'" if _is_local(base) else path
+        kind = "file" if Path(path).suffix else "folder"
+        named = f"the local {kind} '{Path(path).name}'" if _is_local(base) else path
         begun = (
             f", from the configuration of {named}"
             if _is_from_scratch(subject, base)
