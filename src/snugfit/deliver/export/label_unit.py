@@ -67,7 +67,6 @@ def _folded(model: nn.Module, scale: Rescaled) -> nn.Module | None:
         head.bias.copy_(head.bias.double() * scale.spread + scale.middle)
     config = getattr(folded, "config", None)
     if config is not None and hasattr(config, "problem_type"):
-        config.problem_type = (
-            "regression"  # pipelines of transformers make a probability of one logit otherwise
-        )
+        # a pipeline of transformers makes a probability of a single logit otherwise
+        config.problem_type = "regression"
     return folded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ PAIRS = {"title": "a text", "text": "another text"}
 
 def predicted(bundle: Path, row: dict[str, str]) -> float:
     return float(sf.load(bundle).predict([row])[0]["prediction"])
+
+
+def printed_score(folder: Path) -> float:
+    """The number that the pipeline on a card prints."""
+    printed = run_card(folder)["printed"]
+    (value,) = [each["score"] for each in (printed if isinstance(printed, list) else [printed])]
+    return float(value)
 
 
 def row_of(pairs: bool) -> dict[str, str]:
@@ -41,10 +49,10 @@ def test_the_code_on_the_card_of_transformers_gives_the_number_that_is_predicted
     bundle, rows, pairs = regressor
     (compared,) = export_source(bundle, "hf", tmp_path / "out", rows=rows)["compared"]
     assert compared["difference"] < 1e-6 and compared["equal"] == ["tokens"]
-    printed = run_card(tmp_path / "out")["printed"]
     own = predicted(bundle, row_of(pairs))
-    (score,) = [each["score"] for each in (printed if isinstance(printed, list) else [printed])]
-    assert own > 20 and score == pytest.approx(own, rel=1e-5)
+    assert own > 20 and printed_score(tmp_path / "out") == pytest.approx(own, rel=1e-5)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["problem_type"] == "regression", "who leaves out function_to_apply gets no probability"
     assert (
         "A logit is a number in the unit of the column 'minutes'."
         in (tmp_path / "out" / "README.md").read_text()
@@ -80,9 +88,12 @@ def test_the_code_on_the_card_of_a_graph_gives_the_number_that_is_predicted_here
 def test_the_card_has_the_scale_where_the_head_does_not_hold_it(
     to: str, numbers: str | None, regressor: tuple[Path, str, bool], tmp_path: Path, reading_here: None
 ) -> None:
-    bundle, rows, _ = regressor
+    bundle, rows, pairs = regressor
     export_source(bundle, to, tmp_path / "out", numbers=numbers, rows=rows)
     assert "`value = 40.0 + 8.0 * logit`" in (tmp_path / "out" / "README.md").read_text()
+    if to == "hf":
+        value = 40.0 + 8.0 * printed_score(tmp_path / "out")
+        assert value == pytest.approx(predicted(bundle, row_of(pairs)), rel=2e-3)
 
 
 @pytest.mark.slow
