@@ -10,8 +10,10 @@ import yaml
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
+from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.system.redaction import redacted
 from snugfit.tasks import discover
 
@@ -40,6 +42,7 @@ def write_card(
         "## Use",
         f"```python\n{written.usage.rstrip()}\n```\n\n`FOLDER` is where this file lies.",
         *written.notes,
+        *unit_in_words(subject),
         "## Compared with what was scored",
         f"This export was read back before it was delivered, by code that is not Snugfit's, and compared on {scored.in_words}.",
         "\n".join(f"- {each.in_words()}." for each in comparisons),
@@ -67,7 +70,7 @@ def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
     if pipeline:
         header["pipeline_tag"] = pipeline
     base = subject.recipe.get("model")
-    if isinstance(base, str) and _is_on_a_hub(base):
+    if isinstance(base, str) and _is_on_a_hub(base) and not _is_from_scratch(subject, base):
         header["base_model"] = base
     header["tags"] = ["snugfit"]
     results = _results(subject, pipeline)
@@ -78,7 +81,19 @@ def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
 
 def _is_on_a_hub(base: str) -> bool:
     """Return whether a model is named as one of a hub, and lies in no folder here."""
-    return base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists()
+    return base.count("/") == 1 and not _is_local(base)
+
+
+def _is_local(base: str) -> bool:
+    """Return whether a model is named as a folder of this machine, whose name says little elsewhere."""
+    path = base.removeprefix(CONFIG_PREFIX)
+    return path.startswith((".", "/", "~")) or Path(path).is_absolute() or Path(path).exists()
+
+
+def _is_from_scratch(subject: Subject, base: str) -> bool:
+    """Return whether a model is named by its configuration alone, as networks for tables are by a file."""
+    named = base.startswith(CONFIG_PREFIX) or Path(base).suffix == ".json"
+    return named or bool(subject.recipe.get("from_scratch"))
 
 
 def _results(subject: Subject, pipeline: str) -> list[dict[str, Any]]:
@@ -110,10 +125,12 @@ def _what(subject: Subject) -> str:
     base = subject.recipe.get("model")
     begun = ""
     if isinstance(base, str):
-        named = base if _is_on_a_hub(base) else Path(base).name
+        path = base.removeprefix(CONFIG_PREFIX)
+        kind = "file" if Path(path).suffix else "folder"
+        named = f"the local {kind} '{Path(path).name}'" if _is_local(base) else path
         begun = (
             f", from the configuration of {named}"
-            if subject.recipe.get("from_scratch")
+            if _is_from_scratch(subject, base)
             else f", trained from {named}"
         )
     labels = (
@@ -180,6 +197,10 @@ def _recipe(subject: Subject) -> list[str]:
     recipe = {key: value for key, value in subject.recipe.items() if key not in _NOT_LEARNED_FROM}
     if not recipe:
         return []
+    base = recipe.get("model")
+    if isinstance(base, str) and _is_local(base):  # not to be read as a name on a hub
+        prefix = CONFIG_PREFIX if base.startswith(CONFIG_PREFIX) else ""
+        recipe["model"] = f"{prefix}./{Path(base.removeprefix(CONFIG_PREFIX)).name}"
     text = yaml.safe_dump(redacted(_without_folders(recipe)), sort_keys=False, allow_unicode=True)
     versions = subject.run_event.get("versions")
     made = (

@@ -23,7 +23,7 @@ from snugfit.deliver.export.scored import (
     logits_for,
     positions_of,
 )
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.subject import TOKEN_TYPES, Subject
 from snugfit.errors import SettingError, UserError
 
 COUNT = 8
@@ -156,10 +156,10 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         )
         return _with_outputs(subject, scored)
     inputs = [_inputs(model, use.collate([examples[place]])) for place in range(len(rows))]
-    framed: list[tuple[str, list[int]]] = []
-    if subject.kind == "encoder" and subject.names_classes:
+    framed: list[tuple[str | list[str], list[int]]] = []
+    if subject.labels_texts:
         ids = [each["input_ids"][0].tolist() for each in inputs]
-        framed = [(_text(subject, row), own) for row, own in zip(rows, ids, strict=True)]
+        framed = [(_texts(subject, row), own) for row, own in zip(rows, ids, strict=True)]
     pictures = (
         [str(examples.rows[place][FILE]) for place in range(len(rows))]
         if subject.kind == "pictures"
@@ -221,6 +221,12 @@ def _text(subject: Subject, row: Mapping[str, Any]) -> str:
     return str(text_of(row, subject.meta.get("text_columns") or ["text"]))
 
 
+def _texts(subject: Subject, row: Mapping[str, Any]) -> str | list[str]:
+    """Return the text of a row, or both texts of a pair."""
+    text = _text(subject, row)
+    return text if subject.pair is None else [text, str(text_of(row, [subject.pair]))]
+
+
 def _drawn(subject: Subject) -> list[dict[str, Tensor]]:
     """Return inputs that are drawn from a seed; none for a kind of model whose inputs have no known form."""
     generator = torch.Generator().manual_seed(0)
@@ -232,10 +238,21 @@ def _drawn(subject: Subject) -> list[dict[str, Tensor]]:
             usual[torch.randint(len(usual), (1, _DRAWN_LENGTH + place), generator=generator)]
             for place in range(COUNT)
         ]
-        return [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+        inputs = [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+        if subject.reads_token_types:
+            inputs = [{**each, TOKEN_TYPES: _drawn_types(subject, each["input_ids"])} for each in inputs]
+        return inputs
     if subject.kind == "pictures":
         from snugfit.data.picture_format import PictureFormat
 
         shape = PictureFormat.of(subject.meta["pictures"]).shape
         return [{"pixel_values": torch.randn(1, *shape, generator=generator)} for _ in range(COUNT)]
     return []
+
+
+def _drawn_types(subject: Subject, ids: Tensor) -> Tensor:
+    """Return token types of drawn tokens: the second half is the second text where the model reads pairs."""
+    types = torch.zeros_like(ids)
+    if subject.pair is not None:
+        types[:, ids.shape[1] // 2 :] = 1
+    return types

@@ -48,6 +48,7 @@ class Format:
         summary: one sentence.
         packages: needed to write it and to read it back, by the names that they are imported by.
         extra: of ours, which installs them.
+        label_unit: whether it holds a model of numbers with their scale in its head, so that its logits are in the unit of the labels.
         numbers: those that weights may be in, the default first; empty where there is no choice.
         check: refuses a model that the format does not hold, before anything is computed.
         write: writes the files into a folder.
@@ -58,6 +59,7 @@ class Format:
     summary: str
     packages: tuple[str, ...] = ()
     extra: str = "export"
+    label_unit: bool = False
     numbers: tuple[str, ...] = ()
     check: Callable[[Subject, Choice], None]
     write: Callable[[Subject, Path, Choice, Scored], Written]

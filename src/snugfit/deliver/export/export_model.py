@@ -15,6 +15,7 @@ from snugfit.deliver.export.comparison import check
 from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import Choice, Format
 from snugfit.deliver.export.formats import find_format
+from snugfit.deliver.export.label_unit import in_label_unit
 from snugfit.deliver.export.numbers import stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.subject import Subject, load_subject
@@ -84,7 +85,7 @@ def export_model(
     choice = Choice(numbers or default, quantize)
     format.check(subject, choice)
     tell("scoring the rows to compare with …")
-    scored = score(subject, rows)
+    subject, scored = in_label_unit(subject, format, choice, score(subject, rows))
     with _draft(output) as draft:
         tell(f"writing {format.name} …")
         written = format.write(subject, draft, choice, scored)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
 from snugfit.deliver.export.scored import Scored
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.subject import TOKEN_TYPES, Subject
 from snugfit.errors import ModelError
 from snugfit.models.hub import first_line
 
@@ -23,17 +23,23 @@ _LENGTH = ("encoder", "decoder")
 
 
 class Texts(nn.Module):
-    """Tokens to logits."""
+    """Tokens to logits; `token_type_ids` where the model reads them."""
 
-    inputs = ("input_ids", "attention_mask")
+    inputs = ("input_ids", "attention_mask", TOKEN_TYPES)
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the logits of tokens, or of texts."""
-        more = {"use_cache": False} if hasattr(getattr(self.model, "config", None), "use_cache") else {}
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits of tokens, of texts, or of pairs of texts."""
+        more: dict[str, Any] = {}
+        if hasattr(getattr(self.model, "config", None), "use_cache"):
+            more["use_cache"] = False
+        if token_type_ids is not None:
+            more[TOKEN_TYPES] = token_type_ids
         return logits_of(self.model(input_ids=input_ids, attention_mask=attention_mask, **more))
 
 
@@ -84,7 +90,9 @@ def check_kind(subject: Subject, format: str) -> None:
 
 def with_graph_inputs(subject: Subject, scored: Scored) -> Scored:
     """Return the same with the inputs that the graph has."""
-    names = _BY_KIND[subject.kind].inputs
+    names = [
+        name for name in _BY_KIND[subject.kind].inputs if name != TOKEN_TYPES or subject.reads_token_types
+    ]
     inputs = [{name: each[name] for name in names if name in each} for each in scored.inputs]
     return replace(scored, inputs=inputs, answers=[], texts=[], conversations=[])
 

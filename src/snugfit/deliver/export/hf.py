@@ -19,6 +19,7 @@ from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject, check_of_transformers
+from snugfit.deliver.export.usage import pipeline_usage
 from snugfit.errors import MissingExtra, SettingError
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.hub import quiet_transformers
@@ -44,11 +45,6 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 inputs = {inputs}
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0]))
-"""
-_PIPELINE = """\
-from transformers import pipeline
-
-print(pipeline("{task}", model="FOLDER"{more})("{example}"))
 """
 _CHAT_INPUTS = """tokenizer.apply_chat_template(
     [{"role": "user", "content": "a question"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
@@ -96,10 +92,7 @@ def _usage(subject: Subject, scored: Scored) -> str:
         return _GENERATION.replace(
             "{inputs}", _CHAT_INPUTS if chat else 'tokenizer("a text", return_tensors="pt")'
         )
-    pictures = subject.kind == "pictures"
-    more = ", truncation=True" if subject.names_classes and not pictures else ""
-    example = "picture.png" if pictures else "a text"
-    return _PIPELINE.replace("{task}", subject.task).replace("{more}", more).replace("{example}", example)
+    return pipeline_usage(subject)
 
 
 def auto_class(subject: Subject) -> str:
@@ -198,6 +191,7 @@ FORMAT = Format(
     summary="A folder that transformers loads by itself, with adapters merged.",
     packages=("transformers",),
     extra="text",
+    label_unit=True,
     numbers=(FP32, BF16),
     check=_check,
     write=_write,

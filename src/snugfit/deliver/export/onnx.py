@@ -14,6 +14,7 @@ from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
 from snugfit.deliver.export.torch_export import inputs_in_words
+from snugfit.deliver.export.usage import inputs_usage
 
 FILE = "model.onnx"
 
@@ -22,9 +23,9 @@ _MOST_BYTES = 1 << 30
 
 _USAGE = """\
 import onnxruntime
-
+INPUTS
 session = onnxruntime.InferenceSession("FOLDER/model.onnx")
-(logits,) = session.run(None, {ARGUMENTS})
+(logits,) = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
 """
 
 
@@ -52,7 +53,7 @@ def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> W
         *inputs_in_words(subject, inputs),
         *write_preprocessing(subject, folder, scored, labels=True),
     ]
-    usage = _USAGE.replace("ARGUMENTS", ", ".join(f'"{name}": {name}' for name in inputs))
+    usage = _USAGE.replace("INPUTS", inputs_usage(subject, inputs, "np"))
     return Written(usage=usage, notes=notes, header={"library_name": "onnx"})
 
 
@@ -72,6 +73,7 @@ FORMAT = Format(
     name="onnx",
     summary="A graph of ONNX: logits, any batch and length, no cache.",
     packages=("onnx", "onnxscript", "onnxruntime"),
+    label_unit=True,
     check=_check,
     write=_write,
     read_back=_read_back,

@@ -23,8 +23,8 @@ def write_preprocessing(subject: Subject, folder: Path, scored: Scored, *, label
     sentences = []
     tokenizer = subject.predictor.tokenizer
     if tokenizer is not None:
-        classes = bool(subject.meta.get("labels"))
-        save_tokenizer(tokenizer, folder, subject.meta.get("max_length") if classes else None)
+        cut = bool(subject.meta.get("labels")) or subject.labels_texts
+        save_tokenizer(tokenizer, folder, subject.meta.get("max_length") if cut else None)
     if subject.generates:
         _write_generation_config(subject, folder, scored)
     if subject.kind == "pictures":

@@ -215,8 +215,10 @@ def _tokenized(request: Request) -> Reading:
     framed = request.get("framed", False)
     return {
         "tokens": [
-            tokenizer(text, add_special_tokens=framed, truncation=framed)["input_ids"]
-            for text in request["texts"]
+            tokenizer(
+                *([text] if isinstance(text, str) else text), add_special_tokens=framed, truncation=framed
+            )["input_ids"]
+            for text in request["texts"]  # a pair is a list of two
         ],
         "written": [
             tokenizer.apply_chat_template(each, add_generation_prompt=True, tokenize=False)

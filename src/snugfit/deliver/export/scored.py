@@ -43,7 +43,7 @@ class Scored:
         stops: tokens that end an answer.
         conversations: messages of each row, for the chat template; empty where there is none.
         written: what the template writes of each, asking for an answer.
-        texts: of the rows, as they are tokenised, with their tokens.
+        texts: of the rows, or the two of each pair, as they are tokenised, with their tokens.
         pictures: files of the rows, where they are pictures.
         drawn: why the inputs are drawn at random; empty where they are rows.
     """
@@ -57,7 +57,7 @@ class Scored:
     stops: tuple[int, ...] = ()
     conversations: list[list[dict[str, Any]]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
-    texts: list[tuple[str, list[int]]] = field(default_factory=list)
+    texts: list[tuple[str | list[str], list[int]]] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)
     drawn: str = ""
 

@@ -14,11 +14,14 @@ from torch import nn
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
+from snugfit.kit.rescaled import Rescaled
 from snugfit.models.bundle import find_bundle, is_transformers_model
 from snugfit.tasks import discover
 from snugfit.tracking.spool import SPOOL_NAME, read_events
 
 BUNDLE = "best"
+TOKEN_TYPES = "token_type_ids"
+"""Input that says of each token which text of a pair it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,33 @@ class Subject:
         return card is not None and card.classes
 
     @property
+    def scale(self) -> Rescaled | None:
+        """The mean and the deviation of the labels, by which its logits become numbers; None where it predicts no such numbers."""
+        use = self.predictor.use
+        return use.forward if use is not None and isinstance(use.forward, Rescaled) else None
+
+    @property
+    def labels_texts(self) -> bool:
+        """True where it gives each text, or each pair of texts, one class or one number."""
+        return self.kind == "encoder" and (self.names_classes or self.scale is not None)
+
+    @property
     def generates(self) -> bool:
         """True where it answers or goes on with texts."""
         return self.predictor.use is not None and self.predictor.use.with_generation is not None
+
+    @property
+    def pair(self) -> str | None:
+        """The column of the second text, where the model reads pairs of texts."""
+        column = self.meta.get("pair_column")
+        return None if column is None else str(column)
+
+    @property
+    def reads_token_types(self) -> bool:
+        """True where the tokenizer tells the texts of a pair apart by an input of its own, and the model has embeddings of it."""
+        names = getattr(self.predictor.tokenizer, "model_input_names", ())
+        types = getattr(getattr(self.model, "config", None), "type_vocab_size", 2)
+        return self.kind == "encoder" and TOKEN_TYPES in names and types > 1
 
     @property
     def recipe(self) -> Mapping[str, Any]:

@@ -14,14 +14,15 @@ from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.usage import inputs_usage
 
 FILE = "model.pt2"
 
 _USAGE = """\
 import torch
-
+INPUTS
 model = torch.export.load("FOLDER/model.pt2").module()
-logits = model(ARGUMENTS)
+logits = model(**{name: inputs[name] for name in NAMES})
 """
 
 
@@ -38,7 +39,7 @@ def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> W
         *inputs_in_words(subject, inputs),
         *write_preprocessing(subject, folder, scored, labels=True),
     ]
-    usage = _USAGE.replace("ARGUMENTS", ", ".join(f"{name}={name}" for name in inputs))
+    usage = _USAGE.replace("INPUTS", inputs_usage(subject, inputs, "pt")).replace("NAMES", str(list(inputs)))
     return Written(usage=usage, notes=notes, header={"library_name": "pytorch"})
 
 
@@ -65,6 +66,7 @@ def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) 
 FORMAT = Format(
     name="torch-export",
     summary="A program of torch.export (.pt2): logits, any batch and length.",
+    label_unit=True,
     check=_check,
     write=_write,
     read_back=_read_back,

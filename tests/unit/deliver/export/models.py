@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -189,54 +190,95 @@ def questions(folder: Path) -> str:
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "book", "a", "the"]
 
 
-def text_classifier(folder: Path) -> tuple[Path, str]:
-    """The folder of a classifier of texts, and a file of rows: one longer than it was trained on, one of two columns."""
+def of_words() -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words that frames texts, and tells the second of a pair by its type."""
     pieces = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]"))
     pieces.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     pieces.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    tokenizer = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=pieces,
         pad_token="[PAD]",
         unk_token="[UNK]",
         cls_token="[CLS]",
         sep_token="[SEP]",
         model_max_length=24,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
+
+
+def encoder_of_words(labels: list[str]) -> BertForSequenceClassification:
+    """An encoder with drawn weights and a head for the labels."""
     torch.manual_seed(0)
-    model = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=len(WORDS),
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=24,
-            initializer_range=0.3,
-            id2label={0: "neg", 1: "neutral", 2: "pos"},
-            label2id={"neg": 0, "neutral": 1, "pos": 2},
-        )
-    ).eval()
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=24,
+        initializer_range=0.3,
+        id2label=dict(enumerate(labels)),
+        label2id={label: place for place, label in enumerate(labels)},
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def text_classifier(folder: Path, pairs: bool = False) -> tuple[Path, str]:
+    """The folder of a classifier of texts, or of pairs, and a file of rows: one longer than it was trained on, one of two columns."""
+    labels = ["neg", "neutral", "pos"]
+    columns = (
+        {"text_columns": ["title"], "pair_column": "text"} if pairs else {"text_columns": ["title", "text"]}
+    )
     meta = {
         "task": "text-classification",
-        "labels": ["neg", "neutral", "pos"],
-        "text_columns": ["title", "text"],
+        "labels": labels,
+        **columns,
         "label_column": "label",
         "max_length": 12,
         "numerics": "fp32",
         "metrics": {"accuracy": 0.75, "loss": 0.5},
         "update": 30,
     }
-    save_bundle(folder / "best", model, meta, tokenizer)
-    rows = folder / "rows.csv"
-    rows.write_text(
-        "title,text\na good film,the film\nbad,a bad book\ngood,good\n"
-        + "a,"
-        + "the film a bad book " * 9
-        + "\n"
+    save_bundle(folder / "best", encoder_of_words(labels), meta, of_words())
+    return folder / "best", _rows_of_words(folder)
+
+
+def text_regressor(folder: Path, pairs: bool = False, **meta: Any) -> tuple[Path, str]:
+    """The folder of a model that tells a number of texts, or of pairs, about 40 with a deviation of 8, and a file of rows."""
+    columns = (
+        {"text_columns": ["title"], "pair_column": "text"} if pairs else {"text_columns": ["title", "text"]}
     )
-    return folder / "best", str(rows)
+    about = {
+        "task": "text-regression",
+        "labels": [],
+        **columns,
+        "label_column": "minutes",
+        "middle": 40.0,
+        "spread": 8.0,
+        "max_length": 12,
+        "numerics": "fp32",
+    }
+    save_bundle(folder / "best", encoder_of_words(["minutes"]), {**about, **meta}, of_words())
+    return folder / "best", _rows_of_words(folder)
+
+
+def _rows_of_words(folder: Path) -> str:
+    rows = folder / "rows.csv"
+    long = "the film a bad book " * 9
+    rows.write_text(f"title,text\na good film,the film\nbad,a bad book\ngood,good\na,{long}\n")
+    return str(rows)
+
+
+def run_card(folder: Path) -> dict[str, Any]:
+    """Run the code on the card of an export, and return its names, with what it prints as `printed`."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("FOLDER", str(folder)).replace("print(", "printed = ("), names)
+    return names
 
 
 def picture_classifier(folder: Path) -> tuple[Path, str]:

@@ -78,7 +78,8 @@ def test_people_read_use_comparison_data_limits_and_recipe_and_no_path_of_the_ma
         inputs=[{"context": "train", "source": "/home/me/train.csv", "sha256": "aa"}],
     ).content
     for sentence in (
-        "A Linear for text-classification of 2 classes (bad, good), trained from encoder.",
+        "A Linear for text-classification of 2 classes (bad, good), trained from the local folder 'encoder'.",
+        "model: ./encoder\n",
         "print('used')",
         "It is small.",
         "compared on 8 rows",
@@ -100,3 +101,13 @@ def test_a_model_that_was_measured_on_nothing_says_so(tmp_path: Path) -> None:
     text = card(tmp_path, {}).content
     assert "It was measured on nothing: the run had no rows held out." in text
     assert "model-index" not in text
+
+
+def test_an_architecture_that_is_trained_from_scratch_is_no_base_and_tells_no_folder(tmp_path: Path) -> None:
+    local = card(tmp_path / "local", {}, recipe={"model": "config:/home/me/models/encoder"})
+    assert "good), from the configuration of the local folder 'encoder'." in local.content
+    assert "model: config:./encoder\n" in local.content and "/home/me" not in local.content
+    for recipe in ({"model": "config:some/encoder"}, {"model": "some/encoder", "from_scratch": True}):
+        of_hub = card(tmp_path / str(len(recipe)), {}, recipe=recipe)
+        assert "good), from the configuration of some/encoder." in of_hub.content
+        assert of_hub.data.base_model is None

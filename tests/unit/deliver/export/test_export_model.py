@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from snugfit.models.bundle import save_bundle
 from tests.unit.deliver.export.models import (
     of_bytes,
     picture_classifier,
+    run_card,
     stored,
     text_classifier,
 )
@@ -89,13 +91,22 @@ def test_weights_are_halved_and_labels_and_tokens_stay(
     [("chat", "onnx"), ("chat", "torch-export"), ("texts", "onnx"), ("pictures", "onnx")],
 )
 def test_a_graph_takes_any_batch_and_length_and_gives_the_scored_logits(
-    kind: str, to: str, tmp_path: Path, request: pytest.FixtureRequest, reading_here: None
+    kind: str,
+    to: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    reading_here: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bundle, rows = request.getfixturevalue(kind)
     result = export_source(bundle, to, tmp_path / "out", rows=rows)
     assert result["compared"][0]["difference"] < 1e-5
     card = (tmp_path / "out" / "README.md").read_text()
     assert ("There is no cache" in card) == (kind == "chat")
+    if kind == "pictures":
+        shutil.copy(Path(rows) / "0.png", tmp_path / "picture.png")
+    monkeypatch.chdir(tmp_path)
+    assert run_card(tmp_path / "out")["logits"].shape[0] == 1
     if to == "torch-export":
         model = sf.load(bundle)
         args = {name: torch.ones(3, 7, dtype=torch.long) for name in ("input_ids", "attention_mask")}

@@ -1,0 +1,65 @@
+"""Code for the card of an export: how inputs are made by what lies beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from snugfit.deliver.export.subject import Subject
+from snugfit.tasks import discover
+
+_TEXTS = """\
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+inputs = tokenizer(TEXTSMORE, return_tensors="TENSORS")
+"""
+_PICTURES = """\
+from PIL import Image
+from transformers import AutoImageProcessor
+
+processor = AutoImageProcessor.from_pretrained("FOLDER")
+inputs = processor(Image.open("picture.png").convert("RGB"), return_tensors="TENSORS")
+"""
+_PIPELINE = """\
+from transformers import pipeline
+
+print(pipeline("TASK", model="FOLDER"MORE)(EXAMPLE))
+"""
+
+
+def inputs_usage(subject: Subject, inputs: Mapping[str, Tensor], tensors: str) -> str:
+    """Return code that makes `inputs`, the arguments of a graph by their names.
+
+    Args:
+        inputs: those that the graph was traced with.
+        tensors: "np" for arrays of numpy, "pt" for tensors of torch.
+    """
+    if subject.kind == "pictures":
+        return _PICTURES.replace("TENSORS", tensors)
+    if subject.kind == "table":
+        library = "numpy" if tensors == "np" else "torch"
+        rows = ", ".join(
+            f'"{name}": {library}.zeros({(1, *each.shape[1:])}, dtype={library}.{str(each.dtype).removeprefix("torch.")})'
+            for name, each in inputs.items()
+        )
+        return f"import {library}\n\ninputs = {{{rows}}}\n"
+    texts = '"a text", "another text"' if subject.pair is not None else '"a text"'
+    more = "" if subject.generates else ", truncation=True"
+    return _TEXTS.replace("TEXTS", texts).replace("MORE", more).replace("TENSORS", tensors)
+
+
+def pipeline_usage(subject: Subject) -> str:
+    """Return code that calls the pipeline of transformers for the task."""
+    card = discover().get(subject.task)
+    task = subject.task if card is None or not card.pipeline else card.pipeline
+    more = ""
+    if subject.scale is not None:
+        more += ', function_to_apply="none"'
+    if subject.labels_texts:
+        more += ", truncation=True"
+    example = '"picture.png"' if subject.kind == "pictures" else '"a text"'
+    if subject.pair is not None:
+        example = '{"text": "a text", "text_pair": "another text"}'
+    return _PIPELINE.replace("TASK", task).replace("MORE", more).replace("EXAMPLE", example)
