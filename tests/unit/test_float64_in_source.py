@@ -23,6 +23,7 @@ PLACES: dict[str, dict[str, str]] = {
     "deliver/ensemble.py": {"_values": HOST},
     "deliver/export/comparison.py": {"differences": HOST},
     "deliver/export/gguf.py": {"_of_llama_cpp": HOST},
+    "deliver/export/label_unit.py": {"_folded": HOST},
     "deliver/export/requantized.py": {"divergence": HOST},
     "doctor/observe/gradient_state.py": {"magnitude": HOST, "of": HOST},
     "doctor/observe/watch_updates.py": {"_sums": HOST},

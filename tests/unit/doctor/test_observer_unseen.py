@@ -227,6 +227,7 @@ train({ROWS})
     )
     assert (log.failure, log.complete, log.updates) == ("", True, 2)
     assert sys.getrecursionlimit() == before
+    assert torch._C._is_torch_function_enabled()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
 TOO_DEEP = "some calls near Python's limit of recursion"
+FRAMES_OF_HIDING = 50
+"""More than the contexts take, and the functions they call on their way out."""
 PROFILED = "what ran under a profiler, which would count the observer's operations, and what followed it"
 WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
@@ -88,6 +90,14 @@ def called_directly() -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return frame is not None and is_own(frame.f_code.co_filename)
+
+
+def _has_room(frames: int) -> bool:
+    """Return whether this many more frames fit under the limit of recursion."""
+    try:
+        return frames == 0 or _has_room(frames - 1)
+    except RecursionError:
+        return False
 
 
 class Recorder:
@@ -286,7 +296,8 @@ class Recorder:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Temporarily turn a failure of the observer into the end of the observation, which the log says; the script goes on."""
-        with self._hidden():
+        # to go back out of hiding takes frames, without which torch's overrides would stay off
+        with self._hidden() if _has_room(FRAMES_OF_HIDING) else nullcontext():
             try:
                 yield
             except RecursionError:  # the script's own call says so, if it is too deep as well; here is no room for a frame of ours
