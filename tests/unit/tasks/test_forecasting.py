@@ -23,6 +23,7 @@ from snugfit.run.trained_model import load
 from snugfit.tasks.forecasting import CARD
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
 name: loads
@@ -67,21 +68,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class AfterWindows:
-    def __init__(self, windows: int) -> None:
-        self.windows = windows
-
-    def __call__(self) -> str | None:
-        self.windows -= 1
-        return None if self.windows else "enough"
-
-
 def train(*overrides: str, options: RunOptions | None = None) -> Any:
     return train_recipe(load_recipe(Path("loads.yaml"), overrides), options or RunOptions())
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load(run).model.state_dict()
 
 
 def rows(name: str = "ahead.csv") -> list[dict[str, str]]:

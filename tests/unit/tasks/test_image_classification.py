@@ -26,6 +26,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
+from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
 name: colours
@@ -65,21 +66,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class AfterWindows:
-    def __init__(self, windows: int) -> None:
-        self.windows = windows
-
-    def __call__(self) -> str | None:
-        self.windows -= 1
-        return None if self.windows else "enough"
-
-
 def train(project: Path, *overrides: str, options: RunOptions | None = None) -> Any:
     return train_recipe(load_recipe(project / "colours.yaml", overrides), options or RunOptions())
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load(run).model.state_dict()
 
 
 def test_pictures_are_learned_and_predicted_alike_after_a_reload(project: Path) -> None:

@@ -27,6 +27,7 @@ from snugfit.step.metrics import make_metric
 from snugfit.strategies.base import Strategy
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
 name: shapes
@@ -65,21 +66,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class AfterWindows:
-    def __init__(self, windows: int) -> None:
-        self.windows = windows
-
-    def __call__(self) -> str | None:
-        self.windows -= 1
-        return None if self.windows else "enough"
-
-
 def train(*overrides: str, options: RunOptions | None = None) -> Any:
     return train_recipe(load_recipe(Path("shapes.yaml"), overrides), options or RunOptions())
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load(run).model.state_dict()
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
+from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
 name: rows
@@ -61,21 +62,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class AfterWindows:
-    def __init__(self, windows: int) -> None:
-        self.windows = windows
-
-    def __call__(self) -> str | None:
-        self.windows -= 1
-        return None if self.windows else "enough"
-
-
 def train(kind: str, *overrides: str, options: RunOptions | None = None) -> Any:
     return train_recipe(load_recipe(Path(f"{kind}.yaml"), overrides), options or RunOptions())
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load(run).model.state_dict()
 
 
 def rows() -> list[dict[str, str]]:
