@@ -19,6 +19,7 @@ from snugfit.errors import CodeRefused, ModelError, SettingError
 from snugfit.recipe import json_schema, load_recipe, schema_with_plugins
 from snugfit.system import code_consent, plugins
 from snugfit.tasks.plugins import TASKS
+from tests.unit.system.installed_package import install
 
 TASK = """\
 from functools import partial
@@ -147,15 +148,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     return place
 
 
-def install(folder: Path, distribution: str, **entries: str) -> None:
-    """Make what a package manager leaves behind of a distribution that lists tasks."""
-    place = folder / f"{distribution}-1.0.dist-info"
-    place.mkdir(parents=True)
-    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    listed = "\n".join(f"{name} = {path}" for name, path in entries.items())
-    (place / "entry_points.txt").write_text(f"[{TASKS.group}]\n{listed}\n")
-
-
 def trained(recipe: Path, *overrides: str) -> Path:
     before = {*Path("runs/r").glob("*")}
     assert main(["train", str(recipe), *overrides, "--allow-code", "--no-plan", "--quiet"]) == 0
@@ -252,7 +244,7 @@ def test_a_name_from_elsewhere_is_not_imported_without_consent(folder: Path) -> 
 
 
 def test_a_task_that_a_package_lists_is_named_by_its_name_and_is_code_too(site: Path, folder: Path) -> None:
-    install(site, "own-package", lengths=PATH)
+    install(site, "own-package", TASKS.group, lengths=PATH)
     recipe = recipe_in(folder, "lengths")
     with pytest.raises(CodeRefused, match=f"task: {PATH}"):
         load_recipe(recipe)
@@ -265,8 +257,8 @@ def test_a_task_that_a_package_lists_is_named_by_its_name_and_is_code_too(site: 
 def test_names_of_ours_read_no_entry_points_and_a_broken_one_harms_nobody(
     site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(site, "own-package", lengths=PATH)
-    install(site, "broken-package", broken="trap_of_own:Nothing")
+    install(site, "own-package", TASKS.group, lengths=PATH)
+    install(site, "broken-package", TASKS.group, broken="trap_of_own:Nothing")
     (site / "trap_of_own.py").write_text("1 / 0\n")
     with monkeypatch.context() as patched:
         patched.setattr(plugins, "installed_entry_points", lambda **_: pytest.fail("entry points were read"))
@@ -300,7 +292,7 @@ def test_what_cannot_be_used_is_refused_with_file_line_and_reason(
 def test_the_listing_names_what_packages_list_and_imports_nothing(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(site, "own-package", lengths=PATH, python=PATH)
+    install(site, "own-package", TASKS.group, lengths=PATH, python=PATH)
     assert main(["tasks"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["lengths", "own-package", "1.0,", PATH] in lines
@@ -316,7 +308,7 @@ def test_the_listing_names_what_packages_list_and_imports_nothing(
 
 
 def test_the_schema_takes_tasks_of_others(site: Path, folder: Path) -> None:
-    install(site, "own-package", lengths=PATH)
+    install(site, "own-package", TASKS.group, lengths=PATH)
     validator = jsonschema.Draft202012Validator(schema_with_plugins())
     for task, fits in ((PATH, True), ("lengths", True), ("causal-lm", True), ("lengthz", False)):
         assert validator.is_valid(yaml.safe_load(recipe_in(folder, task).read_text())) == fits, task

@@ -23,6 +23,7 @@ from snugfit.recipe import Recipe, json_schema, load_recipe
 from snugfit.system import code_consent, plugins
 from snugfit.techniques import find
 from snugfit.techniques.plugins import TECHNIQUES
+from tests.unit.system.installed_package import install
 
 TECHNIQUE = '''\
 from __future__ import annotations
@@ -118,15 +119,6 @@ def recipe_in(folder: Path, entry: str) -> Path:
     path = folder / "r.yaml"
     path.write_text(RECIPE.format(entry=entry))
     return path
-
-
-def install(folder: Path, distribution: str, **entries: str) -> None:
-    """Make what a package manager leaves behind of a distribution that lists techniques."""
-    place = folder / f"{distribution}-1.0.dist-info"
-    place.mkdir(parents=True)
-    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    listed = "\n".join(f"{name} = {path}" for name, path in entries.items())
-    (place / "entry_points.txt").write_text(f"[{TECHNIQUES.group}]\n{listed}\n")
 
 
 @pytest.fixture
@@ -234,7 +226,7 @@ def test_a_name_from_elsewhere_is_not_imported_without_consent(folder: Path) -> 
 def test_a_technique_that_a_package_lists_is_named_by_its_name_and_is_code_too(
     site: Path, folder: Path
 ) -> None:
-    install(site, "own-package", scaled=PATH)
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
     recipe = recipe_in(folder, "scaled: {factor: 2}")
     with pytest.raises(CodeRefused, match=f"techniques.scaled: {PATH}"):
         load_recipe(recipe)
@@ -260,7 +252,7 @@ def test_the_source_of_an_installed_package_is_compared_too(
     packages = tmp_path / "site-packages"
     site.rename(packages)
     monkeypatch.syspath_prepend(str(packages))
-    install(packages, "own-package", scaled=PATH)
+    install(packages, "own-package", TECHNIQUES.group, scaled=PATH)
     run = trained(recipe_in(folder, "scaled"))
     forget(monkeypatch)
     source = packages / "own_package" / "scaling.py"
@@ -273,8 +265,14 @@ def test_the_source_of_an_installed_package_is_compared_too(
 def test_names_of_ours_read_no_entry_points_and_a_broken_one_harms_nobody(
     site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(site, "own-package", scaled=PATH)
-    install(site, "broken-package", broken="trap_of_own:Nothing", ema="own_package.scaling:Scaled")
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
+    install(
+        site,
+        "broken-package",
+        TECHNIQUES.group,
+        broken="trap_of_own:Nothing",
+        ema="own_package.scaling:Scaled",
+    )
     (site / "trap_of_own.py").write_text("1 / 0\n")
     with monkeypatch.context() as patched:
         patched.setattr(plugins, "installed_entry_points", lambda **_: pytest.fail("entry points were read"))
@@ -292,8 +290,8 @@ def test_names_of_ours_read_no_entry_points_and_a_broken_one_harms_nobody(
 
 
 def test_two_packages_that_list_one_name_are_both_named(site: Path, folder: Path) -> None:
-    install(site, "own-package", scaled=PATH)
-    install(site, "other-package", scaled="others_of_own:Scaled")
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
+    install(site, "other-package", TECHNIQUES.group, scaled="others_of_own:Scaled")
     recipe = recipe_in(folder, "scaled")
     with pytest.raises(
         SettingError,
@@ -304,7 +302,7 @@ def test_two_packages_that_list_one_name_are_both_named(site: Path, folder: Path
 
 
 def test_an_entry_point_under_the_name_of_ours_is_refused(site: Path) -> None:
-    install(site, "own-package", ema=PATH)
+    install(site, "own-package", TECHNIQUES.group, ema=PATH)
     ((entry,),) = TECHNIQUES.entry_points().values()
     with pytest.raises(
         SettingError, match="'ema' of own-package 1.0 has the name of a technique of Snugfit's"
@@ -313,7 +311,7 @@ def test_an_entry_point_under_the_name_of_ours_is_refused(site: Path) -> None:
 
 
 def test_an_entry_point_that_is_not_called_as_its_card_is_refused(site: Path, folder: Path) -> None:
-    install(site, "own-package", multiplied=PATH)
+    install(site, "own-package", TECHNIQUES.group, multiplied=PATH)
     with pytest.raises(
         SettingError, match="'multiplied' of own-package 1.0 is a technique whose card is named 'scaled'"
     ):
@@ -393,7 +391,7 @@ class Rate(Technique):
 def test_a_setting_that_the_model_refuses_has_its_line(
     site: Path, folder: Path, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(site, "own-package", scaled=PATH)
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
     name = PATH if named == "path" else "scaled"
     recipe = recipe_in(folder, f"{name}: {{factor: 13}}")
     assert main(["train", str(recipe), "--allow-code", "--no-plan"]) == 2
@@ -413,8 +411,8 @@ def test_a_class_that_no_path_leads_to_is_written_by_the_name_on_its_card(folder
 def test_the_listing_names_what_packages_list_and_imports_nothing(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(site, "own-package", scaled=PATH)
-    install(site, "broken-package", broken="trap_of_own:Nothing")
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
+    install(site, "broken-package", TECHNIQUES.group, broken="trap_of_own:Nothing")
     (site / "trap_of_own.py").write_text("1 / 0\n")
     assert main(["techniques"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -431,8 +429,8 @@ def test_the_listing_names_what_packages_list_and_imports_nothing(
 
 
 def test_the_listing_says_which_names_are_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    install(site, "own-package", ema=PATH, scaled=PATH)
-    install(site, "other-package", scaled=PATH)
+    install(site, "own-package", TECHNIQUES.group, ema=PATH, scaled=PATH)
+    install(site, "other-package", TECHNIQUES.group, scaled=PATH)
     assert main(["techniques"]) == 0
     out = capsys.readouterr().out
     assert f"own-package 1.0, {PATH}, refused: it has the name of a technique of Snugfit's" in out
@@ -443,7 +441,7 @@ def test_the_listing_says_which_names_are_refused(site: Path, capsys: pytest.Cap
 def test_the_page_of_one_says_how_a_recipe_names_it(
     name: str, site: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(site, "own-package", scaled=PATH)
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
     assert main(["techniques", name]) == 0
     page = capsys.readouterr().out
     assert page.startswith("scaled: Multiplies gradients.")
@@ -464,7 +462,7 @@ def test_a_technique_without_example_settings_is_told_what_to_define(
 
 
 def test_the_schema_takes_techniques_of_others(site: Path, folder: Path) -> None:
-    install(site, "own-package", scaled=PATH)
+    install(site, "own-package", TECHNIQUES.group, scaled=PATH)
     schema = json_schema(TECHNIQUES.entry_points())
     for entry, fits in ((PATH, True), (f"{PATH}: {{factor: 2}}", True), ("scaled", True), ("scald", False)):
         recipe = yaml.safe_load(recipe_in(folder, entry).read_text())

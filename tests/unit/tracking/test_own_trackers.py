@@ -20,6 +20,7 @@ from snugfit.recipe import load_recipe
 from snugfit.system import code_consent
 from snugfit.tracking.named import TRACKERS
 from snugfit.tracking.sender import replay
+from tests.unit.system.installed_package import install
 
 TRACKER = """
 import json
@@ -76,14 +77,6 @@ def recipe_in(folder: Path, name: str) -> Path:
     return path
 
 
-def install(folder: Path, **entries: str) -> None:
-    place = folder / "own_package-1.0.dist-info"
-    place.mkdir()
-    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: own-package\nVersion: 1.0\n")
-    listed = "\n".join(f"{name} = {path}" for name, path in entries.items())
-    (place / "entry_points.txt").write_text(f"[{TRACKERS.group}]\n{listed}\n")
-
-
 def steps(run: Path, name: str = "train/loss") -> list[int]:
     rows = [json.loads(line) for line in (run / "lines.jsonl").read_text().splitlines()]
     return [step for _, metric, step, _ in rows if metric == name]
@@ -135,7 +128,7 @@ def test_one_that_is_dead_harms_neither_the_run_nor_another(
 def test_one_that_a_package_lists_has_its_path_in_the_runs_recipe(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    install(folder, lines=PATH)
+    install(folder, "own-package", TRACKERS.group, lines=PATH)
     monkeypatch.syspath_prepend(str(folder))
     recipe = recipe_in(folder, "lines")
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
