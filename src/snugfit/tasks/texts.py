@@ -68,7 +68,6 @@ def labelled_text_task(recipe: Recipe, empty: bool, keep: KeepPart | None, *, cl
         classes: whether the label is a class, or else a number: the model tells that in units of its spread over the rows to train
             on, from their mean.
     """
-    from snugfit.data.marked_example import marked_parts
     from snugfit.data.text import TextSettings, load_text
     from snugfit.kit.rescaled import Rescaled, RescaledError
     from snugfit.models.huggingface import load_classifier
@@ -100,26 +99,13 @@ def labelled_text_task(recipe: Recipe, empty: bool, keep: KeepPart | None, *, cl
         scale = {"middle": data.middle, "spread": data.spread}
         loss = RescaledError(data.spread) if recipe.loss == "mse" else material.loss
         material = replace(material, forward=Rescaled(**scale), loss=loss)
-    return Task(
-        material,
-        meta={
-            "task": recipe.task,
-            "labels": list(data.labels),
-            **scale,
-            "text_columns": list(recipe.data.text),
-            "pair_column": recipe.data.pair,
-            "label_column": recipe.data.label,
-            "max_length": recipe.data.max_length,
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data=data.report.as_dict(),
-        example=marked_parts(data.train[0], tokenizer),
-        fingerprints=data.fingerprints,
-        sources=source_files(recipe),
-        messages=(*data.report.warnings, *loaded.messages),
-        tokenizer=tokenizer,
-        example_rows=data.example_rows,
-    )
+    meta = {
+        "labels": list(data.labels),
+        **scale,
+        "pair_column": recipe.data.pair,
+        "label_column": recipe.data.label,
+    }
+    return task_of_texts(recipe, material, loaded, data, tokenizer, meta=meta, example_rows=data.example_rows)
 
 
 def labelled_text_inference(
@@ -202,7 +188,6 @@ def language_model(
     Args:
         loss: in place of the recipe's own.
     """
-    from snugfit.data.marked_example import marked_parts
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
 
@@ -221,22 +206,9 @@ def language_model(
     def load(name: str) -> LoadedModel:
         return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
 
-    return Task(
-        material_of(recipe, loaded, data, load, loss),
-        meta={
-            "task": recipe.task,
-            "conversations": data.report.form or None,
-            "text_columns": list(recipe.data.text),
-            "completion_column": recipe.data.completion,
-            "max_length": recipe.data.max_length,
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data=data.report.as_dict(),
-        example=marked_parts(data.train[0], tokenizer),
-        fingerprints=data.fingerprints,
-        sources=source_files(recipe),
-        messages=(*data.report.warnings, *loaded.messages),
-        tokenizer=tokenizer,
+    meta = {"conversations": data.report.form or None, "completion_column": recipe.data.completion}
+    return task_of_texts(
+        recipe, material_of(recipe, loaded, data, load, loss), loaded, data, tokenizer, meta=meta
     )
 
 
@@ -246,6 +218,38 @@ def load_empty_language_model(recipe: Recipe, name: str) -> nn.Module:
 
     model: nn.Module = load_causal_lm(name, folder=recipe.folder, empty=True).model
     return model
+
+
+def task_of_texts(
+    recipe: Recipe,
+    material: Material,
+    loaded: LoadedModel,
+    data: TextData | CausalData | InstructData | PreferenceData | TagData,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    meta: Mapping[str, Any],
+    example_rows: Sequence[dict[str, Any]] = (),
+) -> Task:
+    """Return a text model as a task; `meta` is what the task keeps with its model beside the settings of its texts."""
+    from snugfit.data.marked_example import marked_parts
+
+    return Task(
+        material,
+        meta={
+            "task": recipe.task,
+            **meta,
+            "text_columns": list(recipe.data.text),
+            "max_length": recipe.data.max_length,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=data.report.as_dict(),
+        example=marked_parts(data.train[0], tokenizer),
+        fingerprints=data.fingerprints,
+        sources=source_files(recipe),
+        messages=(*data.report.warnings, *loaded.messages),
+        tokenizer=tokenizer,
+        example_rows=list(example_rows),
+    )
 
 
 def material_of(

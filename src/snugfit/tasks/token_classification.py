@@ -13,7 +13,7 @@ from snugfit.tasks.inference import Inference, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, material_of, row_settings, source_files
+from snugfit.tasks.texts import ROWS, material_of, row_settings, task_of_texts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,6 @@ _SAMPLE = """\
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.marked_example import marked_parts
     from snugfit.data.tagged_texts import TagSettings, load_tagged
     from snugfit.models.huggingface import TOKENS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -58,26 +57,14 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         keep=keep,
     )
     check_length(loaded.model, recipe.data.max_length)
-    return Task(
-        material_of(recipe, loaded, data, load, metrics=entity_metrics(data.tags, data.scheme)),
-        meta={
-            "task": recipe.task,
-            "labels": list(data.tags),
-            "scheme": data.scheme,
-            "form": data.form,
-            "text_columns": list(recipe.data.text),
-            "label_column": recipe.data.label,
-            "max_length": recipe.data.max_length,
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data=data.report.as_dict(),
-        example=marked_parts(data.train[0], tokenizer),
-        fingerprints=data.fingerprints,
-        sources=source_files(recipe),
-        messages=(*data.report.warnings, *loaded.messages),
-        tokenizer=tokenizer,
-        example_rows=data.example_rows,
-    )
+    material = material_of(recipe, loaded, data, load, metrics=entity_metrics(data.tags, data.scheme))
+    meta = {
+        "labels": list(data.tags),
+        "scheme": data.scheme,
+        "form": data.form,
+        "label_column": recipe.data.label,
+    }
+    return task_of_texts(recipe, material, loaded, data, tokenizer, meta=meta, example_rows=data.example_rows)
 
 
 def _load_empty(recipe: Recipe, name: str) -> nn.Module:
