@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from snugfit.data.picture_kinds import SUFFIXES
+from snugfit.data.picture_files import pictures_in
 from snugfit.errors import DataError
 
 _PICTURES = ("images", "image", "imgs", "pictures", "photos")
@@ -30,14 +31,14 @@ def mask_folders(folder: Path) -> tuple[Path, Path] | None:
 
 def paired(pictures: Path, masks: Path) -> tuple[dict[Path, Path], list[Path]]:
     """Return the mask of each picture, which has its name but for the suffix and for a `_mask` behind it, and pictures without one."""
-    by_name = {_name(path, masks).removesuffix("_mask"): path.absolute() for path in _files(masks)}
+    by_name = {_name(path, masks).removesuffix("_mask"): _absolute(path) for path in pictures_in(masks)}
     pairs, missing = {}, []
-    for path in _files(pictures):
+    for path in pictures_in(pictures):
         mask = by_name.get(_name(path, pictures))
         if mask is None:
             missing.append(path)
         else:
-            pairs[path.absolute()] = mask
+            pairs[_absolute(path)] = mask
     return pairs, missing
 
 
@@ -45,9 +46,5 @@ def _name(path: Path, folder: Path) -> str:
     return path.relative_to(folder).with_suffix("").as_posix()
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-    )
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))

@@ -19,7 +19,7 @@ from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.picture_kinds import check_augmentations
-from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask
+from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource
 from snugfit.data.split import check_fraction, split_rows
@@ -289,7 +289,10 @@ def _looked_at(path: str, mask: str, classes: int | None) -> int:
         BadRow: it cannot be used.
     """
     values = opened_mask(mask)
-    sides = opened(path).size
+    try:
+        sides = upright_size(path)
+    except (OSError, SyntaxError) as error:
+        raise BadRow("unreadable picture", "lies over a picture that cannot be read") from error
     if values.size != sides:
         raise BadRow(
             "mask of another size",

@@ -28,6 +28,8 @@ _ERASED = 0.25
 """The part of pictures of which a rectangle is erased."""
 _ERASED_AREA = (0.02, 0.2)
 _TRIES = 10
+_LYING = (5, 6, 7, 8)
+"""Orientations of EXIF in which width and height are exchanged."""
 UNKNOWN = 255
 """The pixel of a mask that is not scored."""
 
@@ -101,6 +103,22 @@ def _placed(
     if "flip" in augment and _between(0, 1) < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return picture
+
+
+def upright_size(path: str) -> tuple[int, int]:
+    """Return width and height of a picture as `opened` gives it, by its header alone.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    from PIL import ExifTags, Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path) as picture:
+            width, height = picture.size
+            lies = picture.getexif().get(ExifTags.Base.Orientation, 1) in _LYING
+    return (height, width) if lies else (width, height)
 
 
 def opened(source: Any, channels: int = 3) -> Image.Image:

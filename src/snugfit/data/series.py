@@ -141,9 +141,8 @@ def read_long(
     for index, (row, line) in enumerate(zip(rows, table.lines, strict=True)):
         try:
             key = tuple(_series_name(name, row) for name in columns.series)
-            series[key].append(
-                _moment(columns, row, (table.source, index, line), labelled=labelled, counted=counted)
-            )
+            moment = _moment(columns, row, (table.source, index, line), labelled=labelled, counted=counted)
+            series[key].append(moment)  # a series of none but faulty rows is none
         except BadRow as bad:
             long.faults.append(bad.at(table.source, line))
     for key, moments in series.items():

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 _TEXT = ("name", "preset", "folder", "output")
 _COLUMNS = (
     "text",
+    "pair",
     "label",
     "completion",
+    "answers",
     "image",
     "columns",
     "categories",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from snugfit.errors import RunFolderError
 from snugfit.models.bundle import find_bundle, has_own_architecture, load_bundle
 from snugfit.run.trained_model import TrainedModel, with_own
-from snugfit.tasks import discover
+from snugfit.tasks import known
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ class Afterwards:
 
     def _own_collate(self) -> Collate | None:
         """Return the user's own function; what a task makes batches to train on with is not what it predicts with."""
-        card = discover().get(self._task.meta.get("task", ""))
+        card = known(self._task.meta.get("task"))
         return self._task.material.collate if card is None or card.own_code else None
 
     def _like_delivered(self) -> nn.Module:

@@ -120,8 +120,10 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
 
 def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.tagged_rows import read_tagged
+    from snugfit.data.tagged_texts import check_one_column
     from snugfit.data.usable_rows import Part
 
+    check_one_column(recipe.data.text)
     (column,), label = recipe.data.text, recipe.data.label
     read = read_tagged(recipe.data.train, "data.train", column, label, folder=recipe.folder)
     return Part(read.table, read.row_indices, [each.text for each in read.texts], [], read.faults)

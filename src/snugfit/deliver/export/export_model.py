@@ -81,7 +81,7 @@ def export_model(
     """
     format = check_request(to, output, numbers, quantize)
     stored = stored_numbers(subject.model)
-    default = stored if stored in format.numbers else next(iter(format.numbers), "")
+    default = stored if stored in format.numbers and quantize is None else next(iter(format.numbers), "")
     choice = Choice(numbers or default, quantize)
     format.check(subject, choice)
     tell("scoring the rows to compare with …")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
+from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.models.bundle import find_bundle, is_transformers_model
 from snugfit.tasks import discover
@@ -141,15 +141,7 @@ def load_subject(source: str | Path, *, uri: str | None = None, allow_code: bool
 def subject_of(predictor: Predictor, bundle: Path | None) -> Subject:
     """Return a loaded model as the subject of an export; the model itself stays as it is."""
     if predictor.device.type != "cpu":
-        predictor = Predictor(
-            copy.deepcopy(predictor.model).cpu(),
-            predictor.meta,
-            predictor.tokenizer,
-            torch.device("cpu"),
-            predictor.use,
-            predictor.forward,
-            predictor.source,
-        )
+        predictor = replace(predictor, model=host_copy(predictor.model), device=torch.device("cpu"))
     return Subject(predictor, bundle, {} if bundle is None else _run_event_of(bundle))
 
 

@@ -35,14 +35,14 @@ def write_out_of_fold(
     from snugfit.deliver.predict import cell, load_predictor
 
     card = find(recipe.task)
-    if card.own_code or card.model == "decoder":  # answers take long, and are scored by other means
+    if not card.predicts_files or card.model == "decoder":  # answers take long, and are scored by other means
         return None
     label = recipe.data.label
     lines: list[dict[str, Any]] = []
     for score in scores:
         predictor = load_predictor(Path(score.run_dir) / "best", allow_code=True)
         read = predictor.inference.read
-        if read is None:
+        if read is None or predictor.inference.saved is not None:  # no cell holds a prediction that is a file
             return None
         rows = read(str(folder / score.fold / held_out), labelled=False, bad_rows="skip")
         detailed = predictor.in_detail(proba=True) if predictor.inference.classes else predictor

@@ -35,6 +35,7 @@ _COLUMNS = (
     "pair",
     "label",
     "completion",
+    "answers",
     "image",
     "columns",
     "categories",
