@@ -272,6 +272,14 @@ def test_a_file_is_scored_by_the_errors_of_the_steps_trained_on(rows: list[dict[
     assert scored.examples[0]["error_unit"].item() == pytest.approx(unit, rel=1e-5)
 
 
+def test_a_series_of_faulty_rows_alone_is_left_out(rows: list[dict[str, Any]]) -> None:
+    form = load_series(SETTINGS).format
+    whole = load_series_rows("rows.csv", form, labelled=True, bad_rows="skip")
+    written(Path("rows.csv"), [*rows, {**rows[0], "shop": "b2", "day": ""}])
+    scored = load_series_rows("rows.csv", form, labelled=True, bad_rows="skip")
+    assert len(scored.examples) == len(whole.examples)
+
+
 def test_a_window_to_predict_from_ends_at_the_last_target(rows: list[dict[str, Any]]) -> None:
     form = load_series(SETTINGS).format
     with pytest.raises(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from snugfit.data.masks import MaskSource, collate, load_mask_rows, load_masks
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pixels import UNKNOWN, pixels_with_mask
+from snugfit.data.pixels import UNKNOWN, opened, pixels_with_mask, upright_size
 from snugfit.errors import DataError
 
 FORMAT = PictureFormat(16, 16, None, (0.0,) * 3, (1.0,) * 3, "nearest")
@@ -80,6 +80,32 @@ def test_pictures_and_masks_are_paired_by_name(folder: Path) -> None:
     parted = load_masks(MaskSource("shapes", validation=0.25), FORMAT)
     assert parted.validation is not None and (len(parted.train), len(parted.validation)) == (6, 2)
     assert parted.validation.augment == ()
+
+
+def test_masks_are_found_from_a_folder_beside_and_through_links_and_hidden_folders_are_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "images/.thumbs").mkdir()
+    coloured(0)[0].save(folder / "images/.thumbs/0.png")
+    for name in ("images", "masks"):
+        (folder.parent / f"more_{name}").mkdir()
+        (folder / name / "more").symlink_to(folder.parent / f"more_{name}")
+    picture, mask = coloured(9)
+    picture.save(folder.parent / "more_images/9.png")
+    mask.save(folder.parent / "more_masks/9.png")
+    monkeypatch.chdir(folder)
+    data = load_masks(MaskSource("../shapes", validation=None, augment=()), FORMAT)
+    assert len(data.train) == 9
+
+
+def test_a_picture_is_as_large_as_its_camera_held_it_by_its_header_alone(folder: Path) -> None:
+    picture, mask = coloured(0)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    picture.save(folder / "images/0.png", exif=turned)
+    mask.transpose(Image.Transpose.ROTATE_270).save(folder / "masks/0.png")
+    assert upright_size(str(folder / "images/0.png")) == opened(str(folder / "images/0.png")).size == (18, 24)
+    assert len(load_masks(MaskSource("shapes", validation=None, augment=()), FORMAT).train) == 8
 
 
 def test_a_table_names_pictures_and_masks_beside_it(folder: Path) -> None:
