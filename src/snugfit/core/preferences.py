@@ -50,6 +50,7 @@ class PreferenceLoss:
     beta: float = 0.1
 
     of_answers: ClassVar[bool] = True
+    no_cross_entropy: ClassVar[tuple[str, str]] = ("of preferences", "reward_accuracy")
     """It takes log-probabilities of answers, which the forward has made of the logits."""
     pairs: ClassVar[bool] = True
     """A row has two answers to compare; otherwise one, with a label."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ class WithAuxiliary:
     """
 
     weight: float
+    no_cross_entropy: ClassVar[tuple[str, str]] = ("a sum of two", "main_loss")
 
     def __call__(self, outputs: Any, data: Any) -> LossTerms:
         main = cross_entropy(outputs, data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -32,6 +32,7 @@ class RescaledError:
     """Squared error of numbers (rows,) in units of `spread`, so that its size does not hang on the unit of the labels."""
 
     spread: float
+    no_cross_entropy: ClassVar[tuple[str, str]] = ("a squared error", "mae")
 
     def __call__(self, outputs: Any, data: Any) -> LossTerms:
         numbers = logits_of(outputs) / self.spread

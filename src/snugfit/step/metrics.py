@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
+from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of, unwrapped
 from snugfit.core.metric_directions import name_and_direction
-from snugfit.core.preferences import DESIRABLE, REWARDS, of_answers, reward_sums
+from snugfit.core.preferences import DESIRABLE, REWARDS, reward_sums
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
@@ -277,12 +277,21 @@ def check_metrics(names: Iterable[str]) -> None:
             raise SettingError("evaluate.metrics", f"no metric '{name}'", nearest(name, known))
 
 
+_NO_CROSS_ENTROPY = {"mse": ("mse", "mae"), "pinball": ("pinball", "mase")}
+"""What a loss is that is no cross-entropy, and the metric to use; one that is an object says so by its `no_cross_entropy`."""
+
+
 def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
     """Refuse metrics that would give a number without a meaning.
 
     Raises:
         SettingError: names the metric and the loss.
     """
+    other = (
+        _NO_CROSS_ENTROPY.get(loss)
+        if isinstance(loss, str)
+        else getattr(unwrapped(loss), "no_cross_entropy", None)
+    )
     for metric in metrics:
         if loss == "causal_lm" and isinstance(metric, str) and metric != "perplexity":
             raise SettingError(
@@ -290,17 +299,11 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
                 f"{metric} compares each output with the label at its place, and causal_lm predicts the next one",
                 "Use perplexity, or a metric of your own.",
             )
-        if not isinstance(loss, str) and of_answers(loss) and metric == "perplexity":
+        if metric == "perplexity" and other is not None:
             raise SettingError(
                 "evaluate.metrics",
-                "perplexity is of a cross-entropy, and the loss is of preferences",
-                "Use reward_accuracy.",
-            )
-        if loss in ("mse", "pinball") and metric == "perplexity":
-            raise SettingError(
-                "evaluate.metrics",
-                f"perplexity is of a cross-entropy, and the loss is {loss}",
-                f"Use {'mae' if loss == 'mse' else 'mase'}.",
+                f"perplexity is of a cross-entropy, and the loss is {other[0]}",
+                f"Use {other[1]}.",
             )
 
 

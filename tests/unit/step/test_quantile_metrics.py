@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import pinball
+from snugfit.core.losses import Loss, pinball
 from snugfit.errors import SettingError
+from snugfit.kit.auxiliary_loss import WithAuxiliary
+from snugfit.kit.rescaled import RescaledError
 from snugfit.step.metrics import check_fit, make_metric, monitored
 from snugfit.strategies.base import Strategy
 
@@ -85,10 +87,21 @@ def test_outputs_that_are_no_quantiles_are_refused() -> None:
         pinball({**outputs, "logits": outputs["logits"][:, :3]}, data)
     with pytest.raises(SettingError, match="mase needs the error of the seasonal naive forecast"):
         make_metric("mase").update(outputs, Batch.of({"labels": data["labels"]}))
-    with pytest.raises(
-        SettingError, match="perplexity is of a cross-entropy, and the loss is pinball. Use mase"
-    ):
-        check_fit(["perplexity"], "pinball")
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("mse", "mse. Use mae"),
+        ("pinball", "pinball. Use mase"),
+        (RescaledError(2.0), "a squared error. Use mae"),
+        (WithAuxiliary(0.4), "a sum of two. Use main_loss"),
+    ],
+)
+def test_a_perplexity_of_no_cross_entropy_is_refused(loss: str | Loss, words: str) -> None:
+    with pytest.raises(SettingError, match=f"perplexity is of a cross-entropy, and the loss is {words}"):
+        check_fit(["perplexity"], loss)
+    check_fit(["perplexity"], "cross_entropy")
 
 
 def test_errors_are_better_low_and_a_coverage_is_neither() -> None:
