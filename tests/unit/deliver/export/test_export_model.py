@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,58 @@ def test_what_cannot_be_exported_is_refused_before_a_model_is_loaded(
     assert main(["export", str(tmp_path / "none"), "--to", "hf", "-o", str(tmp_path / "out")]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["full"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "file", "key", "other", "says"),
+    [
+        (
+            "texts",
+            "config.json",
+            "id2label",
+            lambda old: dict(zip(old, [*old.values()][1:] + [*old.values()][:1], strict=True)),
+            "it names row 1",
+        ),
+        ("chat", "generation_config.json", "eos_token_id", lambda old: old[:1], "its stop tokens are"),
+    ],
+)
+def test_an_export_with_other_label_names_or_stop_tokens_is_not_delivered(
+    kind: str,
+    file: str,
+    key: str,
+    other: Callable[[Any], Any],
+    says: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reading_here: None,
+) -> None:
+    write = hf.FORMAT.write
+
+    def mistaken(subject: Any, folder: Path, choice: Any, scored: Any) -> Any:
+        written = write(subject, folder, choice, scored)
+        values = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**values, key: other(values[key])}))
+        return written
+
+    wrong = dataclasses.replace(hf.FORMAT, write=mistaken)
+    monkeypatch.setattr(export_model, "find_format", lambda _: wrong)
+    source, rows = request.getfixturevalue(kind)
+    with pytest.raises(ModelError, match=f"was not delivered: .*{says}"):
+        export_source(source, "hf", tmp_path / "out", rows=rows)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_model_in_bf16_is_quantised_without_another_word(
+    texts: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    trained = sf.load(texts[0])
+    trained.model.bfloat16()
+    (compared,) = trained.export("hf", tmp_path / "out", quantize="int8", rows=texts[1])["compared"]
+    assert compared["lost_nats"] < 0.1
 
 
 def test_a_format_refuses_a_model_that_it_does_not_hold(texts: tuple[Path, str], tmp_path: Path) -> None:
