@@ -24,7 +24,9 @@ def test_failing_tells_all_faults_in_one_message():
     assert message.startswith(
         "data: 8 rows cannot be used: empty text (7), ragged row (1).\n  a.csv:2: text 2\n"
     )
-    assert all(f"  a.csv:{line}: text {line}\n" in message for line in range(2, 7)) and "… and 3 more" in message
+    assert (
+        all(f"  a.csv:{line}: text {line}\n" in message for line in range(2, 7)) and "… and 3 more" in message
+    )
     assert message.endswith("data.bad_rows: skip (they are counted and reported).")
 
 

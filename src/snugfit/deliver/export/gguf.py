@@ -24,7 +24,7 @@ from snugfit.deliver.export.gguf_model import (
 from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
-from snugfit.deliver.export.scored import Scored, logits_for, rounded
+from snugfit.deliver.export.scored import Scored, rounded_logits
 from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import ModelError
 
@@ -102,7 +102,8 @@ def _has_llama_cpp() -> bool:
 
 
 def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
-    round_weight = rounding_to(choice.numbers)
+    whole = rounded_logits(scored, rounding_to(choice.numbers))
+    assert whole is not None
     request = {
         "gguf": file_name(choice),
         "auto": auto_class(subject),
@@ -112,7 +113,7 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -
     with tempfile.TemporaryDirectory(prefix="snugfit-config-") as config:
         subject.config.save_pretrained(config)
         reading = read("transformers", folder, scored, {**request, "config": config})
-    comparisons = [judged(reading, scored, round_weight=round_weight)]
+    comparisons = [judged(reading, scored, whole=whole)]
     if _has_llama_cpp() and comparisons[0].problem is None:
         asked: dict[str, Any] = {
             "texts": [text for text, _ in scored.texts],
@@ -122,8 +123,6 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -
         }
         reading = read("llama.cpp", folder, scored, {**request, **asked})
         reading = _with_own_beginning(reading, subject.predictor.tokenizer)
-        with rounded(scored.model, round_weight):
-            whole = logits_for(scored.model, scored.inputs)
         comparisons.append(_of_llama_cpp(reading, scored, whole))
     return comparisons
 

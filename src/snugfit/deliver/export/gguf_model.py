@@ -197,11 +197,11 @@ def packed(weight: Tensor, numbers: str) -> tuple[numpy.ndarray[Any, Any], Any]:
     return gguf.quants.quantize(weight.contiguous().numpy(), kind), kind
 
 
-def rounding_to(numbers: str) -> Callable[[str, Tensor], Tensor]:
+def rounding_to(numbers: str) -> Callable[[Tensor], Tensor]:
     """Return what rounds a weight as a file in that format does."""
     import gguf
 
-    def round_weight(_name: str, weight: Tensor) -> Tensor:
+    def round_weight(weight: Tensor) -> Tensor:
         if weight.ndim < 2:
             return weight
         data, kind = packed(weight.float(), numbers)

@@ -17,7 +17,7 @@ from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import Scored, rounded_logits
 from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.deliver.export.usage import pipeline_usage
 from snugfit.errors import MissingExtra, SettingError
@@ -151,7 +151,7 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -
 
         comparison = judged_quantised(reading, scored)
     else:
-        comparison = judged(reading, scored, round_weight=rounding_to(choice.numbers))
+        comparison = judged(reading, scored, whole=rounded_logits(scored, rounding_to(choice.numbers)))
     return [with_uses(comparison, reading, subject, scored)]
 
 

@@ -29,7 +29,7 @@ def rounding_to(numbers: str) -> RoundWeight | None:
         return None
     dtype = dtype_of(numbers)
 
-    def round_weight(_name: str, weight: Tensor) -> Tensor:
+    def round_weight(weight: Tensor) -> Tensor:
         return weight.to(dtype).to(weight.dtype) if weight.is_floating_point() else weight
 
     return round_weight

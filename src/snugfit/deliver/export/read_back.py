@@ -17,12 +17,9 @@ from torch import Tensor
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.scored import (
     Answer,
-    RoundWeight,
     Scored,
     answer_tokens,
-    logits_for,
     near_tie,
-    rounded,
 )
 from snugfit.errors import ModelError
 
@@ -107,27 +104,23 @@ def prompts_of(scored: Scored) -> dict[str, Any]:
 
 
 def judged(
-    reading: Reading, scored: Scored, *, round_weight: RoundWeight | None = None, slack: float = 0.0
+    reading: Reading, scored: Scored, *, whole: list[Tensor] | None = None, slack: float = 0.0
 ) -> Comparison:
     """Return how far the logits and the answers of a reading are from what was scored.
 
-    Weights that were rounded have logits of their own, which are computed here: the reading has to give those. How far they are from
-    what was scored is told, and no fault.
-
     Args:
-        round_weight: gives each weight as it comes out of the file.
+        whole: logits of the model with weights rounded as in the file, which the reading has to give; how far they are from what was
+            scored is told, and no fault. None: weights were not rounded.
         slack: of the difference, where the other library computes in less than float32.
     """
     difference, largest = differences(scored.logits, reading.logits)
     unexplained, rounding = difference, None
-    if round_weight is not None:
-        with rounded(scored.model, round_weight):
-            whole = logits_for(scored.model, scored.inputs)
+    if whole is not None:
         unexplained = differences(whole, reading.logits)[0]
         rounding = differences(scored.logits, whole)[0]
     problem, bound = None, EXACT + slack
     if not unexplained <= bound:
-        besides = "" if round_weight is None else " beside the rounding of its weights"
+        besides = "" if whole is None else " beside the rounding of its weights"
         problem = f"its logits differ by {unexplained:.3g} of their spread{besides}, more than {bound:.3g}"
     answers, different = answers_of(reading, scored, 2 * largest)
     checked, missed = texts_of(reading, scored)

@@ -17,8 +17,8 @@ from snugfit.kit.generation import Generation, generate
 ANSWER_TOKENS = 32
 """Of a greedy answer that is compared."""
 
-RoundWeight = Callable[[str, Tensor], Tensor]
-"""A weight as it comes out of a file, by its name in the model."""
+RoundWeight = Callable[[Tensor], Tensor]
+"""A weight as it comes out of a file."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,12 @@ def positions_of(model: nn.Module) -> int:
 def rounded(model: nn.Module, round_weight: RoundWeight) -> Iterator[None]:
     """Temporarily compute with rounded weights, one module's at a time, so that they need no memory of their own."""
     handles = []
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def swap(module: nn.Module, _arguments: Any) -> None:
         for parameter in module.parameters(recurse=False):
             if id(parameter) not in whole:
                 whole[id(parameter)] = parameter.data
-                parameter.data = round_weight(names[id(parameter)], parameter.data).to(parameter.dtype)
+                parameter.data = round_weight(parameter.data).to(parameter.dtype)
 
     def restore(module: nn.Module, _arguments: Any, _output: Any) -> None:
         for parameter in module.parameters(recurse=False):
@@ -130,6 +129,14 @@ def rounded(model: nn.Module, round_weight: RoundWeight) -> Iterator[None]:
         for parameter in model.parameters():  # of a forward that failed
             if id(parameter) in whole:
                 parameter.data = whole[id(parameter)]
+
+
+def rounded_logits(scored: Scored, round_weight: RoundWeight | None) -> list[Tensor] | None:
+    """Return the logits of a model whose weights were rounded, for what was scored; None where nothing rounds them."""
+    if round_weight is None:
+        return None
+    with rounded(scored.model, round_weight):
+        return logits_for(scored.model, scored.inputs)
 
 
 def near_tie(

@@ -14,7 +14,7 @@ from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
-from snugfit.deliver.export.scored import Scored, logits_for, rounded
+from snugfit.deliver.export.scored import Scored, logits_for, rounded_logits
 from snugfit.deliver.export.subject import Subject
 from snugfit.errors import ModelError
 
@@ -65,7 +65,8 @@ def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Wr
 def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
     round_weight = rounding_to(choice.numbers)
     if subject.is_of_transformers and scored.inputs:
-        return [judged(read("state", folder, scored, {"file": FILE}), scored, round_weight=round_weight)]
+        whole = rounded_logits(scored, round_weight)
+        return [judged(read("state", folder, scored, {"file": FILE}), scored, whole=whole)]
     return [_strictly(subject.model, folder, scored, choice)]
 
 
@@ -82,16 +83,14 @@ def _strictly(model: nn.Module, folder: Path, scored: Scored, choice: Choice) ->
     empty.load_state_dict(stored, strict=True)
     state = model.state_dict()
     for name, each in state.items():
-        own = each if round_weight is None else round_weight(name, each)
+        own = each if round_weight is None else round_weight(each)
         if not torch.equal(own.to(stored[name].dtype), stored[name]):
             return Comparison(reader, len(scored.inputs), problem=f"'{name}' differs")
     with torch.no_grad():
         given = logits_for(empty.eval(), scored.inputs)
     difference, largest = differences(scored.logits, given)
-    rounding = None
-    if round_weight is not None and scored.inputs:
-        with rounded(scored.model, round_weight):
-            rounding = differences(scored.logits, logits_for(scored.model, scored.inputs))[0]
+    whole = rounded_logits(scored, round_weight) if scored.inputs else None
+    rounding = None if whole is None else differences(scored.logits, whole)[0]
     compared = bool(scored.inputs)
     return Comparison(
         reader,

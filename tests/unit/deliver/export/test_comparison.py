@@ -108,10 +108,10 @@ def test_rounded_weights_have_to_give_what_they_give_here_and_nothing_else_as_fa
     weight = scored.model.head.weight.detach().bfloat16().float()  # type: ignore[union-attr]
     by_hand = torch.tanh(weight[scored.inputs[0]["input_ids"]]) @ weight.T
     assert torch.allclose(logits[0], by_hand, atol=1e-6)
-    comparison = judged(reading(scored, logits=logits), scored, round_weight=to_bf16)
+    comparison = judged(reading(scored, logits=logits), scored, whole=logits)
     assert comparison.problem is None and comparison.difference == comparison.rounding > 1e-4  # type: ignore[operator]
     as_far = [own - (each - own) for own, each in zip(scored.logits, logits, strict=True)]
-    assert judged(reading(scored, logits=as_far), scored, round_weight=to_bf16).problem is not None
+    assert judged(reading(scored, logits=as_far), scored, whole=logits).problem is not None
 
 
 def test_an_answer_may_go_on_with_another_token_only_where_both_are_as_good(scored: Scored) -> None:
