@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -98,9 +99,8 @@ def windows_of(text: TokenizedText, max_length: int, frame: Frame, *, token_type
     for number, word in enumerate(text.words):
         if word.first < 0:
             continue
-        inside = (
-            at for at, start in enumerate(starts) if start <= word.first < start + room
-        )  # a word that is longer than a window is in none as a whole
+        # a word that is longer than a window is in none as a whole
+        inside = range(bisect_right(starts, word.first - room), bisect_right(starts, word.first))
         best = max(inside, key=lambda at: _context(word, starts[at], room, count))
         places[best][number] = word.first - starts[best] + len(frame.prefix)
     return [

@@ -45,7 +45,7 @@ from snugfit.tasks import python
 from snugfit.tasks.task import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
-from snugfit.tracking.named import tracker
+from snugfit.tracking.named import trackers
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_bytes, parse_seconds
 
@@ -274,14 +274,14 @@ def _techniques(
 
 
 def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | None:
-    trackers = _trackers(given["track"])
-    if not trackers or given["output"] is None or not this_world().leads:
+    names = _tracker_names(given["track"])
+    if not names or given["output"] is None or not this_world().leads:
         return None
     importer = Importer(folder=Path.cwd(), allowed=True)  # the caller has named it
-    others = tuple(tracker(name, "track", importer, (_MLFLOW,)) for name in trackers if name != _MLFLOW)
+    others = trackers((name for name in names if name != _MLFLOW), "track", importer, (_MLFLOW,))
     for each in others:
         each.require()
-    if _MLFLOW not in trackers:
+    if _MLFLOW not in names:
         return Tracking(None, others=others)
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(given["track_uri"], Path(given["output"]), stored=stored)
@@ -289,7 +289,7 @@ def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | 
     return Tracking(uri, others=others)
 
 
-def _trackers(track: bool | str | Sequence[str]) -> tuple[str, ...]:
+def _tracker_names(track: bool | str | Sequence[str]) -> tuple[str, ...]:
     """Return names of trackers.
 
     Raises:

@@ -41,7 +41,7 @@ from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
-from snugfit.tracking.named import NAMED, tracker
+from snugfit.tracking.named import NAMED, trackers
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_seconds
 
@@ -221,7 +221,7 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
         )
     names = [*(name for name in NAMED if getattr(track, name)), *track.others]
     importer = Importer("the recipe", recipe.folder)  # consented to when the recipe was read
-    others = tuple(tracker(name, "track.others", importer) for name in dict.fromkeys(names))
+    others = trackers(names, "track.others", importer)
     if options.is_smoke or not this_world().leads or not (track.mlflow or others):
         return None
     for each in others:

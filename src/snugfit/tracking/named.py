@@ -118,6 +118,21 @@ def no_tracker(name: str, setting: str, others: Iterable[str] = ()) -> SettingEr
     return SettingError(setting, f"there is no tracker '{name}'", nearest(name, known))
 
 
+def trackers(
+    names: Iterable[str], setting: str, importer: Importer, others: Iterable[str] = ()
+) -> tuple[NamedTracker, ...]:
+    """Return the trackers of names, each once: a path and its entry point are one.
+
+    Args:
+        others: names that were meant, perhaps, for a suggestion.
+    Raises:
+        CodeRefused: one is code, without consent.
+        SettingError: there is none of that name, or it cannot be used.
+    """
+    every = (tracker(name, setting, importer, others) for name in names)
+    return tuple({each.name: each for each in every}.values())
+
+
 def tracker(name: str, setting: str, importer: Importer, others: Iterable[str] = ()) -> NamedTracker:
     """Return the tracker of a name: one of Snugfit's, or one of the user's own by its path or its entry point.
 

@@ -18,7 +18,8 @@ from snugfit.cli import main
 from snugfit.errors import CodeRefused, SettingError
 from snugfit.recipe import load_recipe
 from snugfit.system import code_consent
-from snugfit.tracking.named import TRACKERS
+from snugfit.system.plugins import Importer
+from snugfit.tracking.named import TRACKERS, trackers
 from snugfit.tracking.sender import replay
 from tests.unit.system.installed_package import install
 
@@ -159,3 +160,11 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
     with pytest.raises(SettingError, match=words):
         sf.train(nn.Linear(2, 2), data, track=name, output="runs")
     assert not Path("runs").exists()
+
+
+def test_a_tracker_that_is_named_twice_is_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(folder, "own-package", TRACKERS.group, lines=PATH)
+    monkeypatch.syspath_prepend(str(folder))
+    names = ["tensorboard", "lines", PATH, "tensorboard"]
+    found = trackers(names, "track", Importer(folder=folder, allowed=True))
+    assert [each.name for each in found] == ["tensorboard", PATH]
