@@ -102,6 +102,11 @@ class MaskPart:
     digests: list[str]
     highest: list[int]
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of as many classes as there are, two at least, where nobody named them."""
+        return tuple(map(str, range(max([1, *self.highest]) + 1)))
+
 
 def load_masks(
     settings: MaskSource, picture_format: PictureFormat, *, folder: Path | None = None
@@ -114,11 +119,11 @@ def load_masks(
     columns: dict[str, Any] = {"image": settings.image, "label": settings.label, "folder": folder}
     most = None if settings.classes is None else len(settings.classes)
     train = read_masks(settings.train, "data.train", **columns, classes=most)
+    classes = settings.classes or train.numbers
     faults = list(train.part.faults)
-    count = most or max([1, *train.highest]) + 1
     held_out = None
     if settings.validation is not None and not isinstance(settings.validation, (int, float)):
-        held_out = read_masks(settings.validation, "data.validation", **columns, classes=count)
+        held_out = read_masks(settings.validation, "data.validation", **columns, classes=len(classes))
         faults += held_out.part.faults
     skipped = settle(faults, settings.bad_rows)
     parts = [train] if held_out is None else [train, held_out]
@@ -133,7 +138,7 @@ def load_masks(
     return MaskData(
         train=MaskedPictures(rows, picture_format, settings.augment),
         validation=MaskedPictures(validation, picture_format) if validation else None,
-        classes=settings.classes or tuple(map(str, range(count))),
+        classes=classes,
         report=_report(len(rows), len(validation), skipped),
         fingerprints={each.part.table.source: each.part.table.sha256 for each in parts},
     )

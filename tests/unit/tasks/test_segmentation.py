@@ -25,6 +25,7 @@ from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.metrics import make_metric
 from snugfit.strategies.base import Strategy
+from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from tests.unit.tasks.trained_runs import AfterWindows, weights
@@ -120,6 +121,18 @@ def test_folds_are_files_of_pictures_and_masks(project: Path) -> None:
     files = dealt.write(Fold(1, 1, tuple(range(12)), tuple(range(12, 16))), project)
     result = train(*(f"data.{side}={file}" for side, file in files.items()), "train.epochs=1")
     assert result.status == "finished"
+
+
+@pytest.mark.slow
+def test_each_fold_has_the_classes_of_all_rows_and_no_mask_is_a_cell_of_a_file(project: Path) -> None:
+    mask = np.asarray(Image.open(project / "shapes/masks/0.png")).copy()
+    mask[mask == 1] = 2  # a class of one picture alone
+    Image.fromarray(mask).save(project / "shapes/masks/0.png")
+    scored = cross_validate(load_recipe(Path("shapes.yaml"), ["train.epochs=1"]), folds=2)
+    assert len(scored.scores) == 2
+    made = [load(Path(each.run_dir)).model.state_dict()["head.weight"].shape for each in scored.scores]
+    assert made[0] == made[1]
+    assert not list(project.rglob("out_of_fold.csv"))
 
 
 def test_the_mean_iou_is_over_all_pixels_however_they_are_cut() -> None:

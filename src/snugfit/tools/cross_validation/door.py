@@ -209,7 +209,9 @@ class _Folds(ManyRuns[Fold, CrossValidation]):
         """Return the recipe on the rows of one fold, which are written into the fold's folder where they can be."""
         data: dict[str, Any] = {"validation": len(fold.validation) / self.rows.count}  # for the plan
         if self.rows.records is not None:
-            data = self.rows.write(fold, home)
+            data.update(self.rows.write(fold, home))
+        if self.rows.classes is not None:
+            data["classes"] = self.rows.classes
         return replace(recipe, data=replace(recipe.data, **data))
 
     def keep(self, reason: str | None = None) -> CrossValidation:

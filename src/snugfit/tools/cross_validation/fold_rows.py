@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ class FoldRows:
     """The usable rows of `data.train`, in its order.
 
     `records` are the columns that the task reads, None where the rows are the objects of a Python data set; `contents` are what
-    two rows must not share across a fold. `sha256` is that of the source, empty where it has none.
+    two rows must not share across a fold. `sha256` is that of the source, empty where it has none. `classes` are those of all rows, where
+    a fold would count those of its own.
     """
 
     count: int
@@ -48,6 +49,7 @@ class FoldRows:
     records: Sequence[Mapping[str, Any]] | None = None
     contents: Sequence[Hashable] | None = None
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
 
     def write(self, fold: Fold, folder: Path) -> dict[str, str]:
         """Write both sides of a fold as JSON Lines into `folder`; returns the settings of `data` that name them.
@@ -157,7 +159,8 @@ def _masks(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         for path, mask in zip(loaded.part.texts, loaded.masks, strict=True)
     ]
     notes = _settled(loaded.part, recipe)
-    return _dealt(loaded.part, records, loaded.digests, notes, group_by, labelled=False)
+    dealt = _dealt(loaded.part, records, loaded.digests, notes, group_by, labelled=False)
+    return replace(dealt, classes=data.classes or loaded.numbers)
 
 
 def _table(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
