@@ -17,6 +17,7 @@ import snugfit as sf
 from snugfit.cli import main
 from snugfit.errors import CodeRefused, ModelError, SettingError
 from snugfit.recipe import json_schema, load_recipe, schema_with_plugins
+from snugfit.run.from_recipe import train_recipe
 from snugfit.system import code_consent, plugins
 from snugfit.tasks.plugins import TASKS
 from tests.unit.system.installed_package import install
@@ -55,14 +56,19 @@ def encode(row, label=None):
     return example if label is None else {**example, "labels": torch.tensor([float(row[label])])}
 
 
+def labelled(examples):
+    assert "labels" in examples[0]
+    return default_collate(examples)
+
+
 def make_model(meta):
     return Net()
 
 
 def load(recipe, empty, keep):
-    rows = read_training_rows(recipe, partial(encode, label=recipe.data.label), default_collate)
+    rows = read_training_rows(recipe, partial(encode, label=recipe.data.label), labelled)
     torch.manual_seed(recipe.train.seed)
-    material = Material(make_model({}), rows.train, rows.validation, loss_of(recipe), default_collate)
+    material = Material(make_model({}), rows.train, rows.validation, loss_of(recipe), labelled)
     meta = {"task": recipe.task, "label": recipe.data.label}
     return Task(material, meta=meta, data=rows.data, fingerprints=rows.fingerprints)
 
@@ -153,6 +159,13 @@ def trained(recipe: Path, *overrides: str) -> Path:
     assert main(["train", str(recipe), *overrides, "--allow-code", "--no-plan", "--quiet"]) == 0
     (run,) = {*Path("runs/r").glob("*")} - before
     return run
+
+
+def test_what_its_batches_to_train_on_need_is_not_asked_of_new_rows(folder: Path) -> None:
+    recipe = load_recipe(recipe_in(folder), allow_code=True)
+    result = train_recipe(recipe)
+    rows = [{"text": "xxx"}]
+    assert result.predict(rows) == sf.load(result.run_dir, allow_code=True).predict(rows)
 
 
 def last_loss(run: Path) -> float:

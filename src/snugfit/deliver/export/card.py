@@ -15,7 +15,6 @@ from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
 from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.system.redaction import redacted
-from snugfit.tasks import discover
 
 NAME = "README.md"
 
@@ -65,15 +64,13 @@ def _name(subject: Subject) -> str:
 def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
     """Return the card's entries for the hub."""
     header: dict[str, Any] = {**written.header}
-    card = discover().get(subject.task)
-    pipeline = "" if card is None else card.pipeline
-    if pipeline:
-        header["pipeline_tag"] = pipeline
+    if subject.pipeline:
+        header["pipeline_tag"] = subject.pipeline
     base = subject.recipe.get("model")
     if isinstance(base, str) and _is_on_a_hub(base) and not _is_from_scratch(subject, base):
         header["base_model"] = base
     header["tags"] = ["snugfit"]
-    results = _results(subject, pipeline)
+    results = _results(subject)
     if results:
         header["model-index"] = [{"name": name, "results": results}]
     return header
@@ -96,18 +93,20 @@ def _is_from_scratch(subject: Subject, base: str) -> bool:
     return named or bool(subject.recipe.get("from_scratch"))
 
 
-def _results(subject: Subject, pipeline: str) -> list[dict[str, Any]]:
+def _results(subject: Subject) -> list[dict[str, Any]]:
     """Return the metrics as the hub lists them, where it is known what they were measured on."""
     inputs = _inputs(subject)
     held_out = next((each for each in inputs if each.get("context") == "validation"), None) or (
         inputs[0] if inputs else None
     )
     numbers = {name: value for name, value in _scores(subject).items() if isinstance(value, (int, float))}
-    if not pipeline or held_out is None or not numbers:
+    if not subject.pipeline or held_out is None or not numbers:
         return []
     source = Path(str(held_out["source"])).name
     metrics = [{"type": name, "value": value, "name": name} for name, value in numbers.items()]
-    return [{"task": {"type": pipeline}, "dataset": {"name": source, "type": "file"}, "metrics": metrics}]
+    return [
+        {"task": {"type": subject.pipeline}, "dataset": {"name": source, "type": "file"}, "metrics": metrics}
+    ]
 
 
 def _scores(subject: Subject) -> Mapping[str, Any]:

@@ -16,7 +16,8 @@ from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.models.bundle import find_bundle, is_transformers_model
-from snugfit.tasks import discover
+from snugfit.tasks import known
+from snugfit.tasks.task_card import Card
 from snugfit.tracking.spool import SPOOL_NAME, read_events
 
 BUNDLE = "best"
@@ -51,16 +52,25 @@ class Subject:
         return str(self.meta.get("task"))
 
     @property
+    def card(self) -> Card | None:
+        """The card of its task, which may be one of the user's own; None where that was not imported."""
+        return known(self.task)
+
+    @property
     def kind(self) -> str:
         """The kind of its model as the task's card names it; "python" for a model of one's own."""
-        card = discover().get(self.task)
-        return "python" if card is None or card.own_code else card.model
+        card = self.card
+        return "python" if card is None or card.own_code or card.model == "own" else card.model
 
     @property
     def names_classes(self) -> bool:
         """True where it gives each row one class."""
-        card = discover().get(self.task)
-        return card is not None and card.classes
+        return self.card is not None and self.card.classes
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline of transformers for its task; "" where there is none."""
+        return "" if self.card is None else self.card.pipeline
 
     @property
     def scale(self) -> Rescaled | None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from snugfit.deliver.export.subject import Subject
-from snugfit.tasks import discover
 
 _TEXTS = """\
 from transformers import AutoTokenizer
@@ -52,8 +51,7 @@ def inputs_usage(subject: Subject, inputs: Mapping[str, Tensor], tensors: str) -
 
 def pipeline_usage(subject: Subject) -> str:
     """Return code that calls the pipeline of transformers for the task."""
-    card = discover().get(subject.task)
-    task = subject.task if card is None or not card.pipeline else card.pipeline
+    task = subject.pipeline or subject.task
     more = ""
     if subject.scale is not None:
         more += ', function_to_apply="none"'
