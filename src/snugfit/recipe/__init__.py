@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snugfit.recipe.declarations import Recipe
+from snugfit.recipe.declarations import COLUMNS, Recipe
 from snugfit.recipe.infer import infer_recipe
 from snugfit.recipe.load import load_recipe
 from snugfit.recipe.located import located
@@ -10,6 +10,7 @@ from snugfit.recipe.overrides import is_override
 from snugfit.recipe.schema import json_schema, schema_with_plugins
 
 __all__ = [
+    "COLUMNS",
     "Recipe",
     "infer_recipe",
     "is_override",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from snugfit.recipe.declarations import COLUMNS
 from snugfit.system.code_consent import named_code
 from snugfit.tasks import find
 
@@ -12,21 +13,7 @@ if TYPE_CHECKING:
     from snugfit.recipe.declarations import Recipe
 
 _TEXT = ("name", "preset", "folder", "output")
-_COLUMNS = (
-    "text",
-    "pair",
-    "label",
-    "completion",
-    "answers",
-    "image",
-    "columns",
-    "categories",
-    "series",
-    "time",
-    "known",
-    "past",
-    "classes",
-)
+_DATA = (*COLUMNS, "classes")
 """Settings whose text is never imported, whatever it looks like."""
 
 
@@ -47,7 +34,7 @@ def written_code(recipe: Recipe) -> dict[str, str]:
 
 def _named(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, str]:
     values = {key: value for key, value in settings.items() if key not in _TEXT}
-    values["data"] = {key: value for key, value in values["data"].items() if key not in _COLUMNS}
+    values["data"] = {key: value for key, value in values["data"].items() if key not in _DATA}
     values["track"] = values["track"]["others"]
     values["evaluate"] = {key: value for key, value in values["evaluate"].items() if key != "best"}
     if not find(recipe.task).own_code:

@@ -46,6 +46,22 @@ REQUIRED = ("task", "model", "data.train")
 """Settings that a recipe has to give."""
 
 _Times = Annotated[float, Bound(least=1)]
+COLUMNS = (
+    "text",
+    "pair",
+    "label",
+    "completion",
+    "answers",
+    "image",
+    "columns",
+    "categories",
+    "series",
+    "time",
+    "known",
+    "past",
+)
+"""Settings of `data` that name columns."""
+
 _SIZE = "a size, such as 24GiB, or null"
 
 

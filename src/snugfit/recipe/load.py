@@ -27,7 +27,7 @@ from snugfit.tasks.task_card import Card
 from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
 
 _LIMIT_BYTES = 2**20
-_COLUMNS = ("text", "columns", "categories", "series", "known", "past")
+_ONE_OR_MORE = ("text", "columns", "categories", "series", "known", "past")
 """Settings of `data` that take one name, or a list of names."""
 
 
@@ -234,6 +234,6 @@ def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         filled["folder"] = Path(filled["folder"])
     data = filled.get("data")
     if isinstance(data, Mapping):
-        single = {name: (data[name],) for name in _COLUMNS if isinstance(data.get(name), str)}
+        single = {name: (data[name],) for name in _ONE_OR_MORE if isinstance(data.get(name), str)}
         filled["data"] = {**data, **single}
     return filled

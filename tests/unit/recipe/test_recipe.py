@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from snugfit import techniques
 from snugfit.core.entry import as_entry
 from snugfit.errors import DataError, PlanConflict, SettingError
-from snugfit.recipe import Recipe, infer_recipe, json_schema, load_recipe
+from snugfit.recipe import COLUMNS, Recipe, infer_recipe, json_schema, load_recipe
+from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, own_key, settings_of
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.recipe.technique_catalogue import cards, page
@@ -744,6 +745,15 @@ def test_any_column_name_survives_writing(write, text):
     data = dataclasses.replace(recipe.data, label=text, text=(text, "b"))
     recipe = dataclasses.replace(recipe, data=data)
     assert load_recipe(write(recipe.to_yaml())) == recipe
+
+
+@pytest.mark.parametrize("setting", COLUMNS)
+def test_a_column_whose_name_looks_like_a_function_is_no_code(write, setting):
+    recipe = load_recipe(write(BARE))
+    one = setting in ("pair", "label", "completion", "image", "time")
+    columns = {setting: "q:b" if one else ("q:b", "q:c")}
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **columns))
+    assert written_code(recipe) == {}
 
 
 @pytest.mark.parametrize(

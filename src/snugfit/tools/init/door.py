@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import DataError, RunFolderError, SettingError, nearest
+from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
@@ -30,21 +31,6 @@ _BATCHES = 8
 _SMALL = 20
 """Rows that a tenth of is too few to validate on."""
 _SHOWN_FAULTS = 3
-_COLUMNS = (
-    "text",
-    "pair",
-    "label",
-    "completion",
-    "answers",
-    "image",
-    "columns",
-    "categories",
-    "series",
-    "time",
-    "known",
-    "past",
-)
-"""Settings of `data` that name columns."""
 _PLAIN_NAMES = {"train", "training", "data", "rows", "all"}
 
 
@@ -218,7 +204,7 @@ def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:
     Raises:
         DataError: one is not.
     """
-    for setting in _COLUMNS:
+    for setting in COLUMNS:
         for column in columns_of(data.get(setting) or ()):
             if column not in rows.columns:
                 raise DataError(
