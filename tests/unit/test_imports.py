@@ -42,7 +42,6 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "forbidden"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow, Fault
-from snugfit.data.picture_kinds import SUFFIXES
+from snugfit.data.picture_kinds import SUFFIXES, pictures_in
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
@@ -113,31 +113,6 @@ def _table(
         rows = [{**row, label: name} for row, name in zip(rows, classes, strict=True)]
     columns = (image,) if label is None else (image, label)
     return Table(str(source), columns, rows, list(range(1, len(rows) + 1)), ""), path
-
-
-def pictures_in(folder: Path) -> list[Path]:
-    """Return the pictures in a folder and in those below it, in order of their paths; hidden ones are left out.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    files: list[Path] = []
-
-    def refuse(error: OSError) -> None:
-        raise DataError(
-            folder, f"cannot be read: {error.strerror}", "Name a folder that can be read."
-        ) from error
-
-    seen: set[str] = set()
-    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        if (real := os.path.realpath(place)) in seen:  # a link to a folder above, or a second one to the same
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        shown = (name for name in names if not name.startswith("."))
-        files += [Path(place, name) for name in shown if os.path.splitext(name)[1].lower() in SUFFIXES]
-    return sorted(files)
 
 
 def _looked_at(path: str) -> str:

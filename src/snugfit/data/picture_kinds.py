@@ -1,14 +1,41 @@
-"""Kinds of files of pictures, and of changes that are drawn for pictures that are trained on. To import it loads no torch."""
+"""Names of files that are pictures, and kinds of changes that are drawn for pictures that are trained on. To import it loads no torch."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
 """Kinds of pictures that Pillow reads everywhere."""
 AUGMENTATIONS = ("crop", "flip", "rotate", "color", "erase")
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Return the pictures in a folder and in those below it, in order of their paths; hidden ones are left out.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    files: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            folder, f"cannot be read: {error.strerror}", "Name a folder that can be read."
+        ) from error
+
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:  # a link to a folder above, or a second one to the same
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        shown = (name for name in names if not name.startswith("."))
+        files += [Path(place, name) for name in shown if os.path.splitext(name)[1].lower() in SUFFIXES]
+    return sorted(files)
 
 
 def check_augmentations(names: Sequence[str]) -> None:

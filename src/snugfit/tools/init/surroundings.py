@@ -10,8 +10,8 @@ from pathlib import Path
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.mask_folders import mask_folders, paired
-from snugfit.data.picture_files import pictures_in
 from snugfit.data.picture_kinds import SUFFIXES as PICTURE_SUFFIXES
+from snugfit.data.picture_kinds import pictures_in
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
