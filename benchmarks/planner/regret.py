@@ -391,7 +391,8 @@ def choices(pair: Pair, made: dict[str, Any], only: Sequence[int] | None = None)
             if only is None or place in only
         ]
         for each in outcomes:
-            there.choice_rows += [row for row in each.rows if row not in there.choice_rows]
+            for row in each.rows:  # in the place of what an earlier planner said of the same plan
+                there.choice_rows[:] = [other for other in there.choice_rows if other[:2] != row[:2]] + [row]
         return [comparison(there, each) for each in outcomes]
 
 

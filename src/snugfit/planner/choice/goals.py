@@ -74,6 +74,9 @@ class Goal:
         limit = float("inf")
         if level > FREE and finer:
             limit = self._worthwhile(finer).prediction.seconds_per_update / self.worth
+        if self.name != "finest":  # what is coarser is the choice where it is that many times as fast
+            coarser = [_seconds(each) for each in fitting if each.level > max(level, FREE)]
+            limit = min(limit, self.worth * min(coarser, default=float("inf")))
         same = [
             each.prediction.seconds_per_update
             for each in fitting

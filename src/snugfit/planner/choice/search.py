@@ -245,7 +245,7 @@ class Search:
         first = None if self._is_too_heavy(steps[0]) else self._trace(steps[0], self._sizes[0])
         if self._is_too_heavy(steps[0]):
             for added in filter(streams, steps):
-                if self._may_be_faster(added) and self._look(added):
+                if self._look_if_faster(added):
                     break
             return
         if first is None or first.fits:
@@ -260,19 +260,17 @@ class Search:
         if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
             return  # no other placement would be faster by so much
         turn = min(ladder.TURN, len(steps) - 1)
-        if room and self._look(steps[turn]):
+        if room and self._look(steps[turn]):  # however slow, it tells whether those before it may fit
             for added in reversed(steps[1:turn]):
-                if not self._look(added):
+                if not self._look_if_faster(added):
                     break
             # in the room of the states micro-batches may be larger, or activations be kept
             away = next((each for each in steps[turn + 1 :] if moves_what_lasts(each)), None)
-            if away is not None and self._may_be_faster(away):
-                self._trace(away, self._sizes[0])  # tells the least time of it
-                if self._may_be_faster(away):
-                    self._look(away)
+            if away is not None:
+                self._look_if_faster(away)
             return
         for added in steps[turn + 1 :]:
-            if (room or moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
+            if (room or moves_what_lasts(added)) and self._look_if_faster(added):
                 break
 
     def _improve(self) -> None:
@@ -352,6 +350,17 @@ class Search:
         return True
 
     # ------------------------------------------------------------------ one set of rungs
+
+    def _look_if_faster(self, added: Techniques) -> bool:
+        """As `_look`, but only where the window in one pass, which takes the least time, would be fast enough to be the choice.
+
+        A CPU may be faster in several passes, by its caches.
+        """
+        if not self._may_be_faster(added):
+            return False
+        if self._limit(self.level(added)) < math.inf and not self._on_cpu:
+            self._trace(added, self._sizes[0])  # tells the least time of it
+        return self._may_be_faster(added) and self._look(added)
 
     def _look(self, added: Techniques) -> bool:
         """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""

@@ -437,6 +437,22 @@ class Offloaded(Laws):
         )
 
 
+def test_what_is_too_slow_in_one_pass_is_not_run_in_several() -> None:
+    laws = Laws(overhead=0.1)
+    searched(laws, 410, Fidelity.COMPACT).best()
+    assert len(laws.asked) <= 80, "it was 93 as each placement was run in micro-batches of all sizes"
+
+
+def test_a_plan_is_the_choice_beside_a_coarser_one_only_while_that_is_not_worth_it() -> None:
+    laws = Laws(overhead=0.0)
+    search = searched(laws, 4000, Fidelity.ADAPTERS)
+    adapters = search._trace((find("lora")(), find("bf16")()), ROWS)
+    assert adapters is not None and adapters.level is Fidelity.ADAPTERS
+    limit = Goal(worth=1.5).limit(Fidelity.MIXED, [adapters])
+    assert limit == 1.5 * adapters.prediction.seconds_per_update
+    assert Goal("finest").limit(Fidelity.MIXED, [adapters]) == math.inf
+
+
 def test_what_is_offloaded_gives_its_place_to_what_is_faster() -> None:
     alone = Offloaded().law([], ROWS)
     chosen = searched(Offloaded(), alone.reserved_bytes / MB - 100).best()
