@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
-from snugfit.deliver.export.hf import QUANTIZED, auto_class
+from snugfit.deliver.export.hf import auto_class
+from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject, check_of_transformers
@@ -44,22 +44,13 @@ def _check(subject: Subject, _choice: Choice) -> None:
             f"the base of this adapter is {subject.recipe.get('model')} with weights drawn anew, which are in no file",
             "Take hf, which has them.",
         )
+    base_quantization(subject)  # sees that its package is here
 
 
 def _base(subject: Subject) -> str:
     assert subject.bundle is not None
     config = json.loads((subject.bundle / ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
     return str(subject.recipe.get("model") or config.get("base_model_name_or_path"))
-
-
-def _quantization(subject: Subject) -> Mapping[str, Any]:
-    """Return the settings of bitsandbytes with which the base was trained; none for a whole one."""
-    for entry in subject.recipe.get("techniques") or ():
-        for name, settings in ({entry: {}} if isinstance(entry, str) else entry).items():
-            if name in QUANTIZED:
-                double = {"bnb_4bit_use_double_quant": (settings or {}).get("double", True)}
-                return {**QUANTIZED[name], **(double if name == "nf4" else {})}
-    return {}
 
 
 def _settings(subject: Subject) -> dict[str, Any]:
@@ -73,7 +64,7 @@ def _write(subject: Subject, folder: Path, _choice: Choice, _scored: Scored) -> 
     shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
     if subject.predictor.tokenizer is not None:
         save_tokenizer(subject.predictor.tokenizer, folder)
-    quantization = _quantization(subject)
+    quantization = base_quantization(subject)
     more = "".join(f", {name}={value!r}" for name, value in _settings(subject).items())
     if quantization:
         settings = ", ".join(f"{name}={value!r}" for name, value in quantization.items())
@@ -96,12 +87,12 @@ def _base_name(subject: Subject) -> str:
 
 
 def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
-    quantization = _quantization(subject)
+    quantization = base_quantization(subject)
     request = {
         "auto": auto_class(subject),
         "base": _base(subject),
         "settings": _settings(subject),
-        "quantization": dict(quantization),
+        "quantization": quantization,
         "give_stops": True,
         **prompts_of(scored),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
+from snugfit.deliver.export.quantization import QUANTIZATIONS, quantization_settings
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import Scored, rounded_logits
 from snugfit.deliver.export.subject import Subject, check_of_transformers
@@ -31,12 +31,6 @@ _AUTO = {
     "AutoModelForImageClassification": "IMAGE_CLASSIFICATION",
 }
 """Classes of transformers that load a model by its configuration, and the part of the name of the table in which its classes are."""
-
-QUANTIZED: Mapping[str, Mapping[str, Any]] = {
-    "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
-    "int8": {"load_in_8bit": True},
-}
-"""Settings of bitsandbytes by the names that `--quantize` takes."""
 
 _GENERATION = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -55,8 +49,8 @@ def _check(subject: Subject, choice: Choice) -> None:
     check_of_transformers(subject, "hf")
     if choice.quantize is None:
         return
-    if choice.quantize not in QUANTIZED:
-        raise SettingError("--quantize", f"got {choice.quantize!r}", f"Give {' or '.join(QUANTIZED)}.")
+    if choice.quantize not in QUANTIZATIONS:
+        raise SettingError("--quantize", f"got {choice.quantize!r}", f"Give {' or '.join(QUANTIZATIONS)}.")
     if choice.numbers == BF16:
         raise SettingError(
             "--numbers", f"weights are to be {BF16} and {choice.quantize} at once", "Leave one out."
@@ -117,7 +111,9 @@ def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
     with quiet_transformers():
         model = getattr(transformers, auto_class(subject)).from_pretrained(
             whole,
-            quantization_config=transformers.BitsAndBytesConfig(**QUANTIZED[quantize]),
+            quantization_config=transformers.BitsAndBytesConfig(
+                **quantization_settings(quantize, subject.model)
+            ),
             dtype=torch.float32,
             local_files_only=True,
         )

@@ -92,6 +92,25 @@ def test_a_base_in_four_bits_stays_so_beside_its_adapter_and_is_merged_or_quanti
     assert size["anew"] < size["merged"]
 
 
+def test_a_base_with_modules_left_whole_is_read_back_with_them_whole(
+    tmp_path: Path, reading_here: None
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    from snugfit.techniques.numerics.nf4 import NF4
+
+    skipped = "*.down_proj"
+    run, _ = with_adapter(
+        tmp_path, NF4(skip=(skipped,)), techniques=[{"nf4": {"skip": [skipped]}}, {"lora": {}}]
+    )
+    compared = export_source(run, "adapter", tmp_path / "out")["compared"]
+    assert compared[0]["difference"] < 0.02
+    card = (tmp_path / "out" / "README.md").read_text()
+    config = (
+        "llm_int8_skip_modules=['model.layers.0.mlp.down_proj', 'model.layers.1.mlp.down_proj', 'lm_head']"
+    )
+    assert config in card
+
+
 def test_an_adapter_of_another_base_is_not_delivered(tmp_path: Path, reading_here: None) -> None:
     run, _ = with_adapter(tmp_path)
     torch.manual_seed(5)
