@@ -50,6 +50,7 @@ class Format:
         extra: of ours, which installs them.
         label_unit: whether it holds a model of numbers with their scale in its head, so that its logits are in the unit of the labels.
         numbers: those that weights may be in, the default first; empty where there is no choice.
+        quantizations: those that a merged model may be quantised to anew.
         check: refuses a model that the format does not hold, before anything is computed.
         write: writes the files into a folder.
         read_back: reads the files by code that is not ours, and compares with what was scored.
@@ -61,6 +62,7 @@ class Format:
     extra: str = "export"
     label_unit: bool = False
     numbers: tuple[str, ...] = ()
+    quantizations: tuple[str, ...] = ()
     check: Callable[[Subject, Choice], None]
     write: Callable[[Subject, Path, Choice, Scored], Written]
     read_back: Callable[[Subject, Path, Choice, Scored], list[Comparison]]

@@ -14,10 +14,11 @@ from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import check
 from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import Choice, Format
-from snugfit.deliver.export.formats import find_format
+from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
-from snugfit.deliver.export.numbers import stored_numbers
+from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
+from snugfit.deliver.export.quantization import PACKAGES
 from snugfit.deliver.export.subject import Subject, load_subject
 from snugfit.errors import MissingExtra, RunFolderError, SettingError
 from snugfit.system.disk_errors import disk_problem
@@ -115,7 +116,7 @@ def check_request(to: str, output: Path, numbers: str | None, quantize: str | No
     Raises:
         MissingExtra: a package that it needs is not installed.
         SettingError: there is no such format, or it has no such numbers.
-        RunFolderError: the output holds something.
+        RunFolderError: the output holds something, or cannot be written.
     """
     format = find_format(to)
     if numbers is not None and numbers not in format.numbers:
@@ -127,24 +128,57 @@ def check_request(to: str, output: Path, numbers: str | None, quantize: str | No
             f"got '{numbers}', and {able}",
             "Give one of them." if format.numbers else "Leave it out.",
         )
-    if quantize is not None and to != "hf":
-        more = " gguf has --numbers q8_0." if to == "gguf" else ""
-        raise SettingError(
-            "--quantize", f"is of the format hf, and the format is {to}", f"Leave it out.{more}"
-        )
-    for package in format.packages:
+    if quantize is not None:
+        _check_quantize(format, numbers, quantize)
+    packages = [(each, format.extra) for each in format.packages]
+    if quantize is not None:
+        packages += [(each, "quantization") for each in PACKAGES]
+    for package, extra in packages:
         if importlib.util.find_spec(package) is None:
-            raise MissingExtra(package, format.extra)
+            raise MissingExtra(package, extra)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(
             "--output", f"{output} holds something already", "Name a new folder, or move it away."
         )
-    return format
+    with _folder_beside(output):
+        return format
+
+
+def _check_quantize(format: Format, numbers: str | None, quantize: str) -> None:
+    """See that a format holds a model that is quantised so.
+
+    Raises:
+        SettingError: it does not.
+    """
+    if not format.quantizations:
+        able = ", ".join(each.name for each in FORMATS.values() if each.quantizations)
+        more = " gguf has --numbers q8_0." if format.name == "gguf" else ""
+        raise SettingError(
+            "--quantize", f"is of the format {able}, and the format is {format.name}", f"Leave it out.{more}"
+        )
+    if quantize not in format.quantizations:
+        raise SettingError("--quantize", f"got '{quantize}'", f"Give {' or '.join(format.quantizations)}.")
+    if numbers == BF16:
+        raise SettingError("--numbers", f"weights are to be {BF16} and {quantize} at once", "Leave one out.")
 
 
 @contextmanager
 def _draft(output: Path) -> Iterator[Path]:
     """Yield a folder beside the output, which becomes the output when all went well and is removed otherwise.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    with _folder_beside(output) as draft:
+        yield draft
+        if output.exists():  # empty, as was seen before
+            output.rmdir()
+        os.replace(draft, output)
+
+
+@contextmanager
+def _folder_beside(output: Path) -> Iterator[Path]:
+    """Yield a new folder beside the output, which is removed at the end with the folders that were made for it.
 
     Raises:
         RunFolderError: it cannot be written.
@@ -155,9 +189,6 @@ def _draft(output: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         yield draft
-        if output.exists():  # empty, as was seen before
-            output.rmdir()
-        os.replace(draft, output)
     except Exception as error:  # safetensors and tokenizers raise no OSError where a disk is full
         if (problem := disk_problem(error)) is None:
             raise

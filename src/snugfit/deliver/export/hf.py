@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, 
 from snugfit.deliver.export.scored import Scored, rounded_logits
 from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.deliver.export.usage import pipeline_usage
-from snugfit.errors import MissingExtra, SettingError
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.hub import quiet_transformers
 
@@ -45,19 +43,8 @@ _CHAT_INPUTS = """tokenizer.apply_chat_template(
 )"""
 
 
-def _check(subject: Subject, choice: Choice) -> None:
+def _check(subject: Subject, _choice: Choice) -> None:
     check_of_transformers(subject, "hf")
-    if choice.quantize is None:
-        return
-    if choice.quantize not in QUANTIZATIONS:
-        raise SettingError("--quantize", f"got {choice.quantize!r}", f"Give {' or '.join(QUANTIZATIONS)}.")
-    if choice.numbers == BF16:
-        raise SettingError(
-            "--numbers", f"weights are to be {BF16} and {choice.quantize} at once", "Leave one out."
-        )
-    for package in ("bitsandbytes", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra(package, "quantization")
 
 
 def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
@@ -189,6 +176,7 @@ FORMAT = Format(
     extra="text",
     label_unit=True,
     numbers=(FP32, BF16),
+    quantizations=QUANTIZATIONS,
     check=_check,
     write=_write,
     read_back=_read_back,

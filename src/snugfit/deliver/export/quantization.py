@@ -13,6 +13,9 @@ from snugfit.techniques import find
 QUANTIZATIONS = ("nf4", "int8")
 """Techniques that quantise a base by bitsandbytes, by the names that `--quantize` takes."""
 
+PACKAGES = ("bitsandbytes", "accelerate")
+"""Packages that transformers quantises with, by the names that they are imported by."""
+
 
 def quantization_settings(
     name: str, model: nn.Module, settings: Mapping[str, Any] | None = None

@@ -190,11 +190,25 @@ def test_what_cannot_be_exported_is_refused_before_a_model_is_loaded(
             SettingError,
             "the format is gguf. Leave it out. gguf has --numbers q8_0",
         ),
+        ({"quantize": "q4"}, SettingError, "quantize: got 'q4'. Give nf4 or int8"),
+        (
+            {"quantize": "nf4", "numbers": "bf16"},
+            SettingError,
+            "numbers: weights are to be bf16 and nf4 at once",
+        ),
         ({"output": tmp_path / "full"}, RunFolderError, "holds something already"),
+        (
+            {"output": tmp_path / "full" / "file" / "out"},
+            RunFolderError,
+            "out cannot be written: Not a directory. Free space, or name a folder that can be written",
+        ),
     ]:
         asked = {"source": "nowhere", "to": "hf", "output": tmp_path / "out", **changes}
         with pytest.raises(error, match=says):
             export_source(**asked)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "accelerate" else name)
+    with pytest.raises(MissingExtra, match=r"accelerate is not installed. .* 'snugfit\[quantization\]'"):
+        export_source("nowhere", "hf", tmp_path / "out", quantize="nf4")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
         MissingExtra, match=r"onnx is not installed. Install it with: pip install 'snugfit\[export\]'"
@@ -265,8 +279,6 @@ def test_a_format_refuses_a_model_that_it_does_not_hold(texts: tuple[Path, str],
     }.items():
         with pytest.raises(ModelError, match=says):
             export_source(texts[0], to, tmp_path / "out", rows=texts[1])
-    with pytest.raises(SettingError, match="quantize: got 'q4'. Give nf4 or int8"):
-        export_source(texts[0], "hf", tmp_path / "out", quantize="q4")
     assert os.listdir(tmp_path) == []
 
 
