@@ -13,7 +13,7 @@ from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import Scored
-from snugfit.deliver.export.subject import Subject, check_of_transformers
+from snugfit.deliver.export.subject import Subject, check_of_transformers, is_local
 from snugfit.errors import ModelError
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.tokenizer import save_tokenizer
@@ -69,21 +69,23 @@ def _write(subject: Subject, folder: Path, _choice: Choice, _scored: Scored) -> 
     if quantization:
         settings = ", ".join(f"{name}={value!r}" for name, value in quantization.items())
         more += f", quantization_config=transformers.BitsAndBytesConfig({settings})"
-    usage = (
-        _USAGE.replace("AUTO", auto_class(subject)).replace("BASE", _base_name(subject)).replace("MORE", more)
-    )
-    notes = (
-        [f"It was trained on a base in {'4' if 'load_in_4bit' in quantization else '8'} bits."]
-        if quantization
-        else []
-    )
+    base = _base_elsewhere(subject)
+    usage = _USAGE.replace("AUTO", auto_class(subject)).replace("BASE", base).replace("MORE", more)
+    notes = []
+    if is_local(_base(subject)):
+        notes.append(
+            f"`{base}` stands for a local folder, the base that it was trained on: write where the same weights lie."
+        )
+    if quantization:
+        bits = 4 if "load_in_4bit" in quantization else 8
+        notes.append(f"It was trained on a base in {bits} bits.")
     return Written(usage=usage, notes=notes, header={"library_name": "peft"})
 
 
-def _base_name(subject: Subject) -> str:
-    """Return the base as a reader elsewhere knows it."""
+def _base_elsewhere(subject: Subject) -> str:
+    """Return the base as the card names it: a folder of this machine without its place."""
     base = _base(subject)
-    return Path(base).name if Path(base).is_dir() else base
+    return f"./{Path(base).name}" if is_local(base) else base
 
 
 def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:

@@ -12,7 +12,7 @@ from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import Scored
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.subject import Subject, is_local
 from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.system.redaction import redacted
 
@@ -78,13 +78,7 @@ def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
 
 def _is_on_a_hub(base: str) -> bool:
     """Return whether a model is named as one of a hub, and lies in no folder here."""
-    return base.count("/") == 1 and not _is_local(base)
-
-
-def _is_local(base: str) -> bool:
-    """Return whether a model is named as a folder of this machine, whose name says little elsewhere."""
-    path = base.removeprefix(CONFIG_PREFIX)
-    return path.startswith((".", "/", "~")) or Path(path).is_absolute() or Path(path).exists()
+    return base.count("/") == 1 and not is_local(base)
 
 
 def _is_from_scratch(subject: Subject, base: str) -> bool:
@@ -126,7 +120,7 @@ def _what(subject: Subject) -> str:
     if isinstance(base, str):
         path = base.removeprefix(CONFIG_PREFIX)
         kind = "file" if Path(path).suffix else "folder"
-        named = f"the local {kind} '{Path(path).name}'" if _is_local(base) else path
+        named = f"the local {kind} '{Path(path).name}'" if is_local(base) else path
         begun = (
             f", from the configuration of {named}"
             if _is_from_scratch(subject, base)
@@ -197,7 +191,7 @@ def _recipe(subject: Subject) -> list[str]:
     if not recipe:
         return []
     base = recipe.get("model")
-    if isinstance(base, str) and _is_local(base):  # not to be read as a name on a hub
+    if isinstance(base, str) and is_local(base):  # not to be read as a name on a hub
         prefix = CONFIG_PREFIX if base.startswith(CONFIG_PREFIX) else ""
         recipe["model"] = f"{prefix}./{Path(base.removeprefix(CONFIG_PREFIX)).name}"
     text = yaml.safe_dump(redacted(_without_folders(recipe)), sort_keys=False, allow_unicode=True)

@@ -16,6 +16,7 @@ from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.models.bundle import find_bundle, is_transformers_model
+from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.tasks import known
 from snugfit.tasks.task_card import Card
 from snugfit.tracking.spool import SPOOL_NAME, read_events
@@ -115,6 +116,12 @@ class Subject:
     def config(self) -> Any:
         """The configuration of transformers."""
         return self.model.config
+
+
+def is_local(base: str) -> bool:
+    """Return whether a model is named as a folder of this machine, whose name says little elsewhere."""
+    path = base.removeprefix(CONFIG_PREFIX)
+    return path.startswith((".", "/", "~")) or Path(path).is_absolute() or Path(path).exists()
 
 
 def check_of_transformers(subject: Subject, format: str) -> None:

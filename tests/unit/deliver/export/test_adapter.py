@@ -65,6 +65,7 @@ def test_peft_gives_with_the_adapter_what_the_merged_model_was_scored_with(
     assert {"adapter_config.json", "adapter_model.safetensors", "README.md"} <= set(result["files"])
     card = (tmp_path / "out" / "README.md").read_text()
     assert "PeftModel.from_pretrained" in card and "ab" * 32 in card and str(tmp_path) not in card
+    assert 'from_pretrained("./base")' in card and "`./base` stands for a local folder" in card
 
 
 def test_a_base_in_four_bits_stays_so_beside_its_adapter_and_is_merged_or_quantised_anew_where_that_is_asked_for(
