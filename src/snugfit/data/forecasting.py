@@ -63,6 +63,12 @@ class ForecastSettings:
         check_policy(self.bad_rows)
         if isinstance(self.validation, (int, float)):
             check_fraction(self.validation)
+        if self.history is not None and self.history < _LEAST_KNOWN:
+            raise SettingError(
+                "data.history",
+                f"got {self.history}, and a model sees the mean and the spread of the steps before those that it predicts",
+                f"Give {_LEAST_KNOWN} or more.",
+            )
         levels = self.quantiles
         if list(levels) != sorted(set(levels)) or 0.5 not in levels or not 0 < levels[0] <= levels[-1] < 1:
             raise SettingError(

@@ -16,7 +16,7 @@ from snugfit.data.bad_rows import BadRow, Fault, shorten
 from snugfit.data.columns import check_columns
 from snugfit.data.sources import Table
 from snugfit.data.table_cells import category_of, missing_column, parsed_cell
-from snugfit.data.time_steps import TimeStep, are_counted, read_moment
+from snugfit.data.time_steps import TimeStep, are_counted, check_counted, read_moment
 from snugfit.errors import DataError
 
 Key = tuple[str, ...]
@@ -24,6 +24,9 @@ Key = tuple[str, ...]
 
 _LONGEST_GAP = 10
 """Times its rows that a series may be long: one wrong year would else make a grid that fills the memory."""
+
+_FEW = 0.1
+"""Share of a series' rows that may be far from the others and be faulty themselves; where more are, the step is wrong."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +135,14 @@ def read_long(
     Args:
         labelled: a row without a target is a fault; else a gap, or behind the last target a step to predict.
         counted: whether times are whole numbers, as in the rows that a model was trained on; by the rows where it is None.
+    Raises:
+        DataError: whole numbers are dates.
     """
     rows = table.rows
     if counted is None:
         counted = are_counted(row.get(columns.time) for row in rows)
+        if counted:
+            check_counted(columns.time, (row.get(columns.time) for row in rows), table.source)
     long = LongTable(table, counted, faults=list(table.faults))
     series: dict[Key, list[Moment]] = defaultdict(list)
     for index, (row, line) in enumerate(zip(rows, table.lines, strict=True)):
@@ -180,8 +187,23 @@ def on_grid(
         if each != phase
     ]
     own = [(place, moment) for moment, (place, each) in zip(moments, places, strict=True) if each == phase]
+    longest = _LONGEST_GAP * len(own) + 1000
+    middle, median = own[len(own) // 2]
+    far = [(place, moment) for place, moment in own if abs(place - middle) > longest]
+    if far and len(far) <= max(1, _FEW * len(own)):
+        faults += [
+            Fault(
+                moment.source,
+                moment.line,
+                "time far away",
+                f"{columns.time} is {step.shown(moment.time)}, {abs(place - middle):,} steps of {step} from the middle row"
+                f"{_of(columns, key)}, which is of {step.shown(median.time)}",
+            )
+            for place, moment in far
+        ]
+        own = [each for each in own if abs(each[0] - middle) <= longest]
     first, steps = own[0][0], own[-1][0] - own[0][0] + 1
-    if steps > _LONGEST_GAP * len(own) + 1000:
+    if steps > 2 * longest:
         raise DataError(
             "data.frequency",
             f"{len(own):,} rows{_of(columns, key)} in {own[0][1].source} spread over {steps:,} steps of {step}",

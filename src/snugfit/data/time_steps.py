@@ -128,6 +128,38 @@ def are_counted(cells: Iterable[Any]) -> bool:
     return bool(values) and sum(_whole(cell) is not None for cell in values) > len(values) / 2
 
 
+def check_counted(name: str, cells: Iterable[Any], source: str) -> None:
+    """See that whole numbers of a column count steps, and are no dates written as numbers, whose months would be gaps.
+
+    Raises:
+        DataError: each of them is a date.
+
+    >>> check_counted("t", [1, 2, 20260131], "rows.csv")
+    """
+    numbers = [str(number) for cell in cells if (number := _whole(cell)) is not None]
+    forms = {8: "%Y%m%d", 6: "%Y%m"}
+    form = forms.get(len(numbers[0])) if numbers else None
+    if form is None or not all(_is_date(number, form) for number in numbers):
+        return
+    when = datetime.strptime(numbers[0], form)
+    written = f"{when:%Y-%m-%d}" if form == forms[8] else f"{when:%Y-%m}"
+    raise DataError(
+        "data.time",
+        f"'{name}' of {source} holds dates written as whole numbers, such as {numbers[0]}, which are not equal steps apart",
+        f"Write {written}; or where they count steps, count from 0.",
+    )
+
+
+def _is_date(number: str, form: str) -> bool:
+    try:
+        return (
+            len(number) == len(datetime(1970, 1, 1).strftime(form))
+            and 1900 <= datetime.strptime(number, form).year < 2200
+        )
+    except ValueError:
+        return False
+
+
 def read_moment(name: str, row: Mapping[str, Any], *, counted: bool) -> int:
     """Return the moment in a column of a row.
 

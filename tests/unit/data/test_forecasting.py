@@ -183,6 +183,10 @@ def test_gaps_are_marked_and_not_scored(rows: list[dict[str, Any]]) -> None:
             r"time off the grid \(1\).*rows.csv:5: day is 2026-01-08 06:00:00, and the rows of shop 'a' are 1 day apart, such as at 2026-01-08",
         ),
         (
+            lambda rows: rows[DAYS - 1].update(day="9026-01-01"),
+            r"time far away \(1\).*rows.csv:41: day is 9026-01-01, 2,\d+,\d+ steps of 1 day from the middle row of shop 'a', which is of 2026-01-25",
+        ),
+        (
             lambda rows: rows.extend(made(9, "c")),
             r"short series \(1\).*rows.csv:82: shop 'c' has 6 steps, and a window needs 10",
         ),
@@ -198,13 +202,29 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line_or_left_out(
     assert sum(load_series(replace(SETTINGS, bad_rows="skip")).report.skipped.values()) == 1
 
 
-def test_a_time_far_away_is_no_grid_that_fills_the_memory(rows: list[dict[str, Any]]) -> None:
-    rows[DAYS - 1]["day"] = "9026-01-01"
-    written(Path("rows.csv"), rows)
+def test_a_step_that_is_too_short_is_no_grid_that_fills_the_memory(rows: list[dict[str, Any]]) -> None:
     with pytest.raises(
-        DataError, match=r"40 rows of shop 'a' in rows.csv spread over 2,\d+,\d+ steps of 1 day"
+        DataError, match=r"40 rows of shop 'a' in rows.csv spread over 3,369,601 steps of 1 second"
+    ):
+        load_series(replace(SETTINGS, frequency="1 second", bad_rows="skip"))
+
+
+@pytest.mark.parametrize("days", [["20240131", 20240201, "20240229"], ["202311", "202312", "202401"]])
+def test_dates_that_are_written_as_whole_numbers_are_refused(
+    rows: list[dict[str, Any]], days: list[Any]
+) -> None:
+    own = [{**row, "day": day} for row, day in zip(rows, days, strict=False)]
+    written(Path("rows.csv"), own)
+    with pytest.raises(
+        DataError, match=r"data.time: 'day' of rows.csv holds dates written as whole numbers, such as 202\d+"
     ):
         load_series(SETTINGS)
+
+
+def test_numbers_of_as_many_digits_as_dates_count_steps(rows: list[dict[str, Any]]) -> None:
+    own = [{**row, "day": 202598 + place} for place, row in enumerate(rows[:DAYS])]
+    written(Path("rows.csv"), own)
+    assert str(load_series(SETTINGS).format.step) == "1 step"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +236,7 @@ def test_a_time_far_away_is_no_grid_that_fills_the_memory(rows: list[dict[str, A
             SettingError,
             "'sold' is already used by data.label",
         ),
+        ({"history": 1}, SettingError, "data.history: got 1, and a model sees .*Give 2 or more"),
         ({"columns": replace(COLUMNS, series=())}, DataError, r"duplicate time \(40\)"),
         ({"frequency": "1 step"}, SettingError, "is 1 step, and the times in 'day' are dates"),
         (
