@@ -6,12 +6,15 @@ import numbers
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from snugfit.errors import DataError, SettingError, nearest
 
 POLICIES = ("fail", "skip")
 SHOWN = 5
+NOT_UTF8 = "not UTF-8"
+"""The reason of a row whose bytes are no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,24 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
         shown.append(f"  … and {len(faults) - SHOWN} more")
     reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.items())
     rows = "1 row cannot" if len(faults) == 1 else f"{len(faults)} rows cannot"
+    save = next(
+        (f"{as_utf8(fault.source)} Or correct" for fault in faults if fault.reason == NOT_UTF8), "Correct"
+    )
     raise DataError(
         "data",
         "\n".join([f"{rows} be used: {reasons}.", *shown]) + "\n",
-        "Correct them, or leave them out with data.bad_rows: skip (they are counted and reported).",
+        f"{save} them, or leave them out with data.bad_rows: skip (they are counted and reported).",
     )
+
+
+def as_utf8(source: str) -> str:
+    """Return how a file of another encoding is saved anew.
+
+    >>> as_utf8("rows/old.csv")
+    'Save it as UTF-8, for example: iconv -f latin1 -t utf-8 rows/old.csv > old-utf8.csv'
+    """
+    path = Path(source)
+    return f"Save it as UTF-8, for example: iconv -f latin1 -t utf-8 {source} > {path.stem}-utf8{path.suffix}"
 
 
 def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:

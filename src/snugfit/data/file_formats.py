@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from snugfit.data.bad_rows import BadRow, Fault, shorten
+from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, shorten
 from snugfit.errors import DataError, MissingExtra
 from snugfit.system.json_text import parse_json
 
@@ -152,7 +152,7 @@ def _check_characters(line: str, number: int) -> None:
         raise BadRow("NUL byte", f"a NUL byte on line {number}")
     byte = ord(match[0]) - 0xDC00
     raise BadRow(
-        "undecodable bytes",
+        NOT_UTF8,
         f"byte 0x{byte:02x} on line {number} is not UTF-8 (in Latin-1 it would be '{chr(byte)}')",
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from snugfit.core.job import Train
 from snugfit.core.settings import shown
+from snugfit.data.file_formats import READERS
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
 from snugfit.recipe.checks import check_recipe, placed
@@ -114,6 +115,12 @@ def _read(path: Path) -> str:
             path,
             "is a folder, not a recipe",
             f"Name the YAML file; a run goes on with: snugfit resume {path}",
+        )
+    if path.suffix.lower() in READERS and path.suffix != ".json" and path.is_file():
+        raise SettingError(
+            path,
+            "is a file of rows, and a recipe is expected",
+            f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path} --model MODEL",
         )
     try:
         with path.open("rb") as file:

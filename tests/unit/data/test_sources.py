@@ -54,7 +54,7 @@ def test_characters_that_only_python_takes_for_line_ends_do_not_end_rows(write):
 def test_latin_1_bytes_are_reported_with_their_line_and_cost_only_their_row(write):
     table = read_table(write("a.csv", b't,l\ngood,x\n"one\ncaf\xe9",y\nfine,z\n'))
     assert [row["t"] for row in table.rows] == ["good", "fine"]
-    assert reasons(table) == [(3, "undecodable bytes")]
+    assert reasons(table) == [(3, "not UTF-8")]
     assert "byte 0xe9 on line 4" in table.faults[0].detail
     assert "in Latin-1 it would be 'é'" in table.faults[0].detail
 
@@ -110,7 +110,7 @@ def test_broken_json_lines_are_found_and_the_others_kept(write):
 def test_lines_of_a_text_file_keep_their_breaks(write):
     table = read_table(write("a.txt", b"one\r\ntwo\n\nca\xe9\nlast"))
     assert [row["text"] for row in table.rows] == ["one\r\n", "two\n", "\n", "last"]
-    assert reasons(table) == [(4, "undecodable bytes")]
+    assert reasons(table) == [(4, "not UTF-8")]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_skipped_rows_are_left_out_and_counted_by_reason(write, tokenizer):
         "empty text": 1,
         "missing label": 1,
         "ragged row": 1,
-        "undecodable bytes": 1,
+        "not UTF-8": 1,
     }
     assert "4 left out" in data.report.lines()[0]
 

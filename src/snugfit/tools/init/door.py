@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from snugfit.data.bad_rows import NOT_UTF8, as_utf8
 from snugfit.errors import DataError, RunFolderError, SettingError, nearest
 from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
@@ -228,6 +229,8 @@ def _tree(
             f"{count:,} {'row' if count == 1 else 'rows'} cannot be read ({lines}); fail ends the run instead"
         )
         notes.append(f"{count:,} rows of {place.path.name} cannot be read, and are left out ({lines})")
+        if any(fault.reason == NOT_UTF8 for fault in place.faults):
+            notes.append(as_utf8(os.path.relpath(place.path)))
     batch = _LARGEST_BATCH
     if (examples := recognition.examples) is not None:
         batch = min(batch, max(2, 1 << max(1, (examples // _BATCHES).bit_length() - 1)))

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from snugfit.data.bad_rows import Fault
+from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
 from snugfit.data.file_formats import READERS
 from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.picture_kinds import SUFFIXES as PICTURE_SUFFIXES
@@ -137,6 +137,8 @@ def read_rows(path: Path) -> tuple[Rows, tuple[Fault, ...]]:
     table = read_table(path, setting="init")
     if not table.rows:
         fault = table.faults[0]
+        if fault.reason == NOT_UTF8:
+            raise DataError(path, f"no row can be used: {fault.detail}", as_utf8(str(path)))
         raise DataError(
             f"{path}:{fault.line}", f"no row can be used; this one has {fault.detail}", "Correct the file."
         )

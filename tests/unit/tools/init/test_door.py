@@ -196,6 +196,18 @@ def test_a_column_that_could_hold_classes_is_named_beside_a_language_model(tmp_p
         begin("rows.csv", ["task=text-regression", "data.text=text"])
 
 
+def test_rows_in_another_encoding_come_with_the_command_that_saves_them_anew(tmp_path: Path) -> None:
+    lines = [f"{text},{'good' if 'good' in text else 'bad'}" for text in TEXTS]
+    Path("some.csv").write_bytes("\n".join(["text,label", *lines, "café,good"]).encode("latin-1"))
+    saved = "Save it as UTF-8, for example: iconv -f latin1 -t utf-8 some.csv > some-utf8.csv"
+    assert saved in begin("some.csv").notes
+    Path("all.csv").write_bytes("text,label\ncafé,good\ntoo bad à,bad".encode("latin-1"))
+    with pytest.raises(
+        DataError, match=r"all.csv: no row can be used: byte 0xe9 on line 2 .* > all-utf8.csv"
+    ):
+        begin("all.csv")
+
+
 def test_a_new_model_says_what_kind_of_model_there_is_none_of(tmp_path: Path) -> None:
     table(tmp_path)
     assert "no pretrained model of texts is here" in begin("reviews.csv").origin
