@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import statistics
 from collections import Counter
@@ -68,6 +69,18 @@ class Rows:
         counts = self.classes(column).values()
         least, most = min(counts, default=0), max(counts, default=0)
         return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+    def counts_rows(self, column: str) -> bool:
+        """Return whether a column only numbers the rows: whole, each one more than the one before."""
+        values = [str(value) for value in self.values(column)]
+        if (
+            len(values) < 3
+            or len(values) < len(self.rows)
+            or not all(value.lstrip("-").isdigit() for value in values)
+        ):
+            return False
+        whole = [int(value) for value in values]
+        return all(after - before == 1 for before, after in itertools.pairwise(whole))
 
     def named(self, names: Sequence[str]) -> str | None:
         """Return the column whose name is one of these, whatever its case; an earlier name wins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -186,7 +185,7 @@ def _is_useful(rows: Rows, column: str) -> bool:
     if not _varies(rows, column):
         return False
     if holds_numbers(cells):
-        return not _counts_rows(rows, column)
+        return not rows.counts_rows(column)
     return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
 
 
@@ -229,16 +228,3 @@ def _is_prose(rows: Rows, column: str) -> bool:
     return rows.names_pictures(column) or (
         rows.is_prose(column) and statistics.median(map(len, rows.classes(column))) > 30
     )
-
-
-def _counts_rows(rows: Rows, column: str) -> bool:
-    """Return whether a column only numbers the rows: whole, each one more than the one before."""
-    values = [str(value) for value in rows.values(column)]
-    if (
-        len(values) < 3
-        or len(values) < len(rows.rows)
-        or not all(value.lstrip("-").isdigit() for value in values)
-    ):
-        return False
-    whole = [int(value) for value in values]
-    return all(after - before == 1 for before, after in itertools.pairwise(whole))

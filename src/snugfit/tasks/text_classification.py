@@ -36,6 +36,9 @@ _LAST_WORDS = ("label", "class", "sentiment", "intent", "rating", "stars", "scor
 _NAMED, _ONLY_NUMBERS, _GUESS = 0.8, 0.67, 0.2
 """How likely a column is one of labels; texts alone, for a language model, are likelier than a guess."""
 
+_YEARS = range(1900, 2101)
+"""Whole numbers that are years, and no classes, unless the column is called as those are."""
+
 _MOST_RATINGS = 9
 _MOST_CLASSES = 1000
 _MOST_WORDS = 4
@@ -135,8 +138,11 @@ def _may_be_label(rows: Rows, column: str, most: int) -> bool:
     """Return whether a column holds few values, which are short texts or whole numbers."""
     if rows.is_text(column):
         return rows.words(column) <= _MOST_WORDS and _is_label(rows, column, most)
-    whole = all(str(value).strip().lstrip("+-").isdecimal() for value in rows.values(column))
-    return whole and _is_label(rows, column, min(most, _MOST_RATINGS))
+    values = [str(value).strip() for value in rows.values(column)]
+    if not all(value.lstrip("+-").isdecimal() for value in values):
+        return False
+    years = all(value.isdecimal() and int(value) in _YEARS for value in values)
+    return not years and _is_label(rows, column, min(most, _MOST_RATINGS))
 
 
 def _last_word(column: str) -> str:

@@ -28,6 +28,9 @@ _LABELS = ("label", "score", "rating", "stars", "similarity", "target", "value",
 _FEWEST_VALUES = 10
 """A column of fewer numbers may as well name classes."""
 
+_GUESS = 0.2
+"""How likely a column of any other name is the number to predict; texts alone, for a language model, are likelier."""
+
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     return labelled_text_task(recipe, empty, keep, classes=False)
@@ -62,11 +65,12 @@ def _read_rows(recipe: Recipe) -> Part:
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
-    label = data.get("label") or source.named(_LABELS)
-    if label is None or not holds_numbers([row.get(label) for row in source.rows]):
+    named = data.get("label") or source.named(_LABELS)
+    possible = [named] if named else list(source.columns)
+    numbers = [column for column in possible if _may_be_label(source, column)]
+    if not numbers:
         return None
-    if len(source.classes(label)) < _FEWEST_VALUES:
-        return None
+    *others, label = numbers
     columns, second = text_columns(source, label, data)
     if not columns:
         return None
@@ -79,10 +83,24 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "max_length": length_of_texts(source, columns, second),
         },
         reason=f"{len(source.rows):,} {what}, a number to predict in column '{label}'",
-        score=0.82 if _has_fractions(source, label) else 0.78,
+        score=_GUESS if not named else 0.82 if _has_fractions(source, label) else 0.78,
         examples=len(source.rows),
-        comments={"data.label": f"a number of {len(source.classes(label)):,} values"},
+        comments={"data.label": _comment(source, label, others)},
     )
+
+
+def _may_be_label(rows: Rows, column: str) -> bool:
+    """Return whether a column holds numbers, enough of them, that do not only count the rows."""
+    numbers = holds_numbers([row.get(column) for row in rows.rows])
+    return numbers and len(rows.classes(column)) >= _FEWEST_VALUES and not rows.counts_rows(column)
+
+
+def _comment(rows: Rows, label: str, others: Sequence[str]) -> str:
+    """Return what the label holds, and how one of the others is taken in its place."""
+    meaning = f"a number of {len(rows.classes(label)):,} values"
+    if not others:
+        return meaning
+    return f"{meaning}; numbers are in {', '.join(others)} too: another is named by snugfit init … data.label=COLUMN"
 
 
 def _has_fractions(rows: Rows, label: str) -> bool:

@@ -196,6 +196,24 @@ def test_a_column_that_could_hold_classes_is_named_beside_a_language_model(tmp_p
         begin("rows.csv", ["task=text-regression", "data.text=text"])
 
 
+def test_years_beside_texts_are_no_classes(tmp_path: Path) -> None:
+    rows_of_texts(["text", "published"], lambda number: 2019 + number % 3)
+    made = begin("rows.csv")
+    assert made.task == "causal-lm" and "text-classification" not in made.others
+
+
+def test_numbers_of_any_name_beside_texts_are_offered_and_the_recipe_names_those_that_were_seen(
+    tmp_path: Path,
+) -> None:
+    rows_of_texts(["text", "width", "depth"], lambda number: number / 4, lambda number: number**2 / 8)
+    assert "text-regression" in begin("rows.csv").others
+    made = begin("rows.csv", ["task=text-regression"], Path("numbers.yaml"))
+    text = " ".join(made.recipe.read_text().replace("#", " ").split())
+    assert (
+        "numbers are in width too: another is named by snugfit init … data.label=COLUMN label: depth" in text
+    )
+
+
 def test_rows_in_another_encoding_come_with_the_command_that_saves_them_anew(tmp_path: Path) -> None:
     lines = [f"{text},{'good' if 'good' in text else 'bad'}" for text in TEXTS]
     Path("some.csv").write_bytes("\n".join(["text,label", *lines, "café,good"]).encode("latin-1"))
