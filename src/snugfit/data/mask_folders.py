@@ -30,16 +30,42 @@ def mask_folders(folder: Path) -> tuple[Path, Path] | None:
 
 
 def paired(pictures: Path, masks: Path) -> tuple[dict[Path, Path], list[Path]]:
-    """Return the mask of each picture, which has its name but for the suffix and for a `_mask` behind it, and pictures without one."""
-    by_name = {_name(path, masks).removesuffix("_mask"): _absolute(path) for path in pictures_in(masks)}
+    """Return the mask of each picture, which has its name but for the suffix and for a `_mask` behind it, and pictures without one.
+
+    Raises:
+        DataError: two pictures, or two masks, have one name.
+    """
+    own = _by_name(pictures, [(_name(path, pictures), path) for path in pictures_in(pictures)])
+    by_name = _by_name(
+        masks, [(_name(path, masks).removesuffix("_mask"), path) for path in pictures_in(masks)]
+    )
     pairs, missing = {}, []
-    for path in pictures_in(pictures):
-        mask = by_name.get(_name(path, pictures))
+    for name, path in own.items():
+        mask = by_name.get(name)
         if mask is None:
             missing.append(path)
         else:
-            pairs[_absolute(path)] = mask
+            pairs[_absolute(path)] = _absolute(mask)
     return pairs, missing
+
+
+def _by_name(folder: Path, named: list[tuple[str, Path]]) -> dict[str, Path]:
+    """Return files by their names.
+
+    Raises:
+        DataError: two have one name, so it is not known which mask is of which picture.
+    """
+    files: dict[str, Path] = {}
+    for name, path in named:
+        if name in files:
+            one, other = (each.relative_to(folder).as_posix() for each in (files[name], path))
+            raise DataError(
+                folder,
+                f"{one} and {other} have one name beside their suffix, by which pictures and masks are paired",
+                "Rename one of them, with its picture or mask.",
+            )
+        files[name] = path
+    return files
 
 
 def _name(path: Path, folder: Path) -> str:

@@ -58,6 +58,11 @@ class MaskSource:
         check_augmentations(self.augment)
         if self.classes is not None and len(self.classes) < 2:
             raise SettingError("data.classes", "needs two classes or more", "Name those of the masks.")
+        twice = [name for name in self.classes or () if (self.classes or ()).count(name) > 1]
+        if twice:
+            raise SettingError(
+                "data.classes", f"names two classes '{twice[0]}'", "Give each number a name of its own."
+            )
         if isinstance(self.validation, (int, float)):
             check_fraction(self.validation)
 
@@ -95,7 +100,7 @@ class MaskData:
 
 @dataclass
 class MaskPart:
-    """Pictures that can be read, with their masks; `highest` is the largest number in each mask, -1 where all is unknown."""
+    """Pictures that can be read, with their masks; `highest` is the largest number in each mask."""
 
     part: Part
     masks: list[str]
@@ -264,11 +269,16 @@ def opened_mask(path: str) -> Image.Image:
     try:
         with Image.open(path) as picture:
             picture.load()
-            mode, mask = picture.mode, picture.copy()
+            mode, lossy, mask = picture.mode, picture.format == "JPEG", picture.copy()
     except FileNotFoundError as error:
         raise BadRow("missing mask", "is not there") from error
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise BadRow("unreadable mask", "is no picture that can be read") from error
+    if lossy:
+        raise BadRow(
+            "lossy mask",
+            "is a JPEG, whose compression changes the numbers of classes: write masks anew, as PNG",
+        )
     if mode.startswith("I"):
         raise BadRow("unusable mask", f"has numbers of 16 bits or more. {_INSTANCES}")
     if mode not in ("L", "P", "1"):
@@ -310,7 +320,11 @@ def _looked_at(path: str, mask: str, classes: int | None) -> int:
             "unusable mask",
             f"has 0 and {UNKNOWN} alone, and {UNKNOWN} is not scored: write 1 for the second class",
         )
-    highest = int(own[-1]) if len(own) else -1
+    if not len(own):
+        raise BadRow(
+            "empty mask", f"is {UNKNOWN} everywhere, which is not scored: nothing is learned from it"
+        )
+    highest = int(own[-1])
     if classes is not None and highest >= classes:
         raise BadRow("unknown class", f"has class {highest}, and the classes are 0 to {classes - 1}")
     return highest

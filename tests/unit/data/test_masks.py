@@ -14,7 +14,7 @@ from PIL import Image
 from snugfit.data.masks import MaskSource, collate, load_mask_rows, load_masks
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import UNKNOWN, opened, pixels_with_mask, upright_size
-from snugfit.errors import DataError
+from snugfit.errors import DataError, SettingError
 
 FORMAT = PictureFormat(16, 16, None, (0.0,) * 3, (1.0,) * 3, "nearest")
 EVERY = ("rotate", "crop", "flip", "color", "erase")
@@ -139,6 +139,10 @@ def saved(values: Any, mode: str | None = None) -> Image.Image:
             Image.fromarray(np.full((18, 24), 700, np.uint16)),
             r"16 bits or more. Instance masks, which number objects, and boxes",
         ),
+        (
+            saved(np.full((18, 24), 255)),
+            r"empty mask \(1\).*3_mask.png: is 255 everywhere, which is not scored",
+        ),
         (saved(np.eye(18, 24) * 255), r"has 0 and 255 alone, and 255 is not scored: write 1"),
     ],
 )
@@ -147,6 +151,31 @@ def test_a_mask_that_cannot_be_used_is_named_or_left_out(folder: Path, mask: Ima
     with pytest.raises(DataError, match=f"(?s){words}"):
         load_masks(MaskSource("shapes"), FORMAT)
     assert len(load_masks(MaskSource("shapes", validation=None, bad_rows="skip"), FORMAT).train) == 7
+
+
+def test_masks_that_a_lossy_format_has_changed_are_refused(folder: Path) -> None:
+    Image.open(folder / "masks/2.png").save(folder / "masks/2.jpg")
+    (folder / "masks/2.png").unlink()
+    with pytest.raises(DataError, match=r"(?s)lossy mask \(1\).*2.jpg: is a JPEG.*as PNG"):
+        load_masks(MaskSource("shapes"), FORMAT)
+
+
+@pytest.mark.parametrize(
+    ("copy", "words"),
+    [
+        ("images/4.jpg", "4.jpg and 4.png have one name"),
+        ("masks/4_mask.png", "4.png and 4_mask.png have one name"),
+    ],
+)
+def test_two_files_of_one_name_are_no_pair(folder: Path, copy: str, words: str) -> None:
+    Image.open(folder / Path(copy).parent / "4.png").save(folder / copy)
+    with pytest.raises(DataError, match=f"{words}.*Rename one of them"):
+        load_masks(MaskSource("shapes"), FORMAT)
+
+
+def test_a_class_has_one_name(folder: Path) -> None:
+    with pytest.raises(SettingError, match="data.classes: names two classes 'road'"):
+        MaskSource("shapes", classes=("sky", "road", "car", "road"))
 
 
 def test_a_picture_without_a_mask_and_a_broken_mask_are_named(folder: Path) -> None:
