@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
+from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
 from snugfit.data.columns import check_columns
-from snugfit.data.examples import Examples
+from snugfit.data.examples import Examples, FromRows
 from snugfit.data.file_formats import TEXT_COLUMN
-from snugfit.data.file_rows import Collate
+from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
@@ -113,9 +113,19 @@ def load_causal(
 
 
 def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
+    if _is_plain(table):
+        whole = "".join(row[TEXT_COLUMN] for row in table.rows)
+        return Examples([whole], table.source, [0]), list(table.faults)
+    return _rows(table, columns)
+
+
+def _is_plain(table: Table) -> bool:
+    return table.source.lower().endswith(".txt")
+
+
+def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
+    """Return the text of each row, and the faults of rows that have none."""
     faults = list(table.faults)
-    if table.source.lower().endswith(".txt"):
-        return Examples(["".join(row[TEXT_COLUMN] for row in table.rows)], table.source, [0]), faults
     if table.rows:
         check_columns(table, {"data.text": columns})
     texts = []
@@ -176,3 +186,60 @@ def _blocks(ids: list[int], max_length: int, texts: Examples, lengths: Sequence[
     ends = list(itertools.accumulate(lengths))
     lines = [texts.lines[bisect.bisect_right(ends, start)] for start in starts]
     return Examples(examples, texts.source, numbers, lines, unit="block")
+
+
+class Prompts(FromRows):
+    """Texts to go on with, each as tokens behind the special ones that its tokenizer begins a text with."""
+
+    def __init__(self, texts: Examples, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(texts)
+        self.tokenizer, self.frame = tokenizer, special_frame(tokenizer)
+
+    def __getitem__(self, place: int) -> list[int]:
+        text = self.rows[place].removesuffix("\n")  # of a line of a plain text
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return [*self.frame.prefix, *ids]
+
+
+def read_causal_rows(
+    source: str,
+    columns: tuple[str, ...],
+    max_length: int,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    scored: bool,
+    bad_rows: str,
+    folder: Path | None,
+) -> FileRows:
+    """Read one source to evaluate on, in blocks as it is trained on, or to go on with each of its rows; of a .txt file a row is a line.
+
+    Raises:
+        DataError: as for `load_causal`.
+    """
+    check_policy(bad_rows)
+    table = read_table(source, setting="data", folder=folder)
+    lengths: list[int] = []
+    texts: Examples
+    if scored:
+        texts, faults = _texts(table, columns)
+        ids, lengths = _stream(texts, tokenizer, special_frame(tokenizer))
+        examples: Any = _blocks(ids, max_length, texts, lengths)
+        origins = examples
+    else:
+        texts, faults = _rows(table, (TEXT_COLUMN,) if _is_plain(table) else columns)
+        examples, origins = Prompts(texts, tokenizer), texts
+    skipped = settle(faults, bad_rows)
+    if not examples:
+        raise DataError("data", f"{table.source} has no text that can be used", "Give another file.")
+    unit = "blocks" if scored else "rows"
+    return FileRows(
+        examples=examples,
+        rows=[{}] * len(examples) if scored else [table.rows[row] for row in texts.rows],
+        lines=[1] * len(examples) if origins.lines is None else list(origins.lines),
+        columns=() if scored else table.columns,
+        collate=padding_for(tokenizer),
+        report=DataReport(
+            train=0, validation=len(examples), skipped=skipped, tokens_total=sum(lengths), unit=unit
+        ),
+        fingerprints={table.source: table.sha256},
+    )

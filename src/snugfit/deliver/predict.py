@@ -393,7 +393,7 @@ def _check_reads(predictor: Predictor) -> None:
         raise ModelError(
             "model",
             f"of the task '{predictor.meta['task']}' has no rows in files",
-            "Use it in Python: snugfit.load(folder).predict(rows); a language model answers by snugfit generate.",
+            "Use it in Python: snugfit.load(folder).predict(rows).",
         )
 
 

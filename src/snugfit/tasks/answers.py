@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.instruct import ConversationOf, InstructSettings
     from snugfit.kit.generation import Generation
 
@@ -22,7 +22,7 @@ ANSWER = "answer"
 
 def answering(
     tokenizer: PreTrainedTokenizerBase,
-    encode: Callable[[Sequence[Row]], Sequence[Sequence[int]]],
+    encode: Callable[[Sequence[Row]], MapStyle],
     stops: Sequence[int],
     generation: Generation | None = None,
     read: ReadRows | None = None,
@@ -131,21 +131,31 @@ def _conversing(
 
 
 def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
-    """Return the use of a model that goes on with texts."""
+    """Return the use of a model that goes on with texts; a file is scored in blocks as those that it was trained on."""
     from snugfit.data.bad_rows import text_of
+    from snugfit.data.causal import Prompts, read_causal_rows
+    from snugfit.data.examples import Examples
     from snugfit.data.tokens import special_frame
     from snugfit.kit.generation import stops_of
 
-    frame = special_frame(tokenizer)
+    columns = tuple(meta.get("text_columns") or ("text",))
 
-    def prompts(rows: Sequence[Row]) -> list[list[int]]:
-        texts = [text_of(row, meta.get("text_columns") or ["text"]) for row in rows]
-        return [
-            [*frame.prefix, *tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
-            for text in texts
-        ]
+    def prompts(rows: Sequence[Row]) -> Prompts:
+        texts = [text_of(row, columns) for row in rows]
+        return Prompts(Examples(texts, "the rows", range(len(texts))), tokenizer)
 
-    return answering(tokenizer, prompts, stops_of(tokenizer, frame.suffix))
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return read_causal_rows(
+            source,
+            columns,
+            meta["max_length"],
+            tokenizer,
+            scored=labelled,
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    return answering(tokenizer, prompts, stops_of(tokenizer, special_frame(tokenizer).suffix), read=read)
 
 
 def _settings(meta: Mapping[str, Any], form: str | None = None) -> InstructSettings:

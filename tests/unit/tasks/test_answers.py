@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,42 @@ def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_pa
             Generation(**setting)  # type: ignore[arg-type]
     result = CliRunner().invoke(app, ["generate", trained, "rows.jsonl"])
     assert isinstance(result.exception, SettingError) or result.exit_code == 2
+
+
+def test_a_model_that_goes_on_with_texts_is_scored_in_blocks_and_goes_on_with_each_row(
+    project: Path, tmp_path: Path
+) -> None:
+    from transformers import LlamaForCausalLM
+
+    from snugfit.deliver.predict import evaluate_file
+    from snugfit.models.bundle import save_bundle
+    from snugfit.models.tokenizer import load_tokenizer
+
+    torch.manual_seed(0)
+    tokenizer = load_tokenizer(str(project / "decoder"))
+    model = LlamaForCausalLM(LlamaConfig.from_pretrained(project / "decoder")).eval()
+    meta = {"task": "causal-lm", "text_columns": ["line"], "max_length": 8, "numerics": "fp32"}
+    save_bundle(tmp_path / "best", model, meta, tokenizer)
+    texts = ["the sun is warm", "the moon is cold"]
+    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"line": text}) for text in texts))
+    (tmp_path / "lines.txt").write_text("\n".join(texts) + "\n")
+
+    stream = [token for text in texts for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
+    total, count = 0.0, 0
+    for start in range(0, len(stream), 8):
+        ids = torch.tensor([stream[start : start + 8]])
+        losses = torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none")
+        total, count = total + losses.sum().item(), count + len(losses)
+    scores = evaluate_file(tmp_path / "best", str(tmp_path / "lines.jsonl"))
+    assert scores["metrics"]["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert scores["metrics"]["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+    generator = load_generator(tmp_path / "best", Generation(max_new_tokens=4))
+    alone = [each["answer"] for each in generator.predict([{"line": text} for text in texts])]
+    for name in ("lines.jsonl", "lines.txt"):
+        generate_file(generator, str(tmp_path / name), tmp_path / "out.jsonl")
+        rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        assert [(row["answer"], row["source_line"]) for row in rows] == [(alone[0], 1), (alone[1], 2)], name
 
 
 def test_a_classifier_generates_nothing(tmp_path: Path) -> None:
