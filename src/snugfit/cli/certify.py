@@ -110,9 +110,9 @@ def _end(certificate: Certificate, page: Path, as_json: bool) -> int:
 
 
 def _recipe_of(run: Path) -> Path:
-    from snugfit.results.run_folder import RunFolder
+    from snugfit.results.run_folder import RECIPE, RunFolder
 
-    file = RunFolder.open(run).path / "recipe.yaml"
+    file = RunFolder.open(run).path / RECIPE
     if not file.exists():
         raise SettingError(
             "certify",

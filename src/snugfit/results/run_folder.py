@@ -48,12 +48,15 @@ def check_name(name: str) -> None:
         )
 
 
+RECIPE = "recipe.yaml"
+"""The settings of a run, in its folder."""
+
 START_SCORES = "reference.json"
 """The scores of all rows by the model before its first update, of a run whose loss compares with them."""
 
 _FILES = (
     START_SCORES,
-    *("recipe.yaml", "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
+    *(RECIPE, "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
     *(
         "tracking.json",
         "tracking.json.tmp",

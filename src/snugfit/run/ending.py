@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from contextlib import suppress
 
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Events
 from snugfit.run.training.loop import Training
@@ -22,6 +23,17 @@ def with_advice(result: RunResult, events: Events) -> RunResult:
         if result.status == "finished" and story.evaluations:
             return dataclasses.replace(result, advice=advise(story).as_dict())
     return result
+
+
+def finished_before(folder: RunFolder) -> str:
+    """Return what is said of a run that had finished when it was resumed, and how a longer one is begun."""
+    recipe = folder.path / RECIPE
+    longer = (
+        f"snugfit train {os.path.relpath(recipe)} train.epochs=N"
+        if recipe.exists()
+        else "sf.train(…, epochs=N)"
+    )
+    return f"resume    the run had finished, and nothing was trained. A longer one is a new run: {longer}"
 
 
 def report(folder: RunFolder, events: Events) -> None:

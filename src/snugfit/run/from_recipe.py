@@ -14,7 +14,7 @@ from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import python_inputs
@@ -23,7 +23,7 @@ from snugfit.run.identity.identity import task_identity
 from snugfit.run.newest import holds_runs, newest_resumable
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
-from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
+from snugfit.run.plans import PLAN, planned, write_beginning
 from snugfit.run.run import RunSpec, execute, joined_ranks
 from snugfit.run.smoke import as_smoke
 from snugfit.run.time_limit import TimeLimit

@@ -21,7 +21,7 @@ from snugfit import errors
 from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.recipe.jobs import numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run import plans
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
@@ -69,7 +69,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
         print(f"warning: {note}", file=sys.stderr)
     folder = RunFolder.create(Path(recipe.output), recipe.name)
     plans.write_beginning(folder, recipe, replace(plan, numerics=numerics_of(recipe)), answer)
-    command = ["train", str(folder.path / plans.RECIPE), "--no-plan", "--into", str(folder.path)]
+    command = ["train", str(folder.path / RECIPE), "--no-plan", "--into", str(folder.path)]
     command += _consent(recipe)
     if options.fast_dev_run:
         command.append("--fast-dev-run")

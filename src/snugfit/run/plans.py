@@ -15,7 +15,7 @@ from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore
 from snugfit.recipe.jobs import job_of, metrics_of, plan_of
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run import planning
 from snugfit.run.call_options import RunOptions
 from snugfit.run.plan_cache import place_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from snugfit.planner.worker import Worker
     from snugfit.recipe import Recipe
 
-RECIPE = "recipe.yaml"
 PLAN = "plan.json"
 _TIMELINE = "timeline.json"
 

@@ -21,7 +21,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import describe_run, versions
-from snugfit.run.ending import end_failed, explain_memory, report, with_advice
+from snugfit.run.ending import end_failed, explain_memory, finished_before, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
 from snugfit.run.trackers import Trackers, Tracking
@@ -284,6 +284,10 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
             )
             raise Interrupted(goes_on_from) from error
         raise
+    # a finished run that is resumed registers nothing anew
+    trained = training.step.progress.windows > before
+    if resume and not trained and result.status == "finished" and folder is not None:
+        events("note", text=finished_before(folder))
     result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
     result = dataclasses.replace(result, tracker_run_id=trackers.run_id)
     training.hooked("on_end", result)
@@ -293,8 +297,6 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         return result
     report(folder, events)
     register = None
-    # a finished run that is resumed registers nothing anew
-    trained = training.step.progress.windows > before
     to = spec.tracking
     if (
         to is not None

@@ -247,6 +247,20 @@ def test_a_stopped_run_goes_on_to_the_result_of_the_uninterrupted_one(tmp_path: 
     assert (result.best, result.last) == (whole.best, whole.last)
 
 
+def test_a_finished_run_that_is_resumed_says_so_and_how_a_longer_one_is_begun(tmp_path: Path) -> None:
+    run = Path(train(output=tmp_path).run_dir)
+
+    def notes() -> list[str]:
+        return [
+            each["text"] for each in read_events(run / "events.jsonl", raw=True) if each["event"] == "note"
+        ]
+
+    assert not any("had finished" in note for note in notes())
+    again = train(output=tmp_path, resume=run)
+    assert (again.status, again.updates) == ("finished", 10)
+    assert notes()[-1].endswith("nothing was trained. A longer one is a new run: sf.train(…, epochs=N)")
+
+
 def test_a_stopped_run_goes_on_under_another_placement(tmp_path: Path) -> None:
     """As one does that had too little memory: the updates are the same."""
     stopped = resumable(tmp_path)

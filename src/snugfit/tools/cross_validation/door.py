@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError, RunFolderError, SettingError
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
 from snugfit.run.planning import is_tight
 from snugfit.system.code_consent import words
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 TOOL = "cv"
 CV = f"{TOOL}.json"
 RESULT = "result.json"
-_RECIPE = "recipe.yaml"
 
 
 def cross_validate(
@@ -79,7 +78,7 @@ def cross_validate(
     made = _checked(dealt, rows)
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, TOOL)
-    folder.write_text(_RECIPE, recipe.to_yaml())
+    folder.write_text(RECIPE, recipe.to_yaml())
     record = {
         "settings": asdict(settings),
         "group_by": list(group_by),
@@ -112,7 +111,7 @@ def resume(
         raise RunFolderError(
             path, f"has no {CV}, so it is no cross-validation", "Give <output>/<name>/cv/<id>."
         )
-    recipe = load_recipe(folder.path / _RECIPE, allow_code=allow_code)
+    recipe = load_recipe(folder.path / RECIPE, allow_code=allow_code)
     if recipe.code:
         tell(f"runs {words(recipe.code)}")
     record = folder.read_json(CV)
@@ -203,7 +202,7 @@ class _Folds(ManyRuns[Fold, CrossValidation]):
 
         planned = RunFolder(Path(first.read_json(RESULT)["run_dir"]))
         tight = is_tight(planned.read_json("plan.json"))
-        return load_recipe(planned.path / _RECIPE), replace(self.options, plan=False, tight=tight)
+        return load_recipe(planned.path / RECIPE), replace(self.options, plan=False, tight=tight)
 
     def _on_rows_of(self, fold: Fold, recipe: Recipe, home: Path) -> Recipe:
         """Return the recipe on the rows of one fold, which are written into the fold's folder where they can be."""
