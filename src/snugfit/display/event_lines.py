@@ -227,14 +227,17 @@ def _data(data: Mapping[str, Any]) -> str:
 
 def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     window = (recipe.get("train") or {}).get("global_batch")
-    micro_batch = plan.get("micro_batch")
+    micro_batch, devices = plan.get("micro_batch"), plan.get("devices") or 1
     parts = []
-    if window and micro_batch and window % micro_batch == 0:
-        parts.append(f"{window // micro_batch} × {micro_batch} examples an update")
+    if window and micro_batch and window % (micro_batch * devices) == 0:
+        of_each = f"{window // (micro_batch * devices)} × {micro_batch}"
+        parts.append(f"{f'{devices} × ' if devices > 1 else ''}{of_each} examples an update")
     elif window:
         micro_batches = f" in micro-batches of {micro_batch}" if micro_batch else ""
         parts.append(f"{window} examples an update{micro_batches}")
     parts += [str(plan[key]) for key in ("numerics", "device") if plan.get(key)]
+    if devices > 1:
+        parts[-1] = f"{devices} devices by {plan.get('strategy')} ({parts[-1]})"
     if run.get("total_updates"):
         parts.append(f"{run['total_updates']:,} updates ({run.get('updates_per_epoch', 0):,} an epoch)")
     return ", ".join(parts)

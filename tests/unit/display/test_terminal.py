@@ -106,6 +106,14 @@ def test_the_header_says_what_is_trained_on_what_and_how():
     ]
 
 
+def test_the_header_says_how_many_devices_share_an_update():
+    plan = {**RUN["plan"], "devices": 2, "strategy": "ddp"}
+    assert (
+        "  plan    2 × 2 × 8 examples an update, fp32, 2 devices by ddp (cpu), 200 updates (100 an epoch)"
+        in header_lines({**RUN, "plan": plan})
+    )
+
+
 def test_the_header_says_how_many_parameters_are_decayed_where_some_are():
     assert header_lines({**RUN, "weight_decay": {"0": 1000}}) == header_lines(RUN)
     lines = header_lines({**RUN, "weight_decay": {"0.1": 2e6, "0.01": 22_600_000, "0": 45_000}})
