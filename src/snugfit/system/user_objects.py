@@ -72,7 +72,7 @@ def load_object(
                 f"there is no module '{missing.name}' in {places}, asked for by '{spec}'",
                 _near_modules(missing.name, folder) or "Correct the name, or install what has it.",
             ) from missing
-        except Exception as failure:
+        except (Exception, SystemExit) as failure:
             raise error(
                 setting, f"importing '{module_name}' failed: {describe(failure)}", "Correct the module."
             ) from failure

@@ -57,6 +57,10 @@ class RunGone(Exception):
     """The tracker no longer has the run that is to be continued."""
 
 
+FAILURES = (Exception, SystemExit)
+"""Whatever a client may raise; one that calls sys.exit is to end neither a run nor the thread that tries again."""
+
+
 class Backend(Protocol):
     """A tracker's client. All methods may raise anything; they are only called from the follower's thread."""
 
@@ -118,6 +122,8 @@ def reason(error: BaseException) -> str:
         or type(root).__module__ == "sqlite3"
     ):
         error = root
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({error.code!r})"
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     text = redact(text)  # before it is cut: the beginning of a secret has no shape
     return text if len(text) <= 300 else f"{text[:299]}…"

@@ -18,7 +18,7 @@ from threading import Timer
 from typing import Any
 
 from snugfit.system.user_objects import load_object
-from snugfit.tracking.backend import Backend, Batch, RunGone, reason
+from snugfit.tracking.backend import FAILURES, Backend, Batch, RunGone, reason
 
 _MODULE = "snugfit.tracking.client_process"
 _SECONDS = 60.0
@@ -151,7 +151,7 @@ def main() -> None:
             answer = "ok", getattr(backend, method)(*arguments)
         except RunGone as gone:
             answer = "gone", str(gone)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the other process tells it
+        except FAILURES as error:  # whatever it is, the other process tells it
             answer = "error", reason(error)
         with suppress(BrokenPipeError):
             pickle.dump(answer, answers)

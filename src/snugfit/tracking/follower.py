@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from snugfit.system.redaction import redact
-from snugfit.tracking.backend import Backend, reason
+from snugfit.tracking.backend import FAILURES, Backend, reason
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow
 from snugfit.tracking.named import MakeBackend
@@ -224,7 +224,7 @@ class Tracker:
                     self.run_dir, self.uri, self.experiment, backend, current=True, files=self._files
                 )
                 self._send_until_closed(self._sender)
-        except Exception as error:  # noqa: BLE001 - a tracker must not harm training; flush and close report the problem
+        except FAILURES as error:  # a tracker must not harm training; flush and close report the problem
             self.problem = reason(error)
         finally:
             if backend is not None:
@@ -236,7 +236,7 @@ class Tracker:
     def _end(self, backend: Backend) -> None:
         try:
             backend.close()
-        except Exception as error:  # noqa: BLE001 - as above
+        except FAILURES as error:  # as above
             why = reason(error)
             self._unfinished = why if why.startswith(f"{self.uri}:") else f"{redact(self.uri)}: {why}"
 
@@ -266,7 +266,7 @@ class Tracker:
                 while more and not self._given_up:
                     more = sender.send_next()
                     self.problem, backoff = None, FIRST_BACKOFF_SECONDS
-            except Exception as error:  # noqa: BLE001 - any failure of a tracker is answered by trying again later
+            except FAILURES as error:  # any failure of a tracker is answered by trying again later
                 self.problem = reason(error)
                 pause, backoff = backoff, min(2 * backoff, MAX_BACKOFF_SECONDS)
             if closing:

@@ -12,7 +12,7 @@ from snugfit.errors import RunFolderError, SnugfitError, TrackingError
 from snugfit.system.plugins import Importer
 from snugfit.system.redaction import redact
 from snugfit.system.user_objects import is_python_path
-from snugfit.tracking.backend import Backend, RunGone, reason
+from snugfit.tracking.backend import FAILURES, Backend, RunGone, reason
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import MlflowBackend
 from snugfit.tracking.named import NAMED, TRACKERS, MakeBackend, NamedTracker, tracker
@@ -180,7 +180,7 @@ def _send_all(sender: Sender, client: Backend, progress: Callable[[int], None] |
             client.close()
     except SnugfitError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise TrackingError(
             redact(sender.uri),
             f"did not take the events of {sender.run_dir}: {reason(error)} Sent: {sender.sent}, still to send: {sender.unsent()}",

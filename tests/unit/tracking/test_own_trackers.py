@@ -42,6 +42,15 @@ class Dead(Lines):
     def send(self, run_id, batch):
         raise ConnectionError("nobody answers")
 
+class Leaving(Lines):
+    def send(self, run_id, batch):
+        if not (self.path.parent / "again").exists():
+            (self.path.parent / "again").touch()
+            raise SystemExit(3)
+        super().send(run_id, batch)
+    def close(self):
+        raise SystemExit("done")
+
 class Half:
     def open(self): pass
 
@@ -124,6 +133,23 @@ def test_one_that_is_dead_harms_neither_the_run_nor_another(
     said = " ".join(capsys.readouterr().err.split())
     assert "events have not reached trackers_of_own:Dead (nobody answers)" in said
     assert f"snugfit track replay {result.run_dir} --uri trackers_of_own:Dead" in said
+
+
+def test_one_that_calls_sys_exit_ends_neither_the_run_nor_itself_nor_a_replay(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = TensorDataset(torch.randn(16, 2), torch.randint(0, 2, (16,)))
+    given: dict[str, Any] = {"epochs": 1, "global_batch": 8, "device": "cpu", "output": folder / "runs"}
+    result = sf.train(nn.Linear(2, 2), data, track="trackers_of_own:Leaving", **given)
+    assert result.status == "finished"
+    said = " ".join(capsys.readouterr().err.split())
+    assert "events have not reached trackers_of_own:Leaving (it called sys.exit(3))" in said
+    assert main(["track", "replay", str(result.run_dir), "--uri", "trackers_of_own:Leaving"]) == 2
+    assert "did not take the events" in (said := capsys.readouterr().err) and "sys.exit('done')" in said
+    assert steps(Path(result.run_dir)) == [1, 2], "it was sent before it was closed"
+    (folder / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(SettingError, match="importing 'leaves' failed: SystemExit: 0"):
+        sf.train(nn.Linear(2, 2), data, track="leaves:Tracker", **given)
 
 
 def test_one_that_a_package_lists_has_its_path_in_the_runs_recipe(
