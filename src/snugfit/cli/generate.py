@@ -15,6 +15,7 @@ from snugfit.display.activity import Activity
 from snugfit.errors import SettingError, UserError
 
 LEAVE = ("/exit", "/quit")
+_EMPTY = "The answer is empty: its first token ended it."
 
 
 def generate(
@@ -78,6 +79,8 @@ def generate(
         answer = answer_to(predictor, [*before, {"role": "user", "content": prompt}])
         if as_json:
             show({"answer": answer}, as_json)
+        elif not answer:
+            print(_EMPTY, file=sys.stderr)
         return
     messages = before
     for question in _questions():
@@ -88,6 +91,8 @@ def generate(
             print(error, file=sys.stderr)
             messages = messages[:-1]
             continue
+        if not answer:
+            print(_EMPTY, file=sys.stderr)
         messages = [*messages, {"role": "assistant", "content": answer}]
 
 

@@ -73,7 +73,7 @@ def generate_file(
     Args:
         tell: is told how far it is.
     Returns:
-        Counts: rows, and rows left out by reason.
+        Counts: rows, those whose answer is empty where there are any, and rows left out by reason.
     Raises:
         DataError: the data cannot be used, or has a column of one of those names; the output cannot be written.
     """
@@ -87,7 +87,7 @@ def generate_file(
         raise DataError(
             data, f"has a column '{min(taken)}' already", "Rename it: answers go under that name."
         )
-    temporary = output.with_name(f".{output.name}.part")
+    temporary, empty = output.with_name(f".{output.name}.part"), 0
     try:
         with temporary.open("w", encoding="utf-8") as file:
             for start in range(0, len(rows.examples), BATCH_ROWS):
@@ -96,8 +96,10 @@ def generate_file(
                 predictions = predictor.predict_examples([rows.examples[place] for place in places], places)
                 for place, prediction in zip(places, predictions, strict=True):
                     line = {**rows.rows[place], **prediction, LINE: rows.lines[place]}
+                    empty += not prediction[ANSWER]
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
         os.replace(temporary, output)
     except OSError as error:
         raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
-    return {"output": str(output), "rows": len(rows.examples), "skipped": dict(rows.report.skipped)}
+    counts = {"rows": len(rows.examples), **({"empty answers": empty} if empty else {})}
+    return {"output": str(output), **counts, "skipped": dict(rows.report.skipped)}

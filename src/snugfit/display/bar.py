@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 from snugfit.display.activity import SILENCE_SECONDS, Activity
+from snugfit.display.consoles import plain_console
 from snugfit.display.event_lines import progress_parts, table_row
 from snugfit.display.run_state import Standing
 
@@ -87,15 +88,12 @@ class LiveScreen(_Lines):
     interval = 0.1
 
     def __init__(self, stream: TextIO | None) -> None:
-        from rich.console import Console
         from rich.live import Live
 
         self._waiting = ""
         self._activity = Activity(quiet=True)
         self._standing: Standing | None = None
-        self._console = Console(
-            file=stream, stderr=stream is None, highlight=False, markup=False, emoji=False
-        )
+        self._console = plain_console(stream, stderr=stream is None)
         # rich's own answer to a terminal that went away is to end the process
         self._console.on_broken_pipe = _raise_again  # type: ignore[method-assign]
         self.can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from snugfit.display.consoles import plain_console
 from snugfit.planner.answers import plan_words
 from snugfit.planner.answers.answer import Alternative, Answer, Rejected
 from snugfit.planner.answers.timeline import bands, highest, totals
@@ -38,10 +39,9 @@ def show_plan(answer: Answer, stream: TextIO | None = None, *, explain: bool = F
         stream: stdout by default. If it is not a terminal it gets plain text, 80 columns wide.
         explain: also every reason, rule, runner-up and rejected rung, the confidence of each figure, and memory over time.
     """
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
+    console = plain_console(stream or sys.stdout)
     console.width = min(console.width, _WIDEST)
     view = _View(answer, explain, console.width, console.encoding.startswith("utf"))
     with console.capture() as captured:

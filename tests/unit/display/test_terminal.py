@@ -125,6 +125,14 @@ def test_a_run_from_python_without_a_recipe_has_a_header():
     assert header_lines(bare)[0] == "run  runs/run/1"
 
 
+def test_a_terminal_that_says_it_has_no_columns_is_written_to_all_the_same(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    with TerminalDisplay(stream=terminal) as display:
+        for event in (RUN, update(1), evaluation(100), end()):
+            display(event)
+    assert "some/encoder" in terminal.getvalue() and "finished" in terminal.getvalue()
+
+
 def test_a_log_gets_the_evaluations_in_columns_and_the_end_with_what_to_do_next():
     lines = shown(RUN, update(1), evaluation(100), evaluation(200, best=False), end())
     assert lines[6:] == [

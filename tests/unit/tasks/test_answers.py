@@ -159,6 +159,19 @@ def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_pa
     assert isinstance(result.exception, SettingError) or result.exit_code == 2
 
 
+def test_an_empty_answer_is_said_to_be_empty(
+    trained: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "snugfit.kit.generation.generate", lambda _model, _batch, places, *_: [[] for _ in places]
+    )
+    said = CliRunner().invoke(app, ["generate", trained, "--prompt", "cat?"])
+    assert (said.exit_code, said.stdout.strip()) == (0, "") and "The answer is empty" in said.stderr
+    file = str(project / "facts.jsonl")
+    counts = generate_file(load_generator(trained, Generation()), file, tmp_path / "out.jsonl")
+    assert (counts["rows"], counts["empty answers"]) == (len(FACTS), len(FACTS))
+
+
 def test_a_model_that_goes_on_with_texts_is_scored_in_blocks_and_goes_on_with_each_row(
     project: Path, tmp_path: Path
 ) -> None:
