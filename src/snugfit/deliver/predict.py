@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -352,15 +353,7 @@ def evaluate_file(
     else:
         (predictor,) = predictors
         rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
-        loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
-        values = evaluate(
-            predictor.scored(),
-            loader.windows(0, loader.order.windows_per_epoch),
-            made_metrics(
-                named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd()),
-                predictor.inference.own_metrics,
-            ),
-        )
+        values = _scores(predictor, rows, metrics)
     return {
         "metrics": values,
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
@@ -369,6 +362,28 @@ def evaluate_file(
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),
     }
+
+
+def scores_on(predictor: Predictor, data: str, *, most: int) -> tuple[int, dict[str, float]]:
+    """Return how many rows of a file were scored, at most about so many, and the loss and the metrics of the task on them.
+
+    Raises:
+        UserError: the model scores no rows of files, or the data cannot be used.
+    """
+    _check_reads(predictor)
+    rows = _rows(predictor, data, labelled=True, bad_rows="skip")
+    return min(len(rows.examples), most), _scores(predictor, rows, (), most)
+
+
+def _scores(
+    predictor: Predictor, rows: FileRows, metrics: Sequence[str], most: int | None = None
+) -> dict[str, float]:
+    """Return loss and metrics on labelled rows, the first ones where there are more than are asked for."""
+    count = len(rows.examples) if most is None else min(most, len(rows.examples))
+    order = Order(len(rows.examples), BATCH_ROWS, shuffle=False)
+    windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / BATCH_ROWS))
+    named = named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd())
+    return evaluate(predictor.scored(), windows, made_metrics(named, predictor.inference.own_metrics))
 
 
 def _predictors(sources: Sequence[str | Path], uri: str | None, allow_code: bool) -> list[Predictor]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import Scored
@@ -29,9 +28,13 @@ def write_card(
     choice: Choice,
     scored: Scored,
     written: Written,
-    comparisons: Sequence[Comparison],
+    compared: Sequence[str],
 ) -> None:
-    """Write the card into the folder of an export."""
+    """Write the card into the folder of an export.
+
+    Args:
+        compared: what the comparisons gave, in sentences.
+    """
     name = _name(subject)
     header = yaml.safe_dump(_header(subject, name, written), sort_keys=False, allow_unicode=True)
     numbers = f" ({choice.quantize or choice.numbers})" if choice.quantize or choice.numbers else ""
@@ -44,7 +47,7 @@ def write_card(
         *unit_in_words(subject),
         "## Compared with what was scored",
         f"This export was read back before it was delivered, by code that is not Snugfit's, and compared on {scored.in_words}.",
-        "\n".join(f"- {each.in_words()}." for each in comparisons),
+        "\n".join(f"- {each}." for each in compared),
         "## Metrics",
         _metrics(subject),
         "## Data",

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.scored import Scored
 from snugfit.deliver.export.subject import Subject
@@ -54,6 +56,7 @@ class Format:
         check: refuses a model that the format does not hold, before anything is computed.
         write: writes the files into a folder.
         read_back: reads the files by code that is not ours, and compares with what was scored.
+        load: loads a quantised model from the files, to be scored as the whole one was; None where it quantises none.
     """
 
     name: str
@@ -66,3 +69,4 @@ class Format:
     check: Callable[[Subject, Choice], None]
     write: Callable[[Subject, Path, Choice, Scored], Written]
     read_back: Callable[[Subject, Path, Choice, Scored], list[Comparison]]
+    load: Callable[[Subject, Path], nn.Module] | None = None

@@ -16,6 +16,7 @@ from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import Choice, Format
 from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
+from snugfit.deliver.export.metric_changes import metric_changes
 from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES
@@ -93,7 +94,14 @@ def export_model(
         tell("reading it back …")
         comparisons = format.read_back(subject, draft, choice, scored)
         check(comparisons, str(output))
-        write_card(subject, draft, format, choice, scored, written, comparisons)
+        sentences = [each.in_words() for each in comparisons]
+        changes = None
+        if quantize is not None and format.load is not None:
+            tell("scoring rows before and after …")
+            changes = metric_changes(subject, format.load(subject, draft), draft, rows)
+        if changes is not None:
+            sentences.append(changes.in_words())
+        write_card(subject, draft, format, choice, scored, written, sentences)
     return {
         "output": str(output),
         "format": format.name,
@@ -106,7 +114,8 @@ def export_model(
         },
         "compared_on": scored.in_words,
         "compared": [each.as_dict() for each in comparisons],
-        "sentences": [each.in_words() for each in comparisons],
+        **({} if changes is None else {"changes": changes.as_dict()}),
+        "sentences": sentences,
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Format, Written
@@ -111,6 +112,16 @@ def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
     shutil.rmtree(whole)
 
 
+def _load(subject: Subject, folder: Path) -> nn.Module:
+    import transformers
+
+    with quiet_transformers():
+        model: nn.Module = getattr(transformers, auto_class(subject)).from_pretrained(
+            folder, local_files_only=True
+        )
+    return model.eval()
+
+
 def request_of(subject: Subject, scored: Scored) -> dict[str, Any]:
     """Return what transformers is asked to give again."""
     request = {"auto": auto_class(subject), **prompts_of(scored)}
@@ -180,4 +191,5 @@ FORMAT = Format(
     check=_check,
     write=_write,
     read_back=_read_back,
+    load=_load,
 )

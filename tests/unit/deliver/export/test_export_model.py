@@ -19,6 +19,7 @@ import snugfit as sf
 from snugfit.cli.app import app, main
 from snugfit.deliver.export import export_model, gguf, hf, read_back
 from snugfit.deliver.export.export_model import export_source
+from snugfit.deliver.predict import evaluate_file
 from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
 from snugfit.models.bundle import save_bundle
 from tests.unit.deliver.export.models import (
@@ -270,6 +271,29 @@ def test_a_model_in_bf16_is_quantised_without_another_word(
     trained.model.bfloat16()
     (compared,) = trained.export("hf", tmp_path / "out", quantize="int8", rows=texts[1])["compared"]
     assert compared["lost_nats"] < 0.1
+
+
+@pytest.mark.slow
+def test_the_metrics_before_and_after_quantising_are_those_of_evaluate_and_of_the_quantised_model(
+    texts: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    labelled = tmp_path / "labelled.csv"
+    labelled.write_text("title,text,label\n" + "a,good book,pos\nb,a bad one,neg\n" * 3)
+    whole = evaluate_file(texts[0], str(labelled))["metrics"]
+
+    result = export_source(texts[0], "hf", tmp_path / "out", quantize="int8", rows=str(labelled))
+    changes = result["changes"]
+    assert changes["rows"] == 6 and changes["source"] == "labelled.csv"
+    before = {name: each["before"] for name, each in changes["metrics"].items()}
+    after = {name: each["after"] for name, each in changes["metrics"].items()}
+    assert before == pytest.approx(whole)
+    assert after["loss"] != before["loss"] and after["loss"] == pytest.approx(before["loss"], rel=0.2)
+    assert changes["weights_bytes"]["after"] < changes["weights_bytes"]["before"]
+    assert result["sentences"][-1] in (tmp_path / "out" / "README.md").read_text()
+
+    unlabelled = export_source(texts[0], "hf", tmp_path / "other", quantize="int8", rows=texts[1])
+    assert "changes" not in unlabelled and unlabelled["compared"]
 
 
 def test_a_format_refuses_a_model_that_it_does_not_hold(texts: tuple[Path, str], tmp_path: Path) -> None:
