@@ -25,7 +25,7 @@ from snugfit.errors import SnugfitError, SnugfitWarning
 from snugfit.planner.answers.answer import Prediction, Rejected
 from snugfit.planner.choice import ladder
 from snugfit.planner.choice.candidate import Budget, Candidate
-from snugfit.planner.choice.goals import FREE, Goal
+from snugfit.planner.choice.goals import ALIKE, FREE, Goal
 from snugfit.planner.choice.rung_sets import (
     adds_placements,
     are_of_one_kind,
@@ -179,13 +179,14 @@ class Search:
     def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
         """Return the plan that is picked of those that were tried, predicted anew in full.
 
-        This checks what the search took for granted. Where the plan does not fit after all, the search goes
-        on from there.
+        This checks what the search took for granted. Where the plan does not fit after all, or takes longer, the search
+        goes on from there: what was too slow beside it may not be.
         """
         while (picked := pick()) is not None and picked not in self._exact:
             plan = replace(self.plan, micro_batch=picked.micro_batch)
             made = self._checked(picked, self.planner.predict(plan, picked.techniques))
-            if not made.fits:
+            slower = made.prediction.seconds_per_update / picked.prediction.seconds_per_update
+            if not made.fits or slower > ALIKE:
                 self.best()
         return picked
 

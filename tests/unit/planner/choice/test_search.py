@@ -480,6 +480,29 @@ def test_a_size_that_others_say_does_not_fit_is_run_where_it_would_be_the_choice
     assert chosen is not None and chosen.micro_batch == 4
 
 
+class Hurried(Laws):
+    """Whose times between two sizes are told too short, beside adapters that are worth it only as the plan takes in full."""
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        traced = super().by_size(plan, techniques)
+        short = lambda size: replace(traced.between(size), seconds_per_update=1.0)  # noqa: E731
+        return SimpleNamespace(traced=traced.traced, between=short)
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        lora, plain = "lora" in names, {*names} == {"adamw"}
+        seconds = 0.8 if lora else {16: 0.9, 1: 3.0}.get(size, 1.6) if plain else 9.0
+        need = 40 * size if lora else 50 * size + 100 if plain else 9000
+        return replace(super().law([], 1), reserved_bytes=need * MB, seconds_per_update=seconds)
+
+
+def test_what_was_too_slow_beside_the_choice_is_looked_at_where_the_choice_takes_longer_in_full() -> None:
+    search = searched(Hurried(), 550, Fidelity.ADAPTERS)
+    first = search.best()
+    assert first is not None and first.added == (), "adapters are not 1.5 times as fast as what was told"
+    chosen = search.confirm(search.choice)
+    assert chosen is not None and "lora" in chosen.added
+
+
 class LastLayer(Laws):
     """Whose adapters are beside the last layer alone, so that nothing goes back through the others."""
 
