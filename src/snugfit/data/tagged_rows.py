@@ -13,7 +13,7 @@ from typing import Any, Literal
 from snugfit.data.bad_rows import BadRow, Fault, check_encodable, kind_of, shorten, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.sources import RowSource, Table, read_table
-from snugfit.data.tags import Span
+from snugfit.data.tags import Span, begins
 
 Form = Literal["words", "spaced", "spans"]
 """Lists of words and of their tags; texts whose words and tags stand between spaces; or texts with spans of characters."""
@@ -45,6 +45,12 @@ class TaggedPart:
     texts: list[TaggedText] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     forms: set[Form] = field(default_factory=set)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of words, and for each label of spans of characters the tag that begins one."""
+        tags = {tag for each in self.texts for tag in each.tags}
+        return tuple(sorted(tags | {begins(span.label) for each in self.texts for span in each.spans}))
 
 
 def read_tagged(

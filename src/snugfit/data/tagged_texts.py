@@ -35,10 +35,12 @@ class TagSettings(RowSettings):
 
     Args:
         scheme: of the tags that spans of characters become.
+        classes: tags that the model is to know besides those of the rows to train on.
     """
 
     label: str = "label"
     scheme: Scheme = "bio"
+    classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,8 +191,9 @@ def load_tagged(
     form = _form(read, settings.label)
     parts = [_labelled(part, reader, settings.scheme) for part in read]
     tags = {tag for each in parts[0].tags for tag in each}
-    scheme = settings.scheme if form == "spans" else scheme_of(tags)
-    names = completed(tags, scheme)
+    every = tags | {*(settings.classes or ())}
+    scheme = settings.scheme if form == "spans" else scheme_of(every)
+    names = completed(every, scheme)
     parts = [parts[0], *(part.without_unknown(names) for part in parts[1:])]
     skipped = settle([fault for part in parts for fault in part.faults], settings.bad_rows)
     check_classes(tags, parts[0].table.source, settings.label)

@@ -25,6 +25,15 @@ class Span(NamedTuple):
     label: str
 
 
+def begins(label: str) -> str:
+    """Return the tag of the first word of a span, which it has in every scheme.
+
+    >>> begins("PER")
+    'B-PER'
+    """
+    return f"B-{label}"
+
+
 def scheme_of(tags: Collection[str]) -> Scheme:
     """Return the scheme of tags: the smallest whose prefixes they all have; plain where a tag has none.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class Part:
     """The good rows of one table, and the faults of the others.
 
-    `labels` are names of classes or numbers, `pairs` the second texts of rows that have two.
+    `labels` are names of classes or numbers, `pairs` the second texts of rows that have two, `columns` those that a task reads where they are
+    not those that a recipe names, and `classes` those of all rows, where each part of the rows would count its own.
     """
 
     table: Table
@@ -33,11 +35,34 @@ class Part:
     labels: list[Any]
     faults: list[Fault] = field(default_factory=list)
     pairs: list[str] = field(default_factory=list)
+    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
 
     @property
     def contents(self) -> list[str] | list[tuple[str, str]]:
         """The text of each row, or both of them."""
         return list(zip(self.texts, self.pairs, strict=True)) if self.pairs else self.texts
+
+
+def part_of_contents(
+    table: Table, columns: Sequence[str], content: Callable[[Mapping[str, Any]], Any]
+) -> Part:
+    """Return the rows of a table that can be used, whose texts are their contents as JSON, and the faults of the others.
+
+    Args:
+        columns: those that the task reads.
+        content: of a row; it raises a `BadRow` for one that cannot be used.
+    """
+    part = Part(table, [], [], [], list(table.faults), columns=tuple(columns))
+    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            made = content(row)
+        except BadRow as bad:
+            part.faults.append(bad.at(table.source, line))
+            continue
+        part.row_indices.append(index)
+        part.texts.append(json.dumps(made, default=str))
+    return part
 
 
 def read_part(

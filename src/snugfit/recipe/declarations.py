@@ -149,7 +149,7 @@ class Data(Section):
     )
     image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
     classes: tuple[str, ...] | None = setting(
-        "names of the classes of masks, by their numbers; null: as many as there are, by number",
+        "names of the classes of masks, by their numbers, or tags of words that may lack in the rows to train on; null: those that are there",
         None,
         takes="a list of names or null",
         example=("background", "road"),

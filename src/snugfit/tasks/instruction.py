@@ -19,6 +19,7 @@ from snugfit.tasks.task_card import Card
 from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
 
 if TYPE_CHECKING:
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -42,6 +43,27 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     if (generation := getattr(task.material.model, "generation_config", None)) is not None:
         generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
     return task
+
+
+def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.columns import check_columns
+    from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
+    from snugfit.data.sources import read_table
+    from snugfit.data.usable_rows import part_of_contents, part_of_table
+
+    data = recipe.data
+    table = read_table(data.train, setting="data.train", folder=recipe.folder)
+    form = data.format or recognise(table.columns, data.text, data.completion)
+    if form == PAIRS:
+        return part_of_table(table, data.text, None, None)
+    needed = columns_of_form(form, data.text, data.completion)["data.format"]
+    check_columns(table, {"data.format": needed})
+
+    def messages(row: Mapping[str, Any]) -> Any:
+        columns: dict[str, Any] = {"text": data.text, "completion": data.completion}
+        return conversation_of(row, form, scored=data.scored, **columns).messages
+
+    return part_of_contents(table, [*needed, *(each for each in OPTIONAL if each in table.columns)], messages)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
@@ -108,5 +130,6 @@ CARD = Card(
     inference=of_conversations,
     model="decoder",
     recognize=_recognize,
+    read_rows=_read_rows,
     pipeline="text-generation",
 )

@@ -21,6 +21,7 @@ from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model,
 
 if TYPE_CHECKING:
     from snugfit.core.preferences import PreferenceLoss
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
@@ -100,6 +101,24 @@ def _loss(recipe: Recipe) -> PreferenceLoss:
     )
 
 
+def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.preferences import labelled_of, pair_of, prompt_columns
+    from snugfit.data.sources import read_table
+    from snugfit.data.usable_rows import part_of_contents
+
+    data, pairs = recipe.data, _loss(recipe).pairs
+    table = read_table(data.train, setting="data.train", folder=recipe.folder)
+    prompt = prompt_columns(table.columns, data.text)
+
+    def answered(row: Mapping[str, Any]) -> Any:
+        if pairs:
+            return pair_of(row, prompt, data.answers)
+        return labelled_of(row, prompt, data.completion, data.label)
+
+    columns = data.answers if pairs else (data.completion, data.label)
+    return part_of_contents(table, [*(each for each in prompt if each in table.columns), *columns], answered)
+
+
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
@@ -175,5 +194,6 @@ CARD = Card(
     inference=of_preferences,
     model="decoder",
     recognize=_recognize,
+    read_rows=_read_rows,
     pipeline="text-generation",
 )

@@ -43,7 +43,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.models.huggingface import TOKENS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
-    settings = TagSettings(label=recipe.data.label, scheme=recipe.data.scheme, **row_settings(recipe))
+    rows = recipe.data
+    settings = TagSettings(label=rows.label, scheme=rows.scheme, classes=rows.classes, **row_settings(recipe))
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_tagged(settings, tokenizer, folder=recipe.folder)
     load = partial(
@@ -126,7 +127,9 @@ def _read_rows(recipe: Recipe) -> Part:
     check_one_column(recipe.data.text)
     (column,), label = recipe.data.text, recipe.data.label
     read = read_tagged(recipe.data.train, "data.train", column, label, folder=recipe.folder)
-    return Part(read.table, read.row_indices, [each.text for each in read.texts], [], read.faults)
+    texts = [each.text for each in read.texts]
+    classes = recipe.data.classes or read.tags
+    return Part(read.table, read.row_indices, texts, [], read.faults, classes=classes)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
@@ -180,7 +183,7 @@ CARD = Card(
     summary="Tell which spans of a text are names or terms of which kind.",
     loss="cross_entropy",
     metrics=("entity_f1", "accuracy"),
-    settings=(*ROWS, "label", "scheme"),
+    settings=(*ROWS, "label", "scheme", "classes"),
     load=_load,
     load_empty=_load_empty,
     inference=_inference,

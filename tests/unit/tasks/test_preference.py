@@ -22,6 +22,7 @@ from snugfit.run.identity.source_code import code_of
 from snugfit.tasks import find
 from snugfit.tasks.prepare import prepare
 from snugfit.tasks.recognition import Rows
+from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.data.test_chat_template import TEMPLATES
 from tests.unit.data.test_instruct import by_letters
 
@@ -228,3 +229,18 @@ def test_a_model_that_learned_preferences_prefers_and_answers(project: Path, tmp
     scored = CliRunner().invoke(app, ["evaluate", run, str(project / "pairs.jsonl"), "--json"])
     assert scored.exit_code == 0, scored.output
     assert json.loads(scored.stdout.splitlines()[-1])["metrics"]["perplexity"] > 1
+
+
+def test_folds_are_dealt_by_what_the_loss_reads(project: Path) -> None:
+    pairs = fold_rows(load_recipe(project / "taste.yaml", allow_code=True))
+    assert pairs.records is not None
+    assert pairs.count == len(ASKED) and [*pairs.records[0]][:3] == ["prompt", "chosen", "rejected"]
+    file = project / "single.jsonl"
+    good = fold_rows(load_recipe(project / "taste.yaml", [f"data.train={file}", "loss=kto"], allow_code=True))
+    assert good.records is not None and [*good.records[0]][:3] == ["prompt", "completion", "label"]
+    rows = [json.loads(line) for line in (project / "pairs.jsonl").read_text().splitlines()]
+    rows[3] = {"prompt": "alone"}
+    (project / "lacking.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    overrides = [f"data.train={project / 'lacking.jsonl'}", "data.bad_rows=skip"]
+    dealt = fold_rows(load_recipe(project / "taste.yaml", overrides, allow_code=True))
+    assert dealt.count == len(ASKED) - 1 and "rows that cannot be used are in no fold" in dealt.notes[0]

@@ -21,6 +21,7 @@ from snugfit.run.trained_model import load
 from snugfit.tasks import find
 from snugfit.tasks.entities import entity_metrics
 from snugfit.tasks.recognition import Rows
+from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from tests.unit.tasks.tiny_encoder import write_encoder
@@ -169,6 +170,26 @@ def test_folds_are_made_of_whole_texts(project: Path) -> None:
     assert (
         json.loads(Path(files["validation"]).read_text().splitlines()[0])["words"] == sentences()[24]["words"]
     )
+
+
+@pytest.mark.slow
+def test_each_fold_knows_the_tags_of_all_rows(project: Path) -> None:
+    rows = sentences()
+    rows[5]["tags"][0] = "B-ghost"  # in one text alone
+    (project / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scored = cross_validate(load_recipe(Path("names.yaml"), ["train.epochs=1"]), folds=2)
+    assert len(scored.scores) == 2
+    for each in scored.scores:
+        labels = json.loads((Path(each.run_dir) / "best" / "snugfit.json").read_text())["labels"]
+        assert "B-ghost" in labels and "I-place" in labels
+
+
+def test_labels_of_spans_are_tags_of_all_folds_too(project: Path) -> None:
+    spans = [{"start": 0, "end": 3, "label": "person"}]
+    rows = [{"text": "Ann met Bob.", "spans": spans}, {"text": "Nobody came.", "spans": []}]
+    (project / "spans.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_spans = ["data.train=spans.jsonl", "data.text=text", "data.label=spans", "data.validation=null"]
+    assert fold_rows(load_recipe(Path("names.yaml"), of_spans)).classes == ("B-person",)
 
 
 def test_entities_count_only_where_words_and_label_are_right() -> None:

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import BadRow, settle
+from snugfit.data.bad_rows import settle
 from snugfit.data.columns import check_columns
-from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
 from snugfit.data.examples import ORIGIN
 from snugfit.data.masks import read_masks
 from snugfit.data.picture_files import read_pictures
-from snugfit.data.preferences import labelled_of, pair_of, prompt_columns
 from snugfit.data.sources import read_table
 from snugfit.data.tables import read_labelled
 from snugfit.data.usable_rows import Part, read_part
@@ -111,24 +109,21 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
             "Give a JSONL or CSV file with a text in each row.",
         )
     label = data.label if card.classes else None
-    named = {name: getattr(data, name) for name in COLUMNS if name in card.settings}
-    others = {f"data.{name}": [column] for name, column in named.items() if column is not None}
-    columns = [*data.text, *(name for (name,) in others.values())]
-    chats = _conversations(recipe) if "format" in card.settings else None
-    if "answers" in card.settings:
-        chats = _preferences(recipe)
-    if chats is not None:
-        part, columns = chats
-        others = {}
-    elif card.read_rows is not None:
+    if card.read_rows is not None:
         part = card.read_rows(recipe)
     else:
         pair = data.pair if "pair" in card.settings else None
         part = read_part(data.train, "data.train", data.text, label, None, recipe.folder, pair=pair)
     notes = _settled(part, recipe)
-    check_columns(part.table, others)
+    columns = part.columns
+    if columns is None:
+        named = {name: getattr(data, name) for name in COLUMNS if name in card.settings}
+        others = {f"data.{name}": [column] for name, column in named.items() if column is not None}
+        check_columns(part.table, others)
+        columns = (*data.text, *(name for (name,) in others.values()))
     records = [{column: part.table.rows[row].get(column) for column in columns} for row in part.row_indices]
-    return _dealt(part, records, part.contents, notes, group_by, labelled=card.classes)
+    dealt = _dealt(part, records, part.contents, notes, group_by, labelled=card.classes)
+    return replace(dealt, classes=part.classes)
 
 
 def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
@@ -224,29 +219,6 @@ def _dealt(
     )
 
 
-def _conversations(recipe: Recipe) -> tuple[Part, list[str]] | None:
-    """Return the usable conversations and their columns; None where a row is a prompt with its answer, in two columns."""
-    data = recipe.data
-    table = read_table(data.train, setting="data.train", folder=recipe.folder)
-    form = data.format or recognise(table.columns, data.text, data.completion)
-    if form == PAIRS:
-        return None
-    needed = [*columns_of_form(form, data.text, data.completion)["data.format"]]
-    check_columns(table, {"data.format": needed})
-    part = Part(table, [], [], [], list(table.faults))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
-        try:
-            conversation = conversation_of(
-                row, form, text=data.text, completion=data.completion, scored=data.scored
-            )
-        except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
-            continue
-        part.row_indices.append(index)
-        part.texts.append(json.dumps(conversation.messages, default=str))
-    return part, [*needed, *(each for each in OPTIONAL if each in table.columns)]
-
-
 def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
     if not group_by:
         return None
@@ -333,24 +305,3 @@ def _plain(value: Any) -> Hashable:
             "Name another column.",
         )
     return scalar
-
-
-def _preferences(recipe: Recipe) -> tuple[Part, list[str]]:
-    """Return the usable rows of preferences, and the columns that the task reads of them."""
-    data, pairs = recipe.data, recipe.loss != "kto"
-    table = read_table(data.train, setting="data.train", folder=recipe.folder)
-    prompt = prompt_columns(table.columns, data.text)
-    needed = [*data.answers] if pairs else [data.completion, data.label]
-    part = Part(table, [], [], [], list(table.faults))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
-        try:
-            if pairs:
-                content: Any = pair_of(row, prompt, data.answers)
-            else:
-                content = labelled_of(row, prompt, data.completion, data.label)
-        except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
-            continue
-        part.row_indices.append(index)
-        part.texts.append(json.dumps(content, default=str))
-    return part, [*(each for each in prompt if each in table.columns), *needed]
