@@ -5,21 +5,22 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.batch import IGNORE_INDEX
+from snugfit.data.chat_template import ChatTemplate
 from snugfit.data.tokens import sequences_in, special_frame
-from snugfit.doctor.findings import Finding, Severity
-from snugfit.errors import DataError
+from snugfit.doctor.findings import LEAST_ENDS, Finding, Severity
+from snugfit.errors import DataError, SettingError
+from snugfit.kit.generation import stops_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SHOWN = 4
 LOOKED = 2000
-LEAST_ENDS = 8
-TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ def end_never_scored(
     examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[Finding]:
     """Detect that tokens end the texts or their turns, other labels count, and none of these tokens is ever a label."""
-    known = {tokenizer.eos_token_id, *map(tokenizer.convert_tokens_to_ids, TURN_ENDS)}
-    ends = known - {None, tokenizer.unk_token_id, tokenizer.bos_token_id, tokenizer.cls_token_id}
+    ends = _ends(tokenizer)
     labelled = [each for each in examples if isinstance(each.get("labels"), (list, tuple))]
     counts = Counter(int(token) for each in labelled for token in each["input_ids"][1:] if int(token) in ends)
     scored = sum(int(label) in ends for each in labelled for label in each["labels"])
@@ -113,6 +113,16 @@ def end_never_scored(
         where="data.train",
         fix="let the end of an answer count: its label is the token itself, not -100",
     )
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the tokens that end a turn or a text, as a generation stops by them."""
+    own: tuple[int, ...] = ()
+    if tokenizer.chat_template:
+        with suppress(SettingError):  # a template that cannot be used is an error of the recipe itself
+            own = ChatTemplate(tokenizer).end_ids
+    begins = {tokenizer.unk_token_id, tokenizer.bos_token_id, tokenizer.cls_token_id}
+    return {*stops_of(tokenizer, own)} - begins
 
 
 def _frames(ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+LEAST_ENDS = 8
+"""Tokens that end a text or a turn, below which it says little that none of them is scored."""
+
 
 class Severity(StrEnum):
     """The weight of a finding: an error makes the result another one than was meant, a warning costs quality or time, a note is worth knowing."""

@@ -206,6 +206,14 @@ def test_ends_that_are_never_scored_are_found_in_the_labels_of_tokens(labels, ex
     assert severities(end_never_scored(examples[:7], made)) == {}, "too few to tell"
 
 
+def test_the_end_of_a_turn_is_what_the_chat_template_ends_one_with():
+    made = tokenizer()
+    examples = [{"input_ids": [2, 4, 5, 3], "labels": [-100, -100, 5, -100]}] * 9
+    assert severities(end_never_scored(examples, made)) == {}
+    made.chat_template = "{% for each in messages %}{{ each.content }}[SEP]{% endfor %}"
+    assert severities(end_never_scored(examples, made)) == {"end_never_scored": "warning"}
+
+
 def test_blocks_of_running_text_need_no_frame():
     assert list(examine_tokens([{"input_ids": [4, 5, 4, 5]}], tokenizer(), framed=False)) == []
 

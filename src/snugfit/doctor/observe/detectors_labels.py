@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import LEAST_ENDS, Finding, Severity
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import Forward, HeadTokens, Labels, Loss, MaskedTokens, Tokenized
 
@@ -14,7 +14,6 @@ MANY_CUT = 0.5
 LEAST_LABELS = 100
 LARGE_RATIO = 20
 FEW_PADDING = 0.05
-LEAST_ENDS = 8
 LEAST_SORTED = 6
 MOSTLY = 0.8
 NOTABLE_RATIO = 10
