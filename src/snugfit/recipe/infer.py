@@ -6,13 +6,15 @@ import csv
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from snugfit.data.file_formats import DELIMITERS, delimiter_of
 from snugfit.data.hub_rows import is_saved
 from snugfit.data.mask_folders import mask_folders
-from snugfit.data.sources import read_table
+from snugfit.data.sources import Table, read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.declarations import Recipe
 from snugfit.recipe.load import build
@@ -32,7 +34,7 @@ from snugfit.tasks import (
     text_regression,
     token_classification,
 )
-from snugfit.tasks.recognition import Rows
+from snugfit.tasks.recognition import PLAIN_TEXT, Recognition, Rows
 from snugfit.tasks.tables import NETWORKS
 from snugfit.tasks.task_card import Card
 
@@ -79,112 +81,155 @@ def infer_recipe(
     ):
         places.put(keys, option)
     places.put(("model",), "--model")
-    if path.is_dir() and not is_saved(path):
-        if label is not None or text is not None:
-            raise DataError(
-                "--data",
-                f"{data} is a folder of pictures, so it has no columns for --text and --label",
-                "Leave them out, or name a table.",
-            )
-        masked = model in segmentation.NETWORKS or mask_folders(path) is not None
-        tree: dict[str, Any] = {
-            "task": (segmentation if masked else image_classification).CARD.name,
-            "model": model,
-            "data": {"train": data},
-        }
-        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
-    if path.suffix.lower() == ".txt":
-        if label is not None or text is not None:
-            raise DataError(
-                "--data",
-                f"{data} is plain text, so it has no columns for --text and --label",
-                "Leave them out, or name a table.",
-            )
-        read_table(data, setting="--data")
-        tree = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
-        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
-    if model in forecasting.NETWORKS:
-        tree = {"model": model, **_series(data, label)}
-        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
-    if model in NETWORKS:
-        tree = {"model": model, **_table(data, label)}
-        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
-    columns = None if is_python_path(data) else _columns(data)
-    if columns is not None and (tagged := _tagged(data, text, label, columns)):
-        tree = {"model": model, **tagged}
-        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
-    named = text is not None or label is not None or {_TEXT, _LABEL} <= set(columns or ())
-    if columns is not None and not named and (recognized := _recognized(data, overrides)):
-        tree = {"model": model, **recognized}
-        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
-    rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
-    card = text_classification.CARD if columns is None else _text_card(data, rows)
-    tree = {"task": card.name, "model": model, "data": rows}
+    tree = {"model": model, **_task_and_rows(_File(data), text, label, model, overrides)}
     return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
 
 
-def _series(data: str, label: str | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _File:
+    """A data file, which is read whole once, and only where its first rows do not say enough."""
+
+    data: str
+
+    @cached_property
+    def table(self) -> Table:
+        """The rows with their columns and faults.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return read_table(self.data, setting="--data")
+
+    @property
+    def rows(self) -> Rows:
+        """The rows that can be read.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return Rows(Path(self.data), self.table.columns, self.table.rows)
+
+    @property
+    def usable(self) -> Rows | None:
+        """The rows; None where it cannot be read: what reads it for the run says what is wrong with it."""
+        try:
+            return self.rows
+        except DataError:
+            return None
+
+
+def _task_and_rows(
+    file: _File, text: str | Sequence[str] | None, label: str | None, model: str, overrides: Iterable[str]
+) -> dict[str, Any]:
+    """Return the task of rows, and the settings that name them.
+
+    Raises:
+        SettingError: a column is not there, or has to be named.
+        DataError: the file cannot be read.
+    """
+    data, path = file.data, Path(file.data)
+    named = text is not None or label is not None
+    folder = path.is_dir() and not is_saved(path)
+    if named and (folder or path.suffix.lower() == PLAIN_TEXT):
+        kind = "a folder of pictures" if folder else "plain text"
+        raise DataError(
+            "--data",
+            f"{data} is {kind}, so it has no columns for --text and --label",
+            "Leave them out, or name a table.",
+        )
+    if folder:
+        masked = model in segmentation.NETWORKS or mask_folders(path) is not None
+        return _of(segmentation.CARD if masked else image_classification.CARD, {"train": data})
+    if path.suffix.lower() == PLAIN_TEXT:
+        _ = file.table  # says what is wrong with it
+        return _of(causal_lm.CARD, {"train": data})
+    if model in forecasting.NETWORKS:
+        return _series(file, label)
+    if model in NETWORKS:
+        return _table(file, label)
+    columns = None if is_python_path(data) else _columns(file)
+    if columns is not None and (tagged := _tagged(file, text, label, columns)):
+        return tagged
+    named = named or {_TEXT, _LABEL} <= set(columns or ())
+    if columns is not None and not named and (recognized := _recognized(file, overrides)):
+        return recognized
+    rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
+    return _of(text_classification.CARD if columns is None else _text_card(file, rows), rows)
+
+
+def _of(card: Card, rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {"task": card.name, "data": rows}
+
+
+def _series(file: _File, label: str | None) -> dict[str, Any]:
     """Return the task of a long table of series, and the settings of its rows.
 
     Raises:
         DataError: no series were recognised.
         SettingError: the label is no column.
     """
-    table = read_table(data, setting="--data")
-    if label is not None and label not in table.columns:
-        raise SettingError("--label", f"{data} has no column '{label}'", nearest(label, table.columns))
-    rows = Rows(Path(data), table.columns, table.rows)
-    proposal = forecasting.CARD.recognize(rows, {"label": label} if label else {})
+    data, proposal = file.data, forecasting.CARD.recognize(file.rows, _labelled(file, label))
     if proposal is None:
         raise DataError(
             "--data",
             f"{data} has no column of times at which each series has one row",
             f"Name its columns in a recipe: snugfit init {data} task=forecasting data.time=COLUMN data.series=COLUMN",
         )
-    return {"task": forecasting.CARD.name, "data": {"train": data, **proposal.data}}
+    return _of(forecasting.CARD, {"train": data, **proposal.data})
 
 
-def _table(data: str, label: str | None) -> dict[str, Any]:
+def _table(file: _File, label: str | None) -> dict[str, Any]:
     """Return the task of a table, and the settings of its rows.
 
     Raises:
         DataError: nothing can be learned of it.
         SettingError: the label is no column.
     """
-    table = read_table(data, setting="--data")
-    if label is not None and label not in table.columns:
-        raise SettingError("--label", f"{data} has no column '{label}'", nearest(label, table.columns))
-    rows = Rows(Path(data), table.columns, table.rows)
-    cards = (tabular_classification.CARD, tabular_regression.CARD)
-    proposals = [(card, card.recognize(rows, {"label": label} if label else {})) for card in cards]
-    suitable = [(card, proposal) for card, proposal in proposals if proposal is not None]
-    if not suitable:
+    given = _labelled(file, label)
+    best = _best((tabular_classification.CARD, tabular_regression.CARD), file.rows, given)
+    if best is None:
         raise DataError(
             "--data",
-            f"{data} has no column of classes or numbers to predict from others",
+            f"{file.data} has no column of classes or numbers to predict from others",
             "Name it: --label COLUMN",
         )
-    card, proposal = max(suitable, key=lambda each: each[1].score)
-    return {"task": card.name, "data": {"train": data, **proposal.data}}
+    card, proposal = best
+    return _of(card, {"train": file.data, **proposal.data})
 
 
-def _text_card(data: str, rows: dict[str, Any]) -> Card:
+def _labelled(file: _File, label: str | None) -> dict[str, Any]:
+    """Return the label as a setting of `data`, where it is given.
+
+    Raises:
+        SettingError: it is no column.
+    """
+    if label is None:
+        return {}
+    columns = file.rows.columns
+    if label not in columns:
+        raise SettingError("--label", f"{file.data} has no column '{label}'", nearest(label, columns))
+    return {"label": label}
+
+
+def _best(
+    cards: Iterable[Card], rows: Rows, given: Mapping[str, Any], least: float = 0.0
+) -> tuple[Card, Recognition] | None:
+    """Return the task that suits rows best, of those with a score of at least `least`, and what it makes of them."""
+    proposals = [(card, card.recognize(rows, given)) for card in cards]
+    suitable = [(card, each) for card, each in proposals if each is not None and each.score >= least]
+    return max(suitable, key=lambda each: each[1].score, default=None)
+
+
+def _text_card(file: _File, rows: Mapping[str, Any]) -> Card:
     """Return the task of texts with labels: the one that suits them better, of a class and of a number."""
     given = {"text": rows["text"], "label": rows["label"]}
-    try:
-        table = read_table(data, setting="--data")
-    except DataError:
-        return text_classification.CARD  # what reads it for the run says what is wrong with it
-    seen = Rows(Path(data), table.columns, table.rows)
-    proposals = {
-        card: card.recognize(seen, given) for card in (text_classification.CARD, text_regression.CARD)
-    }
-    suitable = {card: each.score for card, each in proposals.items() if each is not None}
-    return max(suitable, key=lambda card: suitable[card], default=text_classification.CARD)
+    cards = (text_classification.CARD, text_regression.CARD)
+    best = None if file.usable is None else _best(cards, file.usable, given)
+    return text_classification.CARD if best is None else best[0]
 
 
 def _tagged(
-    data: str, text: str | Sequence[str] | None, label: str | None, columns: Sequence[str]
+    file: _File, text: str | Sequence[str] | None, label: str | None, columns: Sequence[str]
 ) -> dict[str, Any] | None:
     """Return the task of rows whose words have tags or which have labelled spans, and the settings of its rows; None for other rows.
 
@@ -193,44 +238,36 @@ def _tagged(
     given = {name: value for name, value in (("text", text), ("label", label)) if value is not None}
     if label is None and not set(columns) & set(token_classification.TAGS):
         return None
-    try:
-        table = read_table(data, setting="--data")
-    except DataError:
-        return None  # what reads it for the run says what is wrong with it
-    proposal = token_classification.CARD.recognize(Rows(Path(data), table.columns, table.rows), given)
+    proposal = None if file.usable is None else token_classification.CARD.recognize(file.usable, given)
     if proposal is None:
         return None
-    return {"task": token_classification.CARD.name, "data": {"train": data, **proposal.data}}
+    return _of(token_classification.CARD, {"train": file.data, **proposal.data})
 
 
-def _recognized(data: str, overrides: Iterable[str]) -> dict[str, Any] | None:
+def _recognized(file: _File, overrides: Iterable[str]) -> dict[str, Any] | None:
     """Return the task that suits rows best of those whose models are read from files, and the settings of its rows, as `snugfit init` does.
 
     A language model is none of them: texts alone may as well lack the column of their labels.
     """
     given = apply_overrides({}, overrides, Places())
     fixed = given.get("data")
-    try:
-        table = read_table(data, setting="--data")
-    except DataError:
-        return None  # what reads it for the run says what is wrong with it
-    rows = Rows(Path(data), table.columns, table.rows)
-    proposals = {
-        name: card.recognize(rows, fixed if isinstance(fixed, Mapping) else {})
+    cards = [
+        card
         for name, card in discover().items()
         if card.reads_models and name == given.get("task", name) and name != causal_lm.CARD.name
-    }
-    suitable = {name: each for name, each in proposals.items() if each is not None and each.score >= _SURE}
-    if not suitable:
+    ]
+    if file.usable is None:
         return None
-    name = max(suitable, key=lambda name: suitable[name].score)
-    best = suitable[name]
-    return {"task": name, "data": {"train": data, **best.data}, **best.settings}
+    best = _best(cards, file.usable, fixed if isinstance(fixed, Mapping) else {}, _SURE)
+    if best is None:
+        return None
+    card, proposal = best
+    return {**_of(card, {"train": file.data, **proposal.data}), **proposal.settings}
 
 
-def _columns(data: str) -> tuple[str, ...]:
+def _columns(source: _File) -> tuple[str, ...]:
     """Return the columns of a file, from its first rows."""
-    path = Path(data)
+    path, data = Path(source.data), source.data
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             if usual := DELIMITERS.get(path.suffix.lower()):
@@ -245,15 +282,14 @@ def _columns(data: str) -> tuple[str, ...]:
     if columns:
         return columns
     # reading the whole file says what is wrong with it, or finds that only some rows are
-    table = read_table(data, setting="--data")
-    if not table.columns:
-        fault = table.faults[0]
+    if not source.table.columns:
+        fault = source.table.faults[0]
         raise DataError(
             "--data",
             f"{data} has no row that can be used; line {fault.line} has {fault.detail}",
             "Correct it, or name another file.",
         )
-    return table.columns
+    return source.table.columns
 
 
 def _text(text: str | Sequence[str] | None, columns: tuple[str, ...] | None, data: str) -> tuple[str, ...]:

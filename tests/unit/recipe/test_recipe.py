@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from snugfit import techniques
 from snugfit.core.entry import as_entry
+from snugfit.data.sources import read_table
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.recipe import COLUMNS, Recipe, infer_recipe, json_schema, load_recipe
 from snugfit.recipe.code import written_code
@@ -960,6 +961,30 @@ def test_texts_alone_lack_a_label(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingError, match="--label: "):
         infer("rows.csv")
+
+
+@pytest.mark.parametrize(
+    ("columns", "model"),
+    [
+        (("text", "label"), "m"),
+        (("title", "tags"), "m"),
+        (("age", "income"), "mlp"),
+        (("day", "sold"), "tide"),
+    ],
+)
+def test_a_file_is_read_once_to_infer_its_recipe(tmp_path, monkeypatch, columns, model):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"2026-01-{place:02},{place * 1.5}" for place in range(1, 30)]
+    if "age" in columns:
+        lines = [f"{place * 3 % 7},{place * 1.5}" for place in range(1, 30)]
+    Path("rows.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
+    reads = []
+    monkeypatch.setattr(
+        "snugfit.recipe.infer.read_table", lambda *a, **k: reads.append(a) or read_table(*a, **k)
+    )
+    named = {"text": "title", "label": "tags"} if "tags" in columns else {}
+    assert infer_recipe("rows.csv", model=model, **named).model == model
+    assert len(reads) == 1
 
 
 def test_plain_text_is_for_a_language_model(tmp_path):
