@@ -12,7 +12,7 @@ from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import Subject, check_of_transformers, is_local
 from snugfit.errors import ModelError
 from snugfit.models.bundle import ADAPTER
@@ -59,7 +59,7 @@ def _settings(subject: Subject) -> dict[str, Any]:
     return {"num_labels": len(labels)} if labels else {}
 
 
-def _write(subject: Subject, folder: Path, _choice: Choice, _scored: Scored) -> Written:
+def _write(subject: Subject, folder: Path, _choice: Choice, _scored: ScoredRows) -> Written:
     assert subject.bundle is not None
     shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
     if subject.predictor.tokenizer is not None:
@@ -88,7 +88,7 @@ def _base_elsewhere(subject: Subject) -> str:
     return f"./{Path(base).name}" if is_local(base) else base
 
 
-def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> list[Comparison]:
     quantization = base_quantization(subject)
     request = {
         "auto": auto_class(subject),

@@ -10,7 +10,7 @@ import yaml
 
 from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.label_unit import unit_in_words
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import Subject, is_local
 from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.system.redaction import redacted
@@ -26,7 +26,7 @@ def write_card(
     folder: Path,
     format: Format,
     choice: Choice,
-    scored: Scored,
+    scored: ScoredRows,
     written: Written,
     compared: Sequence[str],
 ) -> None:

@@ -17,7 +17,7 @@ from snugfit.data.bad_rows import BadRow, text_of
 from snugfit.data.examples import FILE
 from snugfit.deliver.export.scored import (
     ANSWER_TOKENS,
-    Scored,
+    ScoredRows,
     answer_tokens,
     greedy,
     logits_for,
@@ -37,7 +37,7 @@ _MOST_TOKENS, _MOST_CHARACTERS = 64, 400
 """Of a text that a model goes on with: a row may be a whole document."""
 
 
-def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> Scored:
+def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> ScoredRows:
     """Return what the model gives for some rows, of which an export has to give the same.
 
     Args:
@@ -47,7 +47,7 @@ def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | Non
     """
     model = in_float32(subject.model)
     if subject.predictor.use is None or subject.kind not in _KINDS:
-        return Scored(model, drawn=f"the task '{subject.task}' has no rows of a known form")
+        return ScoredRows(model, drawn=f"the task '{subject.task}' has no rows of a known form")
     taken, examples, why = _rows_of(subject, rows)
     if taken:
         scored = _scored(subject, model, taken, examples)
@@ -56,9 +56,9 @@ def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | Non
         why = "no row leaves room for an answer among the model's positions"
     inputs = _drawn(subject)
     if not inputs:
-        return Scored(model, drawn=f"{why}, and inputs of the task '{subject.task}' are not drawn")
+        return ScoredRows(model, drawn=f"{why}, and inputs of the task '{subject.task}' are not drawn")
     prompts = [each["input_ids"][0].tolist() for each in inputs] if subject.generates else []
-    return _with_outputs(subject, Scored(model, inputs=inputs, prompts=prompts, drawn=why))
+    return _with_outputs(subject, ScoredRows(model, inputs=inputs, prompts=prompts, drawn=why))
 
 
 def in_float32(model: nn.Module) -> nn.Module:
@@ -131,7 +131,7 @@ def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
     return rows, use.encode(rows)
 
 
-def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], examples: Any) -> Scored:
+def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], examples: Any) -> ScoredRows:
     use = subject.predictor.inference
     if subject.generates:
         prompts = [list(examples[place]) for place in range(len(rows))]
@@ -146,7 +146,7 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         plain = [] if subject.meta.get("conversations") else rows
         texts = written or [_text(subject, row)[:_MOST_CHARACTERS] for row in plain]
         tokens = [list(tokenizer(each, add_special_tokens=False)["input_ids"]) for each in texts]  # type: ignore[misc]
-        scored = Scored(
+        scored = ScoredRows(
             model,
             rows,
             prompts=prompts,
@@ -166,10 +166,10 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
         and all(isinstance(examples.rows[at][FILE], (str, Path)) for at in range(len(rows)))
         else []
     )
-    return _with_outputs(subject, Scored(model, rows, inputs=inputs, texts=framed, pictures=pictures))
+    return _with_outputs(subject, ScoredRows(model, rows, inputs=inputs, texts=framed, pictures=pictures))
 
 
-def _with_outputs(subject: Subject, scored: Scored) -> Scored:
+def _with_outputs(subject: Subject, scored: ScoredRows) -> ScoredRows:
     """Return the same with logits, and with answers where the model gives any: their logits are compared too."""
     inputs, answers, stops = scored.inputs, scored.answers, stops_of(subject)
     if subject.generates:

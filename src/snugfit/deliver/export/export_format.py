@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import Subject
 
 
@@ -67,6 +67,6 @@ class Format:
     numbers: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
     check: Callable[[Subject, Choice], None]
-    write: Callable[[Subject, Path, Choice, Scored], Written]
-    read_back: Callable[[Subject, Path, Choice, Scored], list[Comparison]]
+    write: Callable[[Subject, Path, Choice, ScoredRows], Written]
+    read_back: Callable[[Subject, Path, Choice, ScoredRows], list[Comparison]]
     load: Callable[[Subject, Path], nn.Module] | None = None

@@ -24,7 +24,7 @@ from snugfit.deliver.export.gguf_model import (
 from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
-from snugfit.deliver.export.scored import Scored, rounded_logits
+from snugfit.deliver.export.scored import ScoredRows, rounded_logits
 from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import ModelError
 
@@ -64,7 +64,7 @@ def file_name(choice: Choice) -> str:
     return f"model-{choice.numbers}.gguf"
 
 
-def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
+def _write(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> Written:
     import gguf
 
     config, name = subject.config, file_name(choice)
@@ -101,7 +101,7 @@ def _has_llama_cpp() -> bool:
     return importlib.util.find_spec(LLAMA_CPP) is not None
 
 
-def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> list[Comparison]:
     whole = rounded_logits(scored, rounding_to(choice.numbers))
     assert whole is not None
     request = {
@@ -136,7 +136,7 @@ def _with_own_beginning(reading: Reading, tokenizer: Any) -> Reading:
     return replace(reading, values={**reading.values, "written": written})
 
 
-def _context(scored: Scored) -> int:
+def _context(scored: ScoredRows) -> int:
     return max(each["input_ids"].shape[1] for each in scored.inputs) + 64
 
 
@@ -171,7 +171,7 @@ def _earliest(wanted: Sequence[int], tokens: Sequence[int]) -> list[int]:
     return places
 
 
-def _of_llama_cpp(reading: Reading, scored: Scored, whole: list[torch.Tensor]) -> Comparison:
+def _of_llama_cpp(reading: Reading, scored: ScoredRows, whole: list[torch.Tensor]) -> Comparison:
     """Return how far llama.cpp's probabilities, answers, tokens and texts are from what was scored.
 
     Args:

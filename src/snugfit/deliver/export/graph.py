@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import TOKEN_TYPES, Subject
 from snugfit.errors import ModelError
 from snugfit.models.hub import first_line
@@ -88,7 +88,7 @@ def check_kind(subject: Subject, format: str) -> None:
         )
 
 
-def with_graph_inputs(subject: Subject, scored: Scored) -> Scored:
+def with_graph_inputs(subject: Subject, scored: ScoredRows) -> ScoredRows:
     """Return the same with the inputs that the graph has."""
     names = [
         name for name in _BY_KIND[subject.kind].inputs if name != TOKEN_TYPES or subject.reads_token_types
@@ -97,7 +97,7 @@ def with_graph_inputs(subject: Subject, scored: Scored) -> Scored:
     return replace(scored, inputs=inputs, answers=[], texts=[], conversations=[])
 
 
-def graph_of(subject: Subject, scored: Scored) -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
+def graph_of(subject: Subject, scored: ScoredRows) -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
     """Return the model as a graph has it, an example of its inputs, and which of their dimensions are dynamic.
 
     Raises:

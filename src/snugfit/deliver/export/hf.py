@@ -17,7 +17,7 @@ from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.quantization import QUANTIZATIONS, quantization_settings
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
-from snugfit.deliver.export.scored import Scored, rounded_logits
+from snugfit.deliver.export.scored import ScoredRows, rounded_logits
 from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.deliver.export.usage import pipeline_usage
 from snugfit.models.bundle import ADAPTER
@@ -48,7 +48,7 @@ def _check(subject: Subject, _choice: Choice) -> None:
     check_of_transformers(subject, "hf")
 
 
-def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Written:
+def _write(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> Written:
     model: Any = subject.model
     dtype = dtype_of(choice.numbers)
     if any(each.dtype != dtype for each in subject.model.parameters() if each.is_floating_point()):
@@ -68,7 +68,7 @@ def _write(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> Wr
     return Written(usage=_usage(subject, scored), notes=notes, header={"library_name": "transformers"})
 
 
-def _usage(subject: Subject, scored: Scored) -> str:
+def _usage(subject: Subject, scored: ScoredRows) -> str:
     if subject.generates:
         chat = bool(scored.conversations)
         return _GENERATION.replace(
@@ -122,7 +122,7 @@ def _load(subject: Subject, folder: Path) -> nn.Module:
     return model.eval()
 
 
-def request_of(subject: Subject, scored: Scored) -> dict[str, Any]:
+def request_of(subject: Subject, scored: ScoredRows) -> dict[str, Any]:
     """Return what transformers is asked to give again."""
     request = {"auto": auto_class(subject), **prompts_of(scored)}
     request["texts"] = [text for text, _ in scored.texts]
@@ -137,7 +137,7 @@ def request_of(subject: Subject, scored: Scored) -> dict[str, Any]:
     return request
 
 
-def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> list[Comparison]:
     quantized = choice.quantize is not None
     reading = read("transformers", folder, scored, {**request_of(subject, scored), "quantized": quantized})
     if quantized:
@@ -149,7 +149,7 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: Scored) -
     return [with_uses(comparison, reading, subject, scored)]
 
 
-def with_uses(comparison: Comparison, reading: Reading, subject: Subject, scored: Scored) -> Comparison:
+def with_uses(comparison: Comparison, reading: Reading, subject: Subject, scored: ScoredRows) -> Comparison:
     """Return the comparison with stop tokens, label names and processed pictures."""
     problem, checked = comparison.problem, list(comparison.checked)
     if subject.generates:

@@ -11,14 +11,16 @@ from torch import nn
 from snugfit.deliver.export.comparison import EXACT
 from snugfit.deliver.export.export_format import Choice, Format
 from snugfit.deliver.export.numbers import BF16
-from snugfit.deliver.export.scored import Scored, logits_for
+from snugfit.deliver.export.scored import ScoredRows, logits_for
 from snugfit.deliver.export.subject import Subject
 from snugfit.kit.rescaled import Rescaled
 
 _IDENTITY = Rescaled(0.0, 1.0)
 
 
-def in_label_unit(subject: Subject, format: Format, choice: Choice, scored: Scored) -> tuple[Subject, Scored]:
+def in_label_unit(
+    subject: Subject, format: Format, choice: Choice, scored: ScoredRows
+) -> tuple[Subject, ScoredRows]:
     """Return the model with its scale folded into its head, and what it has to give then; both as they are where a head cannot hold it.
 
     A head of fewer bits would round the mean of the labels, which may be many times their spread, so only one in float32 takes it.

@@ -11,7 +11,7 @@ from snugfit.deliver.export.export_format import Choice, Format, Written
 from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import Subject
 from snugfit.deliver.export.torch_export import inputs_in_words
 from snugfit.deliver.export.usage import inputs_usage
@@ -33,7 +33,7 @@ def _check(subject: Subject, _choice: Choice) -> None:
     check_kind(subject, "onnx")
 
 
-def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> Written:
+def _write(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
     size = sum(each.nbytes for each in graph.parameters())
     with tracing(subject, "torch.onnx", "Take hf or torch-export."):
@@ -57,7 +57,7 @@ def _write(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> W
     return Written(usage=usage, notes=notes, header={"library_name": "onnx"})
 
 
-def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: Scored) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> list[Comparison]:
     asked = with_graph_inputs(subject, scored)
     reading = read("onnxruntime", folder, asked, {"file": FILE})
     comparison = judged(reading, asked)

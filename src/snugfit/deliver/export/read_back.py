@@ -17,7 +17,7 @@ from torch import Tensor
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.scored import (
     Answer,
-    Scored,
+    ScoredRows,
     answer_tokens,
     near_tie,
 )
@@ -43,7 +43,7 @@ class Reading:
         return [Answer(list(each["tokens"]), bool(each["ended"])) for each in self.values.get("answers", ())]
 
 
-def read(reader: str, folder: Path, scored: Scored, request: Mapping[str, Any]) -> Reading:
+def read(reader: str, folder: Path, scored: ScoredRows, request: Mapping[str, Any]) -> Reading:
     """Return what a library gives for the rows, in a process that imports nothing else of ours.
 
     Raises:
@@ -94,7 +94,7 @@ def run_reader(place: Path) -> None:
         )
 
 
-def prompts_of(scored: Scored) -> dict[str, Any]:
+def prompts_of(scored: ScoredRows) -> dict[str, Any]:
     """Return the part of a request that asks for greedy answers."""
     return {
         "prompts": scored.prompts,
@@ -104,7 +104,7 @@ def prompts_of(scored: Scored) -> dict[str, Any]:
 
 
 def judged(
-    reading: Reading, scored: Scored, *, whole: list[Tensor] | None = None, slack: float = 0.0
+    reading: Reading, scored: ScoredRows, *, whole: list[Tensor] | None = None, slack: float = 0.0
 ) -> Comparison:
     """Return how far the logits and the answers of a reading are from what was scored.
 
@@ -136,7 +136,9 @@ def judged(
     )
 
 
-def answers_of(reading: Reading, scored: Scored, within: float) -> tuple[tuple[int, int] | None, str | None]:
+def answers_of(
+    reading: Reading, scored: ScoredRows, within: float
+) -> tuple[tuple[int, int] | None, str | None]:
     """Return how many greedy answers are equal, and what is wrong with the first that is not.
 
     Args:
@@ -167,7 +169,7 @@ def _parting(own: Answer, other: Answer) -> str:
     return f"it {late} after {count} tokens, where the scored model {'did' if late == 'does not stop' else 'did not'}"
 
 
-def texts_of(reading: Reading, scored: Scored) -> tuple[tuple[str, ...], str | None]:
+def texts_of(reading: Reading, scored: ScoredRows) -> tuple[tuple[str, ...], str | None]:
     """Return what of texts is equal, in words, and what is not."""
     checked = []
     values = reading.values

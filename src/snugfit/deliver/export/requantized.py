@@ -7,10 +7,10 @@ from torch import Tensor
 
 from snugfit.deliver.export.comparison import Comparison, differences
 from snugfit.deliver.export.read_back import Reading, texts_of
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 
 
-def judged_quantised(reading: Reading, scored: Scored) -> Comparison:
+def judged_quantised(reading: Reading, scored: ScoredRows) -> Comparison:
     """Return how far a quantised model is from what was scored; that it is some way off was asked for, and no fault."""
     difference, largest = differences(scored.logits, reading.logits)
     checked, missed = texts_of(reading, scored)

@@ -30,7 +30,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRows:
     """A model's outputs for example rows, one row at a time, in float32.
 
     Args:
@@ -131,7 +131,7 @@ def rounded(model: nn.Module, round_weight: RoundWeight) -> Iterator[None]:
                 parameter.data = whole[id(parameter)]
 
 
-def rounded_logits(scored: Scored, round_weight: RoundWeight | None) -> list[Tensor] | None:
+def rounded_logits(scored: ScoredRows, round_weight: RoundWeight | None) -> list[Tensor] | None:
     """Return the logits of a model whose weights were rounded, for what was scored; None where nothing rounds them."""
     if round_weight is None:
         return None

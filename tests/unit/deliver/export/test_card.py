@@ -12,7 +12,7 @@ from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import Choice, Written
 from snugfit.deliver.export.formats import FORMATS
-from snugfit.deliver.export.scored import Scored
+from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import subject_of
 from snugfit.deliver.predict import predictor_of
 from snugfit.tracking.spool import Spool
@@ -38,7 +38,7 @@ def card(folder: Path, metrics: dict[str, Any], **event: Any) -> ModelCard:
     written = Written(
         usage="print('used')\n", notes=["It is small."], header={"library_name": "transformers"}
     )
-    scored = Scored(nn.Linear(2, 2), inputs=[{}] * 8)
+    scored = ScoredRows(nn.Linear(2, 2), inputs=[{}] * 8)
     write_card(subject, folder, FORMATS["hf"], Choice("bf16"), scored, written, compared)
     return ModelCard.load(folder / "README.md")
 

@@ -14,7 +14,7 @@ from snugfit.deliver.export.comparison import Comparison, check, differences
 from snugfit.deliver.export.numbers import rounding_to
 from snugfit.deliver.export.read_back import Reading, judged, stop_problem
 from snugfit.deliver.export.requantized import divergence
-from snugfit.deliver.export.scored import Answer, Scored, logits_for, rounded
+from snugfit.deliver.export.scored import Answer, ScoredRows, logits_for, rounded
 from snugfit.errors import ModelError
 
 
@@ -34,12 +34,12 @@ class Causal(nn.Module):
 
 
 @pytest.fixture
-def scored() -> Scored:
+def scored() -> ScoredRows:
     torch.manual_seed(0)
     model = Causal()
     inputs = [{"input_ids": torch.tensor([[1, 2, 3]])}, {"input_ids": torch.tensor([[4, 5]])}]
     after_8 = logits_for(model, [{"input_ids": torch.tensor([[8]])}])[0][0, 0]
-    return Scored(
+    return ScoredRows(
         model,
         inputs=inputs,
         logits=logits_for(model, inputs),
@@ -52,7 +52,7 @@ def scored() -> Scored:
     )
 
 
-def reading(scored: Scored, **changes: Any) -> Reading:
+def reading(scored: ScoredRows, **changes: Any) -> Reading:
     """What an export gives that is the scored model, but for the changes."""
     answers = [{"tokens": each.tokens, "ended": each.ended} for each in scored.answers]
     tokens = [ids for _, ids in scored.texts]
@@ -61,7 +61,7 @@ def reading(scored: Scored, **changes: Any) -> Reading:
     return Reading({**values, **changes}, logits, [])
 
 
-def test_what_is_equal_passes_and_says_what_was_compared(scored: Scored) -> None:
+def test_what_is_equal_passes_and_says_what_was_compared(scored: ScoredRows) -> None:
     comparison = judged(reading(scored), scored)
     assert comparison == Comparison(
         "a library 1.0", 2, 0.0, 0.0, None, (2, 2), ("tokens", "chat template"), None
@@ -81,13 +81,15 @@ def test_what_is_equal_passes_and_says_what_was_compared(scored: Scored) -> None
         ),
     ],
 )
-def test_another_text_or_end_is_not_delivered(scored: Scored, changes: dict[str, Any], figure: str) -> None:
+def test_another_text_or_end_is_not_delivered(
+    scored: ScoredRows, changes: dict[str, Any], figure: str
+) -> None:
     comparison = judged(reading(scored, **changes), scored)
     with pytest.raises(ModelError, match=f"out: was not delivered: read back by a library 1.0, .*{figure}"):
         check([comparison], "out")
 
 
-def test_other_logits_are_not_delivered_and_the_figure_is_said(scored: Scored) -> None:
+def test_other_logits_are_not_delivered_and_the_figure_is_said(scored: ScoredRows) -> None:
     off = [each + 0.01 * torch.randn_like(each) for each in scored.logits]
     with pytest.raises(ModelError, match=r"its logits differ by 0\.0\d+ of their spread, more than 0.0001"):
         check([judged(reading(scored, logits=off), scored)], "out")
@@ -98,7 +100,9 @@ def test_other_logits_are_not_delivered_and_the_figure_is_said(scored: Scored) -
         check([judged(reading(scored, logits=nan), scored)], "out")
 
 
-def test_rounded_weights_have_to_give_what_they_give_here_and_nothing_else_as_far_off(scored: Scored) -> None:
+def test_rounded_weights_have_to_give_what_they_give_here_and_nothing_else_as_far_off(
+    scored: ScoredRows,
+) -> None:
     to_bf16 = rounding_to("bf16")
     assert to_bf16 is not None
     before = scored.model.state_dict()["head.weight"].clone()
@@ -114,7 +118,7 @@ def test_rounded_weights_have_to_give_what_they_give_here_and_nothing_else_as_fa
     assert judged(reading(scored, logits=as_far), scored, whole=logits).problem is not None
 
 
-def test_an_answer_may_go_on_with_another_token_only_where_both_are_as_good(scored: Scored) -> None:
+def test_an_answer_may_go_on_with_another_token_only_where_both_are_as_good(scored: ScoredRows) -> None:
     last = scored.logits[0][0, -1]
     first, second = (int(each) for each in last.topk(2).indices)
     gap = float(last[first] - last[second])
