@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.deliver.export.comparison import Comparison
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
@@ -30,7 +30,7 @@ model = PeftModel.from_pretrained(base, "FOLDER")
 """
 
 
-def _check(subject: Subject, _choice: Choice) -> None:
+def _check(subject: Subject, _choice: ExportOptions) -> None:
     check_of_transformers(subject, "adapter")
     if subject.bundle is None or not (subject.bundle / ADAPTER).is_dir():
         raise ModelError(
@@ -59,7 +59,7 @@ def _settings(subject: Subject) -> dict[str, Any]:
     return {"num_labels": len(labels)} if labels else {}
 
 
-def _write(subject: Subject, folder: Path, _choice: Choice, _scored: ScoredRows) -> Written:
+def _write(subject: Subject, folder: Path, _choice: ExportOptions, _scored: ScoredRows) -> Written:
     assert subject.bundle is not None
     shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
     if subject.predictor.tokenizer is not None:
@@ -88,7 +88,9 @@ def _base_elsewhere(subject: Subject) -> str:
     return f"./{Path(base).name}" if is_local(base) else base
 
 
-def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> list[Comparison]:
+def _read_back(
+    subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows
+) -> list[Comparison]:
     quantization = base_quantization(subject)
     request = {
         "auto": auto_class(subject),

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import Subject, is_local
@@ -25,7 +25,7 @@ def write_card(
     subject: Subject,
     folder: Path,
     format: Format,
-    choice: Choice,
+    choice: ExportOptions,
     scored: ScoredRows,
     written: Written,
     compared: Sequence[str],

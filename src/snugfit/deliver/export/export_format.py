@@ -15,7 +15,7 @@ from snugfit.deliver.export.subject import Subject
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExportOptions:
     """The choices of who exports.
 
     Args:
@@ -66,7 +66,7 @@ class Format:
     label_unit: bool = False
     numbers: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
-    check: Callable[[Subject, Choice], None]
-    write: Callable[[Subject, Path, Choice, ScoredRows], Written]
-    read_back: Callable[[Subject, Path, Choice, ScoredRows], list[Comparison]]
+    check: Callable[[Subject, ExportOptions], None]
+    write: Callable[[Subject, Path, ExportOptions, ScoredRows], Written]
+    read_back: Callable[[Subject, Path, ExportOptions, ScoredRows], list[Comparison]]
     load: Callable[[Subject, Path], nn.Module] | None = None

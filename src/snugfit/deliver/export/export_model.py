@@ -13,7 +13,7 @@ from typing import Any
 from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import check
 from snugfit.deliver.export.example_rows import score
-from snugfit.deliver.export.export_format import Choice, Format
+from snugfit.deliver.export.export_format import ExportOptions, Format
 from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
 from snugfit.deliver.export.metric_changes import metric_changes
@@ -84,7 +84,7 @@ def export_model(
     format = check_request(to, output, numbers, quantize)
     stored = stored_numbers(subject.model)
     default = stored if stored in format.numbers and quantize is None else next(iter(format.numbers), "")
-    choice = Choice(numbers or default, quantize)
+    choice = ExportOptions(numbers or default, quantize)
     format.check(subject, choice)
     tell("scoring the rows to compare with …")
     subject, scored = in_label_unit(subject, format, choice, score(subject, rows))

@@ -13,7 +13,7 @@ import torch
 
 from snugfit.data.tokens import special_frame
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.gguf_model import (
     NUMBERS,
     add_shape,
@@ -49,7 +49,7 @@ CALL
 """
 
 
-def _check(subject: Subject, _choice: Choice) -> None:
+def _check(subject: Subject, _choice: ExportOptions) -> None:
     check_of_transformers(subject, "gguf")
     if not subject.generates:
         raise ModelError(
@@ -59,12 +59,12 @@ def _check(subject: Subject, _choice: Choice) -> None:
     vocabulary_of(subject.predictor.tokenizer)
 
 
-def file_name(choice: Choice) -> str:
+def file_name(choice: ExportOptions) -> str:
     """Return the name of the file."""
     return f"model-{choice.numbers}.gguf"
 
 
-def _write(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> Written:
+def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
     import gguf
 
     config, name = subject.config, file_name(choice)
@@ -101,7 +101,7 @@ def _has_llama_cpp() -> bool:
     return importlib.util.find_spec(LLAMA_CPP) is not None
 
 
-def _read_back(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> list[Comparison]:
     whole = rounded_logits(scored, rounding_to(choice.numbers))
     assert whole is not None
     request = {

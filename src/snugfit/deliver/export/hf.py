@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.quantization import QUANTIZATIONS, quantization_settings
@@ -44,11 +44,11 @@ _CHAT_INPUTS = """tokenizer.apply_chat_template(
 )"""
 
 
-def _check(subject: Subject, _choice: Choice) -> None:
+def _check(subject: Subject, _choice: ExportOptions) -> None:
     check_of_transformers(subject, "hf")
 
 
-def _write(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> Written:
+def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
     model: Any = subject.model
     dtype = dtype_of(choice.numbers)
     if any(each.dtype != dtype for each in subject.model.parameters() if each.is_floating_point()):
@@ -137,7 +137,7 @@ def request_of(subject: Subject, scored: ScoredRows) -> dict[str, Any]:
     return request
 
 
-def _read_back(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> list[Comparison]:
     quantized = choice.quantize is not None
     reading = read("transformers", folder, scored, {**request_of(subject, scored), "quantized": quantized})
     if quantized:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from snugfit.deliver.export.comparison import EXACT
-from snugfit.deliver.export.export_format import Choice, Format
+from snugfit.deliver.export.export_format import ExportOptions, Format
 from snugfit.deliver.export.numbers import BF16
 from snugfit.deliver.export.scored import ScoredRows, logits_for
 from snugfit.deliver.export.subject import Subject
@@ -19,7 +19,7 @@ _IDENTITY = Rescaled(0.0, 1.0)
 
 
 def in_label_unit(
-    subject: Subject, format: Format, choice: Choice, scored: ScoredRows
+    subject: Subject, format: Format, choice: ExportOptions, scored: ScoredRows
 ) -> tuple[Subject, ScoredRows]:
     """Return the model with its scale folded into its head, and what it has to give then; both as they are where a head cannot hold it.
 

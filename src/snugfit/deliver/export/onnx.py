@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from snugfit.deliver.export.comparison import EXACT, Comparison
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
@@ -29,11 +29,11 @@ session = onnxruntime.InferenceSession("FOLDER/model.onnx")
 """
 
 
-def _check(subject: Subject, _choice: Choice) -> None:
+def _check(subject: Subject, _choice: ExportOptions) -> None:
     check_kind(subject, "onnx")
 
 
-def _write(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> Written:
+def _write(subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
     size = sum(each.nbytes for each in graph.parameters())
     with tracing(subject, "torch.onnx", "Take hf or torch-export."):
@@ -57,7 +57,9 @@ def _write(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) 
     return Written(usage=usage, notes=notes, header={"library_name": "onnx"})
 
 
-def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> list[Comparison]:
+def _read_back(
+    subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows
+) -> list[Comparison]:
     asked = with_graph_inputs(subject, scored)
     reading = read("onnxruntime", folder, asked, {"file": FILE})
     comparison = judged(reading, asked)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison, differences
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
@@ -27,7 +27,7 @@ model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
 """
 
 
-def _check(subject: Subject, _choice: Choice) -> None:
+def _check(subject: Subject, _choice: ExportOptions) -> None:
     others = [
         name for name, value in subject.model.state_dict().items() if not isinstance(value, torch.Tensor)
     ]
@@ -39,7 +39,7 @@ def _check(subject: Subject, _choice: Choice) -> None:
         )
 
 
-def _write(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> Written:
+def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
     from safetensors.torch import save_file
 
     dtype = dtype_of(choice.numbers)
@@ -62,7 +62,7 @@ def _write(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -
     return Written(usage=_USAGE, notes=notes, header={"library_name": "pytorch"})
 
 
-def _read_back(subject: Subject, folder: Path, choice: Choice, scored: ScoredRows) -> list[Comparison]:
+def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> list[Comparison]:
     round_weight = rounding_to(choice.numbers)
     if subject.is_of_transformers and scored.inputs:
         whole = rounded_logits(scored, round_weight)
@@ -70,7 +70,7 @@ def _read_back(subject: Subject, folder: Path, choice: Choice, scored: ScoredRow
     return [_strictly(subject.model, folder, scored, choice)]
 
 
-def _strictly(model: nn.Module, folder: Path, scored: ScoredRows, choice: Choice) -> Comparison:
+def _strictly(model: nn.Module, folder: Path, scored: ScoredRows, choice: ExportOptions) -> Comparison:
     """Return the comparison for a module that only its own code makes: emptied, and filled from the file by safetensors and torch."""
     from safetensors.torch import load_file
 

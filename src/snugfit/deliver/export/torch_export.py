@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from snugfit.deliver.export.comparison import Comparison
-from snugfit.deliver.export.export_format import Choice, Format, Written
+from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
@@ -26,11 +26,11 @@ logits = model(**{name: inputs[name] for name in NAMES})
 """
 
 
-def _check(subject: Subject, _choice: Choice) -> None:
+def _check(subject: Subject, _choice: ExportOptions) -> None:
     check_kind(subject, "torch-export")
 
 
-def _write(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> Written:
+def _write(subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
     with tracing(subject, "torch.export", "Take hf or state-dict."):
         program = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic)
@@ -58,7 +58,9 @@ def inputs_in_words(subject: Subject, inputs: Mapping[str, torch.Tensor]) -> lis
     return sentences
 
 
-def _read_back(subject: Subject, folder: Path, _choice: Choice, scored: ScoredRows) -> list[Comparison]:
+def _read_back(
+    subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows
+) -> list[Comparison]:
     asked = with_graph_inputs(subject, scored)
     return [judged(read("torch", folder, asked, {"file": FILE}), asked)]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import Comparison
-from snugfit.deliver.export.export_format import Choice, Written
+from snugfit.deliver.export.export_format import ExportOptions, Written
 from snugfit.deliver.export.formats import FORMATS
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.subject import subject_of
@@ -39,7 +39,7 @@ def card(folder: Path, metrics: dict[str, Any], **event: Any) -> ModelCard:
         usage="print('used')\n", notes=["It is small."], header={"library_name": "transformers"}
     )
     scored = ScoredRows(nn.Linear(2, 2), inputs=[{}] * 8)
-    write_card(subject, folder, FORMATS["hf"], Choice("bf16"), scored, written, compared)
+    write_card(subject, folder, FORMATS["hf"], ExportOptions("bf16"), scored, written, compared)
     return ModelCard.load(folder / "README.md")
 
 
