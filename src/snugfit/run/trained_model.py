@@ -86,7 +86,7 @@ class TrainedModel:
             RunFolderError: the output holds something, or cannot be written.
         """
         from snugfit.deliver.export.export_model import check_request, export_model
-        from snugfit.deliver.export.subject import subject_of
+        from snugfit.deliver.export.exported_model import subject_of
         from snugfit.models.bundle import META
 
         check_request(to, Path(output), numbers, quantize)

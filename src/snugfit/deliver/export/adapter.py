@@ -9,11 +9,11 @@ from typing import Any
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers, is_local
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import Subject, check_of_transformers, is_local
 from snugfit.errors import ModelError
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.tokenizer import save_tokenizer
@@ -30,7 +30,7 @@ model = PeftModel.from_pretrained(base, "FOLDER")
 """
 
 
-def _check(subject: Subject, _choice: ExportOptions) -> None:
+def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     check_of_transformers(subject, "adapter")
     if subject.bundle is None or not (subject.bundle / ADAPTER).is_dir():
         raise ModelError(
@@ -47,19 +47,19 @@ def _check(subject: Subject, _choice: ExportOptions) -> None:
     base_quantization(subject)  # sees that its package is here
 
 
-def _base(subject: Subject) -> str:
+def _base(subject: ExportedModel) -> str:
     assert subject.bundle is not None
     config = json.loads((subject.bundle / ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
     return str(subject.recipe.get("model") or config.get("base_model_name_or_path"))
 
 
-def _settings(subject: Subject) -> dict[str, Any]:
+def _settings(subject: ExportedModel) -> dict[str, Any]:
     """Return the arguments with which a base gets a head for the labels."""
     labels = list(subject.meta.get("labels") or ())
     return {"num_labels": len(labels)} if labels else {}
 
 
-def _write(subject: Subject, folder: Path, _choice: ExportOptions, _scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, _scored: ScoredRows) -> Written:
     assert subject.bundle is not None
     shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
     if subject.predictor.tokenizer is not None:
@@ -82,14 +82,14 @@ def _write(subject: Subject, folder: Path, _choice: ExportOptions, _scored: Scor
     return Written(usage=usage, notes=notes, header={"library_name": "peft"})
 
 
-def _base_elsewhere(subject: Subject) -> str:
+def _base_elsewhere(subject: ExportedModel) -> str:
     """Return the base as the card names it: a folder of this machine without its place."""
     base = _base(subject)
     return f"./{Path(base).name}" if is_local(base) else base
 
 
 def _read_back(
-    subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows
+    subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows
 ) -> list[Comparison]:
     quantization = base_quantization(subject)
     request = {

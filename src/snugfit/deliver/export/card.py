@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel, is_local
 from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import Subject, is_local
 from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.system.redaction import redacted
 
@@ -22,7 +22,7 @@ _NOT_LEARNED_FROM = ("output", "folder", "track", "hooks", "budget", "checkpoint
 
 
 def write_card(
-    subject: Subject,
+    subject: ExportedModel,
     folder: Path,
     format: Format,
     choice: ExportOptions,
@@ -60,11 +60,11 @@ def write_card(
     (folder / NAME).write_text(text, encoding="utf-8")
 
 
-def _name(subject: Subject) -> str:
+def _name(subject: ExportedModel) -> str:
     return str(subject.run_event.get("name") or subject.recipe.get("name") or subject.task)
 
 
-def _header(subject: Subject, name: str, written: Written) -> dict[str, Any]:
+def _header(subject: ExportedModel, name: str, written: Written) -> dict[str, Any]:
     """Return the card's entries for the hub."""
     header: dict[str, Any] = {**written.header}
     if subject.pipeline:
@@ -84,13 +84,13 @@ def _is_on_a_hub(base: str) -> bool:
     return base.count("/") == 1 and not is_local(base)
 
 
-def _is_from_scratch(subject: Subject, base: str) -> bool:
+def _is_from_scratch(subject: ExportedModel, base: str) -> bool:
     """Return whether a model is named by its configuration alone, as networks for tables are by a file."""
     named = base.startswith(CONFIG_PREFIX) or Path(base).suffix == ".json"
     return named or bool(subject.recipe.get("from_scratch"))
 
 
-def _results(subject: Subject) -> list[dict[str, Any]]:
+def _results(subject: ExportedModel) -> list[dict[str, Any]]:
     """Return the metrics as the hub lists them, where it is known what they were measured on."""
     inputs = _inputs(subject)
     held_out = next((each for each in inputs if each.get("context") == "validation"), None) or (
@@ -106,17 +106,17 @@ def _results(subject: Subject) -> list[dict[str, Any]]:
     ]
 
 
-def _scores(subject: Subject) -> Mapping[str, Any]:
+def _scores(subject: ExportedModel) -> Mapping[str, Any]:
     metrics = subject.meta.get("metrics")
     return metrics if isinstance(metrics, Mapping) else {}
 
 
-def _inputs(subject: Subject) -> list[Mapping[str, Any]]:
+def _inputs(subject: ExportedModel) -> list[Mapping[str, Any]]:
     inputs = subject.run_event.get("inputs")
     return [each for each in inputs if isinstance(each, Mapping)] if isinstance(inputs, list) else []
 
 
-def _what(subject: Subject) -> str:
+def _what(subject: ExportedModel) -> str:
     classes = list(subject.meta.get("labels") or ())
     base = subject.recipe.get("model")
     begun = ""
@@ -137,7 +137,7 @@ def _what(subject: Subject) -> str:
     return f"A {type(subject.model).__name__} for {subject.task}{labels}{begun}."
 
 
-def _metrics(subject: Subject) -> str:
+def _metrics(subject: ExportedModel) -> str:
     scores = _scores(subject)
     if not scores:
         return "It was measured on nothing: the run had no rows held out."
@@ -152,7 +152,7 @@ def _metrics(subject: Subject) -> str:
     return "\n".join([f"{at}{named}, on the rows held out:", "", "| metric | value |", "|---|---|", *lines])
 
 
-def _data(subject: Subject) -> str:
+def _data(subject: ExportedModel) -> str:
     data = subject.run_event.get("data") if isinstance(subject.run_event.get("data"), Mapping) else {}
     assert isinstance(data, Mapping)
     lines = []
@@ -170,7 +170,7 @@ def _data(subject: Subject) -> str:
     return "\n".join(lines) if lines else "The folder of the run is not here, so its data are not known."
 
 
-def _limits(subject: Subject) -> list[str]:
+def _limits(subject: ExportedModel) -> list[str]:
     limits = [
         "The figures hold for rows like those that it was trained and measured on; nothing is known of others."
     ]
@@ -188,7 +188,7 @@ def _limits(subject: Subject) -> list[str]:
     return limits
 
 
-def _recipe(subject: Subject) -> list[str]:
+def _recipe(subject: ExportedModel) -> list[str]:
     """Return the section of the recipe, without what is of the machine alone: folders, trackers."""
     recipe = {key: value for key, value in subject.recipe.items() if key not in _NOT_LEARNED_FROM}
     if not recipe:

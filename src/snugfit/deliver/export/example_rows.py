@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.data.bad_rows import BadRow, text_of
 from snugfit.data.examples import FILE
+from snugfit.deliver.export.exported_model import TOKEN_TYPES, ExportedModel
 from snugfit.deliver.export.scored import (
     ANSWER_TOKENS,
     ScoredRows,
@@ -23,7 +24,6 @@ from snugfit.deliver.export.scored import (
     logits_for,
     positions_of,
 )
-from snugfit.deliver.export.subject import TOKEN_TYPES, Subject
 from snugfit.errors import SettingError, UserError
 
 COUNT = 8
@@ -37,7 +37,7 @@ _MOST_TOKENS, _MOST_CHARACTERS = 64, 400
 """Of a text that a model goes on with: a row may be a whole document."""
 
 
-def score(subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> ScoredRows:
+def score(subject: ExportedModel, rows: str | Path | Sequence[Mapping[str, Any]] | None) -> ScoredRows:
     """Return what the model gives for some rows, of which an export has to give the same.
 
     Args:
@@ -68,13 +68,13 @@ def in_float32(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).float()
 
 
-def stops_of(subject: Subject) -> tuple[int, ...]:
+def stops_of(subject: ExportedModel) -> tuple[int, ...]:
     """Return the tokens that end an answer."""
     return () if subject.predictor.use is None else subject.predictor.use.stops
 
 
 def _rows_of(
-    subject: Subject, rows: str | Path | Sequence[Mapping[str, Any]] | None
+    subject: ExportedModel, rows: str | Path | Sequence[Mapping[str, Any]] | None
 ) -> tuple[list[Mapping[str, Any]], Any, str]:
     """Return the rows to compare on with their examples, or why there are none."""
     if rows is not None and not isinstance(rows, (str, Path)):
@@ -96,7 +96,7 @@ def _rows_of(
     return [], [], f"{Path(sources[-1]).name} cannot be read any more"
 
 
-def _stored_example(subject: Subject) -> list[Mapping[str, Any]]:
+def _stored_example(subject: ExportedModel) -> list[Mapping[str, Any]]:
     """Return the rows that a registered model was stored with; none of pictures, whose files are elsewhere, and of other models."""
     if subject.bundle is None or subject.kind in ("pictures", "python"):
         return []
@@ -109,7 +109,7 @@ def _stored_example(subject: Subject) -> list[Mapping[str, Any]]:
     return [] if example is None else list(example.to_dict("records"))[:COUNT]
 
 
-def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
+def _read(subject: ExportedModel, source: str) -> tuple[list[Mapping[str, Any]], Any]:
     """Return the first rows of a file, without those that are faulty, and their examples."""
     from snugfit.data.sources import read_table
 
@@ -131,7 +131,9 @@ def _read(subject: Subject, source: str) -> tuple[list[Mapping[str, Any]], Any]:
     return rows, use.encode(rows)
 
 
-def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], examples: Any) -> ScoredRows:
+def _scored(
+    subject: ExportedModel, model: nn.Module, rows: list[Mapping[str, Any]], examples: Any
+) -> ScoredRows:
     use = subject.predictor.inference
     if subject.generates:
         prompts = [list(examples[place]) for place in range(len(rows))]
@@ -169,7 +171,7 @@ def _scored(subject: Subject, model: nn.Module, rows: list[Mapping[str, Any]], e
     return _with_outputs(subject, ScoredRows(model, rows, inputs=inputs, texts=framed, pictures=pictures))
 
 
-def _with_outputs(subject: Subject, scored: ScoredRows) -> ScoredRows:
+def _with_outputs(subject: ExportedModel, scored: ScoredRows) -> ScoredRows:
     """Return the same with logits, and with answers where the model gives any: their logits are compared too."""
     inputs, answers, stops = scored.inputs, scored.answers, stops_of(subject)
     if subject.generates:
@@ -193,7 +195,7 @@ def _inputs(model: nn.Module, data: Any) -> dict[str, Tensor]:
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _conversations(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+def _conversations(subject: ExportedModel, rows: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
     """Return the messages of rows, where a chat template writes them."""
     if not subject.meta.get("conversations") or not subject.predictor.tokenizer.chat_template:  # type: ignore[union-attr]
         return []
@@ -217,17 +219,17 @@ def _written(tokenizer: Any, messages: list[dict[str, Any]]) -> str:
     return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
 
-def _text(subject: Subject, row: Mapping[str, Any]) -> str:
+def _text(subject: ExportedModel, row: Mapping[str, Any]) -> str:
     return str(text_of(row, subject.meta.get("text_columns") or ["text"]))
 
 
-def _texts(subject: Subject, row: Mapping[str, Any]) -> str | list[str]:
+def _texts(subject: ExportedModel, row: Mapping[str, Any]) -> str | list[str]:
     """Return the text of a row, or both texts of a pair."""
     text = _text(subject, row)
     return text if subject.pair is None else [text, str(text_of(row, [subject.pair]))]
 
 
-def _drawn(subject: Subject) -> list[dict[str, Tensor]]:
+def _drawn(subject: ExportedModel) -> list[dict[str, Tensor]]:
     """Return inputs that are drawn from a seed; none for a kind of model whose inputs have no known form."""
     generator = torch.Generator().manual_seed(0)
     tokenizer = subject.predictor.tokenizer
@@ -250,7 +252,7 @@ def _drawn(subject: Subject) -> list[dict[str, Tensor]]:
     return []
 
 
-def _drawn_types(subject: Subject, ids: Tensor) -> Tensor:
+def _drawn_types(subject: ExportedModel, ids: Tensor) -> Tensor:
     """Return token types of drawn tokens: the second half is the second text where the model reads pairs."""
     types = torch.zeros_like(ids)
     if subject.pair is not None:

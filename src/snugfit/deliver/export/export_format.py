@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Format:
     label_unit: bool = False
     numbers: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
-    check: Callable[[Subject, ExportOptions], None]
-    write: Callable[[Subject, Path, ExportOptions, ScoredRows], Written]
-    read_back: Callable[[Subject, Path, ExportOptions, ScoredRows], list[Comparison]]
-    load: Callable[[Subject, Path], nn.Module] | None = None
+    check: Callable[[ExportedModel, ExportOptions], None]
+    write: Callable[[ExportedModel, Path, ExportOptions, ScoredRows], Written]
+    read_back: Callable[[ExportedModel, Path, ExportOptions, ScoredRows], list[Comparison]]
+    load: Callable[[ExportedModel, Path], nn.Module] | None = None

@@ -14,13 +14,13 @@ from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import check
 from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import ExportOptions, Format
+from snugfit.deliver.export.exported_model import ExportedModel, load_subject
 from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
 from snugfit.deliver.export.metric_changes import metric_changes
 from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES
-from snugfit.deliver.export.subject import Subject, load_subject
 from snugfit.errors import MissingExtra, RunFolderError, SettingError
 from snugfit.system.disk_errors import disk_problem
 
@@ -56,7 +56,7 @@ def export_source(
 
 
 def export_model(
-    subject: Subject,
+    subject: ExportedModel,
     to: str,
     output: Path,
     *,

@@ -14,6 +14,7 @@ import torch
 from snugfit.data.tokens import special_frame
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers
 from snugfit.deliver.export.gguf_model import (
     NUMBERS,
     add_shape,
@@ -25,7 +26,6 @@ from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
-from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.errors import ModelError
 
 LLAMA_CPP = "xllamacpp"
@@ -49,7 +49,7 @@ CALL
 """
 
 
-def _check(subject: Subject, _choice: ExportOptions) -> None:
+def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     check_of_transformers(subject, "gguf")
     if not subject.generates:
         raise ModelError(
@@ -64,7 +64,7 @@ def file_name(choice: ExportOptions) -> str:
     return f"model-{choice.numbers}.gguf"
 
 
-def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
     import gguf
 
     config, name = subject.config, file_name(choice)
@@ -101,7 +101,9 @@ def _has_llama_cpp() -> bool:
     return importlib.util.find_spec(LLAMA_CPP) is not None
 
 
-def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> list[Comparison]:
+def _read_back(
+    subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows
+) -> list[Comparison]:
     whole = rounded_logits(scored, rounding_to(choice.numbers))
     assert whole is not None
     request = {

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
+from snugfit.deliver.export.exported_model import TOKEN_TYPES, ExportedModel
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import TOKEN_TYPES, Subject
 from snugfit.errors import ModelError
 from snugfit.models.hub import first_line
 
@@ -74,7 +74,7 @@ class Tables(nn.Module):
 _BY_KIND: Mapping[str, Any] = {"encoder": Texts, "decoder": Texts, "pictures": Pictures, "table": Tables}
 
 
-def check_kind(subject: Subject, format: str) -> None:
+def check_kind(subject: ExportedModel, format: str) -> None:
     """Refuse a model whose inputs have no known form.
 
     Raises:
@@ -88,7 +88,7 @@ def check_kind(subject: Subject, format: str) -> None:
         )
 
 
-def with_graph_inputs(subject: Subject, scored: ScoredRows) -> ScoredRows:
+def with_graph_inputs(subject: ExportedModel, scored: ScoredRows) -> ScoredRows:
     """Return the same with the inputs that the graph has."""
     names = [
         name for name in _BY_KIND[subject.kind].inputs if name != TOKEN_TYPES or subject.reads_token_types
@@ -97,7 +97,9 @@ def with_graph_inputs(subject: Subject, scored: ScoredRows) -> ScoredRows:
     return replace(scored, inputs=inputs, answers=[], texts=[], conversations=[])
 
 
-def graph_of(subject: Subject, scored: ScoredRows) -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
+def graph_of(
+    subject: ExportedModel, scored: ScoredRows
+) -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
     """Return the model as a graph has it, an example of its inputs, and which of their dimensions are dynamic.
 
     Raises:
@@ -119,7 +121,7 @@ def graph_of(subject: Subject, scored: ScoredRows) -> tuple[nn.Module, dict[str,
 
 
 @contextmanager
-def tracing(subject: Subject, tool: str, remedy: str) -> Iterator[None]:
+def tracing(subject: ExportedModel, tool: str, remedy: str) -> Iterator[None]:
     """Silence what tracing logs and warns of inside the block, which names lines of other libraries, and put its errors in our words.
 
     Raises:

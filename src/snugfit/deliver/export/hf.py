@@ -13,12 +13,12 @@ from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.quantization import QUANTIZATIONS, quantization_settings
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
-from snugfit.deliver.export.subject import Subject, check_of_transformers
 from snugfit.deliver.export.usage import pipeline_usage
 from snugfit.models.bundle import ADAPTER
 from snugfit.models.hub import quiet_transformers
@@ -44,11 +44,11 @@ _CHAT_INPUTS = """tokenizer.apply_chat_template(
 )"""
 
 
-def _check(subject: Subject, _choice: ExportOptions) -> None:
+def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     check_of_transformers(subject, "hf")
 
 
-def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
     model: Any = subject.model
     dtype = dtype_of(choice.numbers)
     if any(each.dtype != dtype for each in subject.model.parameters() if each.is_floating_point()):
@@ -68,7 +68,7 @@ def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: Scored
     return Written(usage=_usage(subject, scored), notes=notes, header={"library_name": "transformers"})
 
 
-def _usage(subject: Subject, scored: ScoredRows) -> str:
+def _usage(subject: ExportedModel, scored: ScoredRows) -> str:
     if subject.generates:
         chat = bool(scored.conversations)
         return _GENERATION.replace(
@@ -77,7 +77,7 @@ def _usage(subject: Subject, scored: ScoredRows) -> str:
     return pipeline_usage(subject)
 
 
-def auto_class(subject: Subject) -> str:
+def auto_class(subject: ExportedModel) -> str:
     """Return the class of transformers that loads the model by its configuration; its own where none does."""
     from transformers.models.auto import modeling_auto
 
@@ -88,7 +88,7 @@ def auto_class(subject: Subject) -> str:
     return own
 
 
-def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
+def _quantise(subject: ExportedModel, folder: Path, quantize: str) -> None:
     """Put the weights of a folder into fewer bits, by transformers and bitsandbytes."""
     import transformers
 
@@ -112,7 +112,7 @@ def _quantise(subject: Subject, folder: Path, quantize: str) -> None:
     shutil.rmtree(whole)
 
 
-def _load(subject: Subject, folder: Path) -> nn.Module:
+def _load(subject: ExportedModel, folder: Path) -> nn.Module:
     import transformers
 
     with quiet_transformers():
@@ -122,7 +122,7 @@ def _load(subject: Subject, folder: Path) -> nn.Module:
     return model.eval()
 
 
-def request_of(subject: Subject, scored: ScoredRows) -> dict[str, Any]:
+def request_of(subject: ExportedModel, scored: ScoredRows) -> dict[str, Any]:
     """Return what transformers is asked to give again."""
     request = {"auto": auto_class(subject), **prompts_of(scored)}
     request["texts"] = [text for text, _ in scored.texts]
@@ -137,7 +137,9 @@ def request_of(subject: Subject, scored: ScoredRows) -> dict[str, Any]:
     return request
 
 
-def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> list[Comparison]:
+def _read_back(
+    subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows
+) -> list[Comparison]:
     quantized = choice.quantize is not None
     reading = read("transformers", folder, scored, {**request_of(subject, scored), "quantized": quantized})
     if quantized:
@@ -149,7 +151,9 @@ def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: Sc
     return [with_uses(comparison, reading, subject, scored)]
 
 
-def with_uses(comparison: Comparison, reading: Reading, subject: Subject, scored: ScoredRows) -> Comparison:
+def with_uses(
+    comparison: Comparison, reading: Reading, subject: ExportedModel, scored: ScoredRows
+) -> Comparison:
     """Return the comparison with stop tokens, label names and processed pictures."""
     problem, checked = comparison.problem, list(comparison.checked)
     if subject.generates:

@@ -10,17 +10,17 @@ from torch import nn
 
 from snugfit.deliver.export.comparison import EXACT
 from snugfit.deliver.export.export_format import ExportOptions, Format
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.numbers import BF16
 from snugfit.deliver.export.scored import ScoredRows, logits_for
-from snugfit.deliver.export.subject import Subject
 from snugfit.kit.rescaled import Rescaled
 
 _IDENTITY = Rescaled(0.0, 1.0)
 
 
 def in_label_unit(
-    subject: Subject, format: Format, choice: ExportOptions, scored: ScoredRows
-) -> tuple[Subject, ScoredRows]:
+    subject: ExportedModel, format: Format, choice: ExportOptions, scored: ScoredRows
+) -> tuple[ExportedModel, ScoredRows]:
     """Return the model with its scale folded into its head, and what it has to give then; both as they are where a head cannot hold it.
 
     A head of fewer bits would round the mean of the labels, which may be many times their spread, so only one in float32 takes it.
@@ -44,7 +44,7 @@ def in_label_unit(
     return replace(subject, predictor=predictor), replace(scored, model=folded, logits=logits)
 
 
-def unit_in_words(subject: Subject) -> list[str]:
+def unit_in_words(subject: ExportedModel) -> list[str]:
     """Return what a number of the exported model means, for its card; nothing for a model of other predictions."""
     scale = subject.scale
     if scale is None:

@@ -8,11 +8,11 @@ import torch
 
 from snugfit.deliver.export.comparison import EXACT, Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import Subject
 from snugfit.deliver.export.torch_export import inputs_in_words
 from snugfit.deliver.export.usage import inputs_usage
 
@@ -29,11 +29,11 @@ session = onnxruntime.InferenceSession("FOLDER/model.onnx")
 """
 
 
-def _check(subject: Subject, _choice: ExportOptions) -> None:
+def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     check_kind(subject, "onnx")
 
 
-def _write(subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
     size = sum(each.nbytes for each in graph.parameters())
     with tracing(subject, "torch.onnx", "Take hf or torch-export."):
@@ -58,7 +58,7 @@ def _write(subject: Subject, folder: Path, _choice: ExportOptions, scored: Score
 
 
 def _read_back(
-    subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows
+    subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows
 ) -> list[Comparison]:
     asked = with_graph_inputs(subject, scored)
     reading = read("onnxruntime", folder, asked, {"file": FILE})

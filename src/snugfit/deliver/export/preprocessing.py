@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import Subject
 from snugfit.models.folders import PROCESSOR
 from snugfit.models.tokenizer import save_tokenizer
 
 LABELS, TABLE = "labels.json", "table.json"
 
 
-def write_preprocessing(subject: Subject, folder: Path, scored: ScoredRows, *, labels: bool) -> list[str]:
+def write_preprocessing(
+    subject: ExportedModel, folder: Path, scored: ScoredRows, *, labels: bool
+) -> list[str]:
     """Write what others need to make the inputs as they were scored, and return sentences about it.
 
     Args:
@@ -42,7 +44,7 @@ def write_preprocessing(subject: Subject, folder: Path, scored: ScoredRows, *, l
     return sentences
 
 
-def _write_generation_config(subject: Subject, folder: Path, scored: ScoredRows) -> None:
+def _write_generation_config(subject: ExportedModel, folder: Path, scored: ScoredRows) -> None:
     """Write how others generate: up to the tokens that ended the answers that were scored."""
     from transformers import GenerationConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.techniques import find
 
 QUANTIZATIONS = ("nf4", "int8")
@@ -32,7 +32,7 @@ def quantization_settings(
     return {key: value for key, value in config.to_diff_dict().items() if not key.startswith("_")}
 
 
-def base_quantization(subject: Subject) -> dict[str, Any]:
+def base_quantization(subject: ExportedModel) -> dict[str, Any]:
     """Return the arguments of `BitsAndBytesConfig` by which the base of a run was quantised; none for a whole one.
 
     Raises:

@@ -11,11 +11,11 @@ from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison, differences
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import ScoredRows, logits_for, rounded_logits
-from snugfit.deliver.export.subject import Subject
 from snugfit.errors import ModelError
 
 FILE = "model.safetensors"
@@ -27,7 +27,7 @@ model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
 """
 
 
-def _check(subject: Subject, _choice: ExportOptions) -> None:
+def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     others = [
         name for name, value in subject.model.state_dict().items() if not isinstance(value, torch.Tensor)
     ]
@@ -39,7 +39,7 @@ def _check(subject: Subject, _choice: ExportOptions) -> None:
         )
 
 
-def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows) -> Written:
     from safetensors.torch import save_file
 
     dtype = dtype_of(choice.numbers)
@@ -62,7 +62,9 @@ def _write(subject: Subject, folder: Path, choice: ExportOptions, scored: Scored
     return Written(usage=_USAGE, notes=notes, header={"library_name": "pytorch"})
 
 
-def _read_back(subject: Subject, folder: Path, choice: ExportOptions, scored: ScoredRows) -> list[Comparison]:
+def _read_back(
+    subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows
+) -> list[Comparison]:
     round_weight = rounding_to(choice.numbers)
     if subject.is_of_transformers and scored.inputs:
         whole = rounded_logits(scored, round_weight)

@@ -9,11 +9,11 @@ import torch
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.read_back import judged, read
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import Subject
 from snugfit.deliver.export.usage import inputs_usage
 
 FILE = "model.pt2"
@@ -26,11 +26,11 @@ logits = model(**{name: inputs[name] for name in NAMES})
 """
 
 
-def _check(subject: Subject, _choice: ExportOptions) -> None:
+def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     check_kind(subject, "torch-export")
 
 
-def _write(subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
     graph, inputs, dynamic = graph_of(subject, scored)
     with tracing(subject, "torch.export", "Take hf or state-dict."):
         program = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic)
@@ -43,7 +43,7 @@ def _write(subject: Subject, folder: Path, _choice: ExportOptions, scored: Score
     return Written(usage=usage, notes=notes, header={"library_name": "pytorch"})
 
 
-def inputs_in_words(subject: Subject, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+def inputs_in_words(subject: ExportedModel, inputs: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the inputs of a graph in words, for its card."""
 
     def shape(tensor: torch.Tensor) -> str:
@@ -59,7 +59,7 @@ def inputs_in_words(subject: Subject, inputs: Mapping[str, torch.Tensor]) -> lis
 
 
 def _read_back(
-    subject: Subject, folder: Path, _choice: ExportOptions, scored: ScoredRows
+    subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows
 ) -> list[Comparison]:
     asked = with_graph_inputs(subject, scored)
     return [judged(read("torch", folder, asked, {"file": FILE}), asked)]

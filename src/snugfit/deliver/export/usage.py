@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.exported_model import ExportedModel
 
 _TEXTS = """\
 from transformers import AutoTokenizer
@@ -28,7 +28,7 @@ print(pipeline("TASK", model="FOLDER"MORE)(EXAMPLE))
 """
 
 
-def inputs_usage(subject: Subject, inputs: Mapping[str, Tensor], tensors: str) -> str:
+def inputs_usage(subject: ExportedModel, inputs: Mapping[str, Tensor], tensors: str) -> str:
     """Return code that makes `inputs`, the arguments of a graph by their names.
 
     Args:
@@ -49,7 +49,7 @@ def inputs_usage(subject: Subject, inputs: Mapping[str, Tensor], tensors: str) -
     return _TEXTS.replace("TEXTS", texts).replace("MORE", more).replace("TENSORS", tensors)
 
 
-def pipeline_usage(subject: Subject) -> str:
+def pipeline_usage(subject: ExportedModel) -> str:
     """Return code that calls the pipeline of transformers for the task."""
     task = subject.pipeline or subject.task
     more = ""

@@ -11,9 +11,9 @@ from torch import nn
 from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Written
+from snugfit.deliver.export.exported_model import subject_of
 from snugfit.deliver.export.formats import FORMATS
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.export.subject import subject_of
 from snugfit.deliver.predict import predictor_of
 from snugfit.tracking.spool import Spool
 

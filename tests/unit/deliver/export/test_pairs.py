@@ -8,8 +8,8 @@ import pytest
 
 from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_model import export_source
+from snugfit.deliver.export.exported_model import load_subject
 from snugfit.deliver.export.graph import with_graph_inputs
-from snugfit.deliver.export.subject import load_subject
 from tests.unit.deliver.export.models import text_classifier
 
 pytest.importorskip("onnxruntime")

@@ -27,7 +27,7 @@ TOKEN_TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExportedModel:
     """A trained model that is to be exported.
 
     Args:
@@ -124,7 +124,7 @@ def is_local(base: str) -> bool:
     return path.startswith((".", "/", "~")) or Path(path).is_absolute() or Path(path).exists()
 
 
-def check_of_transformers(subject: Subject, format: str) -> None:
+def check_of_transformers(subject: ExportedModel, format: str) -> None:
     """Refuse a model that transformers does not make again.
 
     Raises:
@@ -143,7 +143,7 @@ def check_of_transformers(subject: Subject, format: str) -> None:
         )
 
 
-def load_subject(source: str | Path, *, uri: str | None = None, allow_code: bool = False) -> Subject:
+def load_subject(source: str | Path, *, uri: str | None = None, allow_code: bool = False) -> ExportedModel:
     """Load a model to export: of a run, a folder or the registry.
 
     Raises:
@@ -155,11 +155,11 @@ def load_subject(source: str | Path, *, uri: str | None = None, allow_code: bool
     return subject_of(load_predictor(bundle, "cpu", allow_code=allow_code), bundle)
 
 
-def subject_of(predictor: Predictor, bundle: Path | None) -> Subject:
+def subject_of(predictor: Predictor, bundle: Path | None) -> ExportedModel:
     """Return a loaded model as the subject of an export; the model itself stays as it is."""
     if predictor.device.type != "cpu":
         predictor = replace(predictor, model=host_copy(predictor.model), device=torch.device("cpu"))
-    return Subject(predictor, bundle, {} if bundle is None else _run_event_of(bundle))
+    return ExportedModel(predictor, bundle, {} if bundle is None else _run_event_of(bundle))
 
 
 def _run_event_of(bundle: Path) -> Mapping[str, Any]:
