@@ -39,7 +39,7 @@ _COARSE_NUMBERS = 0.1
 """The rounding of techniques that compute in few bits: what scales by the largest number of a tensor has some of all rows in each."""
 
 
-class Comparison(NamedTuple):
+class RowComparison(NamedTuple):
     """The losses of some rows beside others, compared on all ranks.
 
     Args:
@@ -95,7 +95,7 @@ def rows_to_compare(examples: int, ranks: int) -> int:
     return max(_LEAST_ROWS, int(PART_OF_RUN * examples / ranks))
 
 
-def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
+def compare_rows(step: Step, window: Batch, most: int) -> RowComparison | None:
     """Compute the losses of half of some rows beside the other half, beside copies of one row, and alone; without dropout.
 
     The rows are those of two micro-batches, so that a half is what training shows the loss at once, and the whole more than that. Where
@@ -117,7 +117,7 @@ def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
         except FAILURES as error:
             short_of_memory = is_out_of_memory(error)
             why = "memory ran out" if short_of_memory else describe(error)
-            comparison = Comparison(rows, failed=why)
+            comparison = RowComparison(rows, failed=why)
         if comparison.failed:
             release_memory(step.device)
         if not any(strategy.counts(int(short_of_memory))):
@@ -126,11 +126,11 @@ def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
         strategy.counts(int(comparison.coupled and not comparison.failed))
     ):  # agreed, as forwards may gather weights
         comparison = _repeated(step, window, rows, comparison)
-    of_ranks = [Comparison(*each) for each in strategy.tell(tuple(comparison))]
+    of_ranks = [RowComparison(*each) for each in strategy.tell(tuple(comparison))]
     return max(of_ranks, key=lambda each: (each.coupled, bool(each.failed), each.neighbours))
 
 
-def require_uncoupled(comparison: Comparison, ranks: int) -> None:
+def require_uncoupled(comparison: RowComparison, ranks: int) -> None:
     """Refuse a run that would show its loss parts of what it compares.
 
     Raises:
@@ -156,21 +156,21 @@ def require_uncoupled(comparison: Comparison, ranks: int) -> None:
     )
 
 
-def _compared(step: Step, window: Batch, rows: int) -> Comparison:
+def _compared(step: Step, window: Batch, rows: int) -> RowComparison:
     half = max(1, rows // 2)
     some = [min(row, window.rows - 1) for row in range(rows)]
     together, allowed, _ = losses_of_rows(step, window.select(some))
     with_copies, _, _ = losses_of_rows(step, window.select([*some[:half], *[0] * (rows - half)]))
     alone, _, _ = losses_of_rows(step, window.select(some[:half]))
     if not all(bool(torch.isfinite(each).all()) for each in together):
-        return Comparison(rows, failed="the loss is not finite")
+        return RowComparison(rows, failed="the loss is not finite")
     limits = (allowed * (_FINE if allowed <= _FULL else _FINE_16_BIT), allowed)
     if _computes_in_few_bits(step):
         limits = (max(allowed, _COARSE_NUMBERS),) * 2
-    return Comparison(rows, _apart(with_copies, together, half), _apart(alone, together, half), limits)
+    return RowComparison(rows, _apart(with_copies, together, half), _apart(alone, together, half), limits)
 
 
-def _repeated(step: Step, window: Batch, rows: int, comparison: Comparison) -> Comparison:
+def _repeated(step: Step, window: Batch, rows: int, comparison: RowComparison) -> RowComparison:
     """Return `comparison`, or that nothing can be compared: a model with a generator of its own gives other losses in each pass."""
     some = window.select([min(row, window.rows - 1) for row in range(rows)])
     try:
