@@ -15,7 +15,7 @@ from snugfit.errors import MissingExtra, RunFolderError
 from snugfit.report.svg import LogFrame
 from snugfit.tools.find_batch.page import write_batch_page
 from snugfit.tools.find_batch.result import FITS, PREDICTED, FoundBatch, Size
-from snugfit.tools.find_lr.lr_rules import Reading, suggest
+from snugfit.tools.find_lr.lr_rules import RateReading, suggest
 from snugfit.tools.find_lr.measure import RangeTest
 from snugfit.tools.find_lr.page import check_plot, render_lr_page, write_lr_page, write_lr_picture
 from tests.unit.report.test_page import Page
@@ -31,8 +31,8 @@ def falling() -> RangeTest:
         + [2.0 - place / 10 for place in range(1, 11)]
         + [1.0 + place**2 / 10 for place in range(10)]
     )
-    curve = [Reading(rate, loss, loss) for rate, loss in zip(rates, losses, strict=False)]
-    curve.append(Reading(rates[-1], 900.0, 20.0))
+    curve = [RateReading(rate, loss, loss) for rate, loss in zip(rates, losses, strict=False)]
+    curve.append(RateReading(rates[-1], 900.0, 20.0))
     return RangeTest(tuple(curve), suggest(curve[:-1])[0], "the loss diverged", "2e-3: because")
 
 
@@ -89,7 +89,7 @@ def test_parts_are_told_with_their_share_of_the_highest_rate() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_test_that_ended_at_once_still_has_a_page(count: int) -> None:
-    curve = (Reading(1e-3, math.nan, math.nan),) * count
+    curve = (RateReading(1e-3, math.nan, math.nan),) * count
     shown = words_of(render_lr_page("m", RangeTest(curve, {}, "no <data>", "there are 0 readings"), {}, {}))
     assert "No rate" in shown and "there are 0 readings" in shown and "no <data>" in shown
 

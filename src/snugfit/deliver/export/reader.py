@@ -15,10 +15,10 @@ from typing import Any
 
 Request = dict[str, Any]
 Inputs = list[dict[str, Any]]
-Reading = dict[str, Any]
+Outputs = dict[str, Any]
 
 
-def read_transformers(request: Request, inputs: Inputs) -> Reading:
+def read_transformers(request: Request, inputs: Inputs) -> Outputs:
     """Read a folder, or a GGUF file in one, by transformers."""
     import torch
     import transformers
@@ -44,7 +44,7 @@ def read_transformers(request: Request, inputs: Inputs) -> Reading:
     return {**reading, **_tokenized(request), **_processed(request)}
 
 
-def read_peft(request: Request, _inputs: Inputs) -> Reading:
+def read_peft(request: Request, _inputs: Inputs) -> Outputs:
     """Read an adapter by peft, on the model it was trained on."""
     import peft
     import torch
@@ -63,7 +63,7 @@ def read_peft(request: Request, _inputs: Inputs) -> Reading:
     }
 
 
-def read_state(request: Request, inputs: Inputs) -> Reading:
+def read_state(request: Request, inputs: Inputs) -> Outputs:
     """Read plain weights into a module of transformers made from its configuration, every name of them."""
     import torch
     import transformers
@@ -81,7 +81,7 @@ def read_state(request: Request, inputs: Inputs) -> Reading:
     return {"library": f"safetensors {version('safetensors')}", **_logits(model.float().eval(), inputs)}
 
 
-def read_exported_program(request: Request, inputs: Inputs) -> Reading:
+def read_exported_program(request: Request, inputs: Inputs) -> Outputs:
     """Read a program by torch.export."""
     import torch
 
@@ -89,7 +89,7 @@ def read_exported_program(request: Request, inputs: Inputs) -> Reading:
     return {"library": f"torch {torch.__version__}", **_logits(module, inputs)}
 
 
-def read_onnxruntime(request: Request, inputs: Inputs) -> Reading:
+def read_onnxruntime(request: Request, inputs: Inputs) -> Outputs:
     """Read a graph by onnxruntime, also several rows at once where they have one length."""
     import numpy
     import onnxruntime
@@ -98,14 +98,14 @@ def read_onnxruntime(request: Request, inputs: Inputs) -> Reading:
         str(Path(request["folder"], request["file"])), providers=["CPUExecutionProvider"]
     )
     logits = [session.run(None, each)[0] for each in inputs]
-    reading: Reading = {"library": f"onnxruntime {onnxruntime.__version__}", "logits": logits}
+    reading: Outputs = {"library": f"onnxruntime {onnxruntime.__version__}", "logits": logits}
     twice = {name: numpy.concatenate([value, value]) for name, value in inputs[0].items()}
     together = session.run(None, twice)[0]
     reading["batched"] = float(numpy.abs(together - numpy.concatenate([logits[0], logits[0]])).max())
     return reading
 
 
-def read_llama_cpp(request: Request, _inputs: Inputs) -> Reading:
+def read_llama_cpp(request: Request, _inputs: Inputs) -> Outputs:
     """Read a GGUF file by llama.cpp, through the server of its package for Python."""
     import xllamacpp
 
@@ -169,7 +169,7 @@ def read_llama_cpp(request: Request, _inputs: Inputs) -> Reading:
     }
 
 
-def _logits(model: Any, inputs: Inputs) -> Reading:
+def _logits(model: Any, inputs: Inputs) -> Outputs:
     import torch
 
     with torch.no_grad():
@@ -204,7 +204,7 @@ def _answers(model: Any, request: Request) -> list[dict[str, Any]]:
     return answers
 
 
-def _tokenized(request: Request) -> Reading:
+def _tokenized(request: Request) -> Outputs:
     """Return tokens of texts, and what the template writes of conversations."""
     if not request.get("texts") and not request.get("conversations"):
         return {}
@@ -227,7 +227,7 @@ def _tokenized(request: Request) -> Reading:
     }
 
 
-def _processed(request: Request) -> Reading:
+def _processed(request: Request) -> Outputs:
     """Return pictures as the processor in the folder makes them for the model."""
     if not request.get("pictures"):
         return {}
@@ -242,7 +242,7 @@ def _processed(request: Request) -> Reading:
     return {"pixels": pictures}
 
 
-READERS: dict[str, Callable[[Request, Inputs], Reading]] = {
+READERS: dict[str, Callable[[Request, Inputs], Outputs]] = {
     "transformers": read_transformers,
     "peft": read_peft,
     "state": read_state,

@@ -21,7 +21,7 @@ from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.step import Step
 from snugfit.system.deterministic import deterministic
-from snugfit.tools.find_lr.lr_rules import Reading, Suggestion
+from snugfit.tools.find_lr.lr_rules import RateReading, Suggestion
 from snugfit.tools.find_lr.measure import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
 from snugfit.tools.find_lr.measure import find_lr as range_test
 from snugfit.tools.find_lr.page import render_lr_page, write_lr_page
@@ -58,7 +58,7 @@ class FoundRate(Shown):
         return self.test.suggestions
 
     @property
-    def curve(self) -> tuple[Reading, ...]:
+    def curve(self) -> tuple[RateReading, ...]:
         """Rate, loss and smoothed loss of each update."""
         return self.test.curve
 
@@ -181,7 +181,7 @@ def _tested(
     every = max(1, ranged["updates"] // _MESSAGES)
     name = "" if part is None else f"{part}: "
 
-    def tell_reading(number: int, reading: Reading) -> None:
+    def tell_reading(number: int, reading: RateReading) -> None:
         if number % every == 0:
             tell(f"{name}update {number + 1}, rate {reading.learning_rate:.2g}, loss {reading.loss:.4g}")
 

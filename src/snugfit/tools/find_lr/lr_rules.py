@@ -36,7 +36,7 @@ CERTAIN = 4.0
 """Standard errors by which the loss must fall. The lowest of a hundred readings of noise alone is that low once in a hundred tests."""
 
 
-class Reading(NamedTuple):
+class RateReading(NamedTuple):
     """A reading of a range test: the rate, the loss before the update, and the smoothed loss up to there."""
 
     learning_rate: float
@@ -53,7 +53,7 @@ class Suggestion:
     reason: str
 
 
-def suggest(curve: Sequence[Reading]) -> tuple[Mapping[str, Suggestion], str]:
+def suggest(curve: Sequence[RateReading]) -> tuple[Mapping[str, Suggestion], str]:
     """Rates by the rule's name, and where there are none the reason, as a sentence.
 
     The first tenth of the readings is passed over: the average is of a few losses there, and the rates are too small to matter.
@@ -101,7 +101,7 @@ def recommended(suggestions: Mapping[str, Suggestion]) -> str:
 
 
 def doubts(
-    curve: Sequence[Reading], suggestions: Mapping[str, Suggestion], *, smoothing: float, diverged: bool
+    curve: Sequence[RateReading], suggestions: Mapping[str, Suggestion], *, smoothing: float, diverged: bool
 ) -> list[str]:
     """Return why no rate can be relied on although the rules name some, each with what to do; empty where one can.
 
@@ -161,11 +161,11 @@ def _disagreement(suggestions: Mapping[str, Suggestion]) -> list[str]:
     return reasons
 
 
-def _mean(curve: Sequence[Reading], start: int, count: int) -> float:
+def _mean(curve: Sequence[RateReading], start: int, count: int) -> float:
     return statistics.fmean(reading.loss for reading in curve[start : start + count])
 
 
-def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, float]:
+def _fall(curve: Sequence[RateReading], count: int, lowest: int) -> tuple[float, float]:
     """Return how far the lowest mean of `count` losses in a row lies below that of the first ones, and its standard error.
 
     It is of the losses themselves: their average lags behind a fall that is short.
@@ -177,7 +177,7 @@ def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, flo
     return fall, statistics.median(steps) / 0.6745 / math.sqrt(count)
 
 
-def _steepest(curve: Sequence[Reading], first: int, lowest: int) -> Suggestion | None:
+def _steepest(curve: Sequence[RateReading], first: int, lowest: int) -> Suggestion | None:
     """Return where the smoothed loss falls fastest over the logarithm of the rate, before its lowest reading.
 
     Source: Smith 2015, arXiv:1506.01186; the slope is of both neighbours.
@@ -198,7 +198,7 @@ def _steepest(curve: Sequence[Reading], first: int, lowest: int) -> Suggestion |
     )
 
 
-def _valley(curve: Sequence[Reading], first: int) -> Suggestion:
+def _valley(curve: Sequence[RateReading], first: int) -> Suggestion:
     """Return the middle of the longest descent: of the longest series of readings each of which is below the one before it.
 
     Source: fastai's `valley`, which takes the series to be of neighbours when it goes back from its end to its beginning.
@@ -230,7 +230,7 @@ def longest_falls(values: Sequence[float]) -> list[int]:
     return lengths
 
 
-def _minimum(curve: Sequence[Reading], lowest: int) -> Suggestion:
+def _minimum(curve: Sequence[RateReading], lowest: int) -> Suggestion:
     """Return a tenth of the rate at which the smoothed loss is lowest: there it is about to rise. Source: folklore; fastai."""
     rate = curve[lowest].learning_rate
     return Suggestion(rate / 10, lowest, f"a tenth of {rate:.2g}, where the loss is lowest")

@@ -16,7 +16,7 @@ from snugfit.tools.find_lr.lr_rules import (
     MINIMUM,
     STEEPEST,
     VALLEY,
-    Reading,
+    RateReading,
     Suggestion,
     doubts,
     recommended,
@@ -30,7 +30,7 @@ DIVERGED = 4.0
 START, END, UPDATES, SMOOTHING = 1e-7, 10.0, 100, 0.95
 """Of a test by default; the part of the average that stays with each update is of `benchmarks/find_lr`."""
 
-Tell = Callable[[int, Reading], None]
+Tell = Callable[[int, RateReading], None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RangeTest:
     for the scale of fp16.
     """
 
-    curve: tuple[Reading, ...]
+    curve: tuple[RateReading, ...]
     suggestions: Mapping[str, Suggestion]
     stopped: str
     verdict: str
@@ -181,9 +181,9 @@ def unit_of(optimizer: torch.optim.Optimizer) -> float:
 
 def _swept(
     step: Step, windows: Iterable[Any], sweep: _Sweep, rates: list[float], smoothing: float, tell: Tell
-) -> tuple[list[Reading], str, int]:
+) -> tuple[list[RateReading], str, int]:
     """Return the readings, why there are no more, and how many updates were not applied."""
-    curve: list[Reading] = []
+    curve: list[RateReading] = []
     average, best, num_skipped = 0.0, math.inf, 0
     taken = iter(windows)
     for number, rate in enumerate(rates):
@@ -192,13 +192,13 @@ def _swept(
         if result is None:
             return curve, f"the data ended after {number} of {len(rates)} updates", num_skipped
         if not math.isfinite(result.loss):
-            curve.append(Reading(rate, result.loss, curve[-1].smoothed if curve else math.nan))
+            curve.append(RateReading(rate, result.loss, curve[-1].smoothed if curve else math.nan))
             tell(number, curve[-1])
             return curve, _not_finite(number, rate), num_skipped
         num_skipped += not result.applied
         average = smoothing * average + (1 - smoothing) * result.loss
         smoothed = average / (1 - smoothing ** (number + 1))
-        curve.append(Reading(rate, result.loss, smoothed))
+        curve.append(RateReading(rate, result.loss, smoothed))
         tell(number, curve[-1])
         if smoothed > best + (DIVERGED - 1) * abs(best):
             return curve, f"{_DIVERGED} at a rate of {rate:.2g}", num_skipped

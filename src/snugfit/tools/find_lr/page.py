@@ -12,7 +12,7 @@ from snugfit.report.html import facts, table
 from snugfit.report.page import document, replace_page
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
-from snugfit.tools.find_lr.lr_rules import Reading, Suggestion
+from snugfit.tools.find_lr.lr_rules import RateReading, Suggestion
 from snugfit.tools.find_lr.measure import RangeTest
 
 PAGE = "find_lr.html"
@@ -98,7 +98,7 @@ def _drawn(title: str, test: RangeTest, first: bool) -> str:
     return figure(Chart(title, "", series, wide=first, limits=_limits(test)), frame, first=first)
 
 
-def _height(curve: tuple[Reading, ...], suggestion: Suggestion) -> float:
+def _height(curve: tuple[RateReading, ...], suggestion: Suggestion) -> float:
     """Return the smoothed loss at a suggested rate."""
     return min(curve, key=lambda each: abs(math.log(each.learning_rate / suggestion.learning_rate))).smoothed
 

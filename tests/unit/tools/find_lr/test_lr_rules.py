@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from snugfit.tools.find_lr.lr_rules import Reading, Suggestion, doubts, recommended, suggest
+from snugfit.tools.find_lr.lr_rules import RateReading, Suggestion, doubts, recommended, suggest
 
 
-def curve(losses: Sequence[float], smoothed: Sequence[float] | None = None) -> list[Reading]:
+def curve(losses: Sequence[float], smoothed: Sequence[float] | None = None) -> list[RateReading]:
     """Readings at the rates 1, 10, 100 …"""
     rates = [10.0**place for place in range(len(losses))]
-    return [Reading(*reading) for reading in zip(rates, losses, smoothed or losses, strict=True)]
+    return [RateReading(*reading) for reading in zip(rates, losses, smoothed or losses, strict=True)]
 
 
 FALLING = [5.0, 5.0, 5.0, 4.9, 4.0, 3.0, 2.5, 2.4, 2.6, 4.0, 9.0]
@@ -91,7 +91,7 @@ def test_too_few_readings_give_no_rate() -> None:
     assert not found and reason.startswith("there are 9 readings, too few")
 
 
-def bowl(low: float = 1.0, width: float = 20.0, noise: float = 0.0, floor: float = 0.5) -> list[Reading]:
+def bowl(low: float = 1.0, width: float = 20.0, noise: float = 0.0, floor: float = 0.5) -> list[RateReading]:
     """A hundred readings from 1e-6 to 10 that fall from 2 to `floor` about a rate of `low` and rise at once behind it."""
     source = random.Random(1)
     rates = [10 ** (-6 + 7 * place / 99) for place in range(100)]
@@ -102,10 +102,10 @@ def bowl(low: float = 1.0, width: float = 20.0, noise: float = 0.0, floor: float
         for rate in rates
     ]
     losses = [mean + source.gauss(0, noise) for mean in means]
-    return [Reading(*each) for each in zip(rates, losses, averages(losses, 0.5), strict=True)]
+    return [RateReading(*each) for each in zip(rates, losses, averages(losses, 0.5), strict=True)]
 
 
-def doubted(readings: list[Reading], smoothing: float = 0.5, diverged: bool = True) -> list[str]:
+def doubted(readings: list[RateReading], smoothing: float = 0.5, diverged: bool = True) -> list[str]:
     found, reason = suggest(readings)
     assert reason == ""
     return doubts(readings, found, smoothing=smoothing, diverged=diverged)
@@ -123,7 +123,7 @@ def test_a_minimum_at_an_end_of_the_range_is_doubted() -> None:
     assert any("beginning of the range" in each for each in _all_doubts(begins))
 
 
-def _all_doubts(readings: list[Reading]) -> list[str]:
+def _all_doubts(readings: list[RateReading]) -> list[str]:
     """The doubts about rules that are all at the lowest reading."""
     lowest = min(range(len(readings)), key=lambda place: readings[place].smoothed)
     each = Suggestion(readings[lowest].learning_rate, lowest, "")
