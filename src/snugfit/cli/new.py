@@ -16,7 +16,7 @@ from snugfit.cli.options import JsonOption
 from snugfit.cli.output import show
 from snugfit.errors import RunFolderError, SettingError
 
-Kind = Literal["technique", "task"]
+TemplateKind = Literal["technique", "task"]
 
 FILL_IN = "FILL IN"
 """What stands where something has to be written."""
@@ -87,7 +87,7 @@ def _answer(files: list[Path]) -> dict[str, object]:
     }
 
 
-def write_files(kind: Kind, name: str, folder: Path, ours: Collection[str]) -> list[Path]:
+def write_files(kind: TemplateKind, name: str, folder: Path, ours: Collection[str]) -> list[Path]:
     """Write the files of a technique or a task, and return them.
 
     Args:
@@ -142,7 +142,7 @@ def root_of(file: Path) -> Path:
     return next(each for each in file.resolve().parents if not (each / "__init__.py").exists())
 
 
-def _check_name(kind: Kind, name: str, ours: Collection[str]) -> None:
+def _check_name(kind: TemplateKind, name: str, ours: Collection[str]) -> None:
     command = f"new {kind}"
     if not name.isidentifier() or not name.isascii() or name != name.lower() or keyword.iskeyword(name):
         raise SettingError(

@@ -22,7 +22,7 @@ Plugin = TypeVar("Plugin")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[Plugin]):
+class PluginKind(Generic[Plugin]):
     """A kind of plugin.
 
     Args:
@@ -150,7 +150,7 @@ class Importer:
     code: Mapping[str, str] = field(default_factory=dict)
 
     def load(
-        self, kind: Kind[Plugin], name: str, setting: str, ours: Collection[str]
+        self, kind: PluginKind[Plugin], name: str, setting: str, ours: Collection[str]
     ) -> tuple[str, Plugin] | None:
         """Import what a path or an entry point's name stands for, and return it with its path; None where it is neither.
 
@@ -170,7 +170,7 @@ class Importer:
         assert entry is not None
         return path, kind.load_entry_point(entry, setting, ours)
 
-    def path(self, kind: Kind[Plugin], name: str, setting: str) -> str | None:
+    def path(self, kind: PluginKind[Plugin], name: str, setting: str) -> str | None:
         """Return the path that a name stands for, which may be imported from now on; None where it stands for none.
 
         Raises:

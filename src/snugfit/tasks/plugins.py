@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from snugfit.errors import SettingError
-from snugfit.system.plugins import Kind
+from snugfit.system.plugins import PluginKind
 from snugfit.tasks.task_card import Card
 
 _EXAMPLE = "Write CARD = snugfit.tasks.task_card.Card(name=…, …), as `snugfit new task NAME` does."
@@ -33,5 +33,5 @@ def check_card(value: Any, path: str, setting: str, ours: Collection[str]) -> Ca
     return value
 
 
-TASKS: Kind[Card] = Kind("task", "snugfit.tasks", check_card, lambda card: card.name)
+TASKS: PluginKind[Card] = PluginKind("task", "snugfit.tasks", check_card, lambda card: card.name)
 """Tasks as plugins."""

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
-from snugfit.system.plugins import Kind
+from snugfit.system.plugins import PluginKind
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
@@ -101,7 +101,7 @@ def example_of(technique: type[Technique]) -> Technique:
     return made
 
 
-TECHNIQUES: Kind[type[Technique]] = Kind(
+TECHNIQUES: PluginKind[type[Technique]] = PluginKind(
     "technique", "snugfit.techniques", check_technique, lambda technique: technique.card.name
 )
 """Techniques as plugins."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import MissingExtra, SettingError, nearest
-from snugfit.system.plugins import Importer, Kind
+from snugfit.system.plugins import Importer, PluginKind
 from snugfit.tracking import tensorboard, trackio, wandb
 from snugfit.tracking.backend import Backend
 from snugfit.tracking.client_process import Client, ClientProcess
@@ -108,7 +108,7 @@ def check_backend(value: Any, path: str, setting: str, _ours: Collection[str]) -
     return value
 
 
-TRACKERS: Kind[type[Backend]] = Kind("tracker", "snugfit.trackers", check_backend)
+TRACKERS: PluginKind[type[Backend]] = PluginKind("tracker", "snugfit.trackers", check_backend)
 """Trackers as plugins."""
 
 
