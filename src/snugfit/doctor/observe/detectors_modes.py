@@ -13,7 +13,7 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
-    Scored,
+    SklearnScore,
     Step,
 )
 
@@ -179,7 +179,7 @@ def _scored_together(log: Log, trained: set[int]) -> list[Forward]:
             passes = []
         elif isinstance(event, Forward) and event.module in trained and not event.grad:
             passes.append(event)
-        elif isinstance(event, Scored):
+        elif isinstance(event, SklearnScore):
             wrong = [each for each in passes if each.training and each.affected and not each.recalibrates]
             if sum(each.rows for each in passes) == event.rows:
                 bad += [each for each in wrong if each not in bad]

@@ -97,7 +97,7 @@ class Compared(Event):
 
 
 @dataclass(frozen=True)
-class Scored(Event):
+class SklearnScore(Event):
     """A function of scikit-learn scored so many rows."""
 
     function: str

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import Compared, Forward, Scored
+from snugfit.doctor.observe.script_events import Compared, Forward, SklearnScore
 from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
@@ -66,7 +66,7 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
             with recorder.guard():
                 right = args[0] if args else kwargs.get("y_true")
                 if recorder.active and isinstance(right, Sized):
-                    recorder.add(Scored(where(), recorder.log.updates, name, len(right)))
+                    recorder.add(SklearnScore(where(), recorder.log.updates, name, len(right)))
             return original(*args, **kwargs)
 
         return score
