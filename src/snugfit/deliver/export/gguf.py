@@ -20,7 +20,7 @@ from snugfit.deliver.export.gguf_model import (
     add_shape,
     add_weights,
     check_architecture,
-    rounding_to,
+    gguf_rounding,
 )
 from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
 from snugfit.deliver.export.hf import auto_class
@@ -104,7 +104,7 @@ def _has_llama_cpp() -> bool:
 def _read_back(
     subject: ExportedModel, folder: Path, choice: ExportOptions, scored: ScoredRows
 ) -> list[Comparison]:
-    whole = rounded_logits(scored, rounding_to(choice.numbers))
+    whole = rounded_logits(scored, gguf_rounding(choice.numbers))
     assert whole is not None
     request = {
         "gguf": file_name(choice),

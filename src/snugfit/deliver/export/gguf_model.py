@@ -197,7 +197,7 @@ def packed(weight: Tensor, numbers: str) -> tuple[numpy.ndarray[Any, Any], Any]:
     return gguf.quants.quantize(weight.contiguous().numpy(), kind), kind
 
 
-def rounding_to(numbers: str) -> Callable[[Tensor], Tensor]:
+def gguf_rounding(numbers: str) -> Callable[[Tensor], Tensor]:
     """Return what rounds a weight as a file in that format does."""
     import gguf
 
