@@ -233,7 +233,7 @@ def _drawn(subject: ExportedModel) -> list[dict[str, Tensor]]:
     """Return inputs that are drawn from a seed; none for a kind of model whose inputs have no known form."""
     generator = torch.Generator().manual_seed(0)
     tokenizer = subject.predictor.tokenizer
-    if subject.kind in ("encoder", "decoder") and tokenizer is not None:
+    if subject.reads_tokens and tokenizer is not None:
         special = set(tokenizer.all_special_ids)
         usual = torch.tensor([each for each in range(len(tokenizer)) if each not in special])
         ids = [

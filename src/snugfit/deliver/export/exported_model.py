@@ -80,6 +80,11 @@ class ExportedModel:
         return use.forward if use is not None and isinstance(use.forward, Rescaled) else None
 
     @property
+    def reads_tokens(self) -> bool:
+        """True where its inputs are tokens of texts, of any length."""
+        return self.kind in ("encoder", "decoder")
+
+    @property
     def labels_texts(self) -> bool:
         """True where it gives each text, or each pair of texts, one class or one number."""
         return self.kind == "encoder" and (self.names_classes or self.scale is not None)

@@ -18,9 +18,6 @@ from snugfit.deliver.export.scored import ScoredRows
 from snugfit.errors import ModelError
 from snugfit.models.hub import first_line
 
-_LENGTH = ("encoder", "decoder")
-"""Kinds of models whose inputs have a length beside the batch."""
-
 
 class Texts(nn.Module):
     """Tokens to logits; `token_type_ids` where the model reads them."""
@@ -114,7 +111,7 @@ def graph_of(
     inputs = {name: torch.cat([tensor, tensor]) for name, tensor in first.items()}
     batch = torch.export.Dim("batch")
     dynamic: dict[int, Any] = {0: batch}
-    if subject.kind in _LENGTH:
+    if subject.reads_tokens:
         positions = getattr(scored.model.config, "max_position_embeddings", None)
         dynamic[1] = torch.export.Dim("length", max=positions) if positions else torch.export.Dim("length")
     return kind(scored.model).eval(), inputs, dict.fromkeys(inputs, dynamic)

@@ -47,8 +47,7 @@ def inputs_in_words(subject: ExportedModel, inputs: Mapping[str, torch.Tensor]) 
     """Return the inputs of a graph in words, for its card."""
 
     def shape(tensor: torch.Tensor) -> str:
-        of_texts = subject.kind in ("encoder", "decoder")
-        sizes = ["batch", *("length" if of_texts else str(size) for size in tensor.shape[1:])]
+        sizes = ["batch", *("length" if subject.reads_tokens else str(size) for size in tensor.shape[1:])]
         return f"{' × '.join(sizes)}, {str(tensor.dtype).removeprefix('torch.')}"
 
     parts = [f"`{name}` ({shape(each)})" for name, each in inputs.items()]
