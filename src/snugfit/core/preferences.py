@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snugfit.core.losses import Loss, LossTerms, unwrapped
+from snugfit.core.losses import LOG_PROBABILITIES, Loss, LossTerms, unwrapped
 from snugfit.errors import SettingError
 
 BETTER, WORSE = 0, 1
@@ -28,6 +28,12 @@ BETTER, WORSE = 0, 1
 
 DESIRABLE = "desirable"
 """The entry of a batch that says which of its single answers are good ones."""
+
+REFERENCE = "reference"
+"""The entry of a batch, and of outputs, with the log-probabilities of answers by the model before its first update."""
+
+LENGTHS = "lengths"
+"""The entry of a batch with the length of the longest of its better answers, and of its worse ones."""
 
 WINDOW_SUMS = "window_sums"
 """The entry of a batch that holds the window's sums of what a loss asks for: the same numbers in each row."""
@@ -232,7 +238,7 @@ def answers_of(outputs: Any) -> Mapping[str, Tensor]:
     Raises:
         SettingError: they are others.
     """
-    if isinstance(outputs, Mapping) and "log_probabilities" in outputs:
+    if isinstance(outputs, Mapping) and LOG_PROBABILITIES in outputs:
         return outputs
     raise SettingError(
         "loss",
@@ -252,12 +258,13 @@ def log_ratios(outputs: Mapping[str, Tensor]) -> Tensor:
     >>> log_ratios({"log_probabilities": torch.tensor([[-1.0]]), "reference": torch.tensor([[-3.0]])})
     tensor([[2.]])
     """
-    return outputs["log_probabilities"] - outputs["reference"].to(outputs["log_probabilities"].dtype)
+    own = outputs[LOG_PROBABILITIES]
+    return own - outputs[REFERENCE].to(own.dtype)
 
 
 def mean_log_probabilities(outputs: Mapping[str, Tensor]) -> Tensor:
     """Return each answer's mean log-probability a token."""
-    return outputs["log_probabilities"] / outputs["tokens"].clamp(min=1)
+    return outputs[LOG_PROBABILITIES] / outputs["tokens"].clamp(min=1)
 
 
 def log_of_the_rest(log_probability: Tensor) -> Tensor:

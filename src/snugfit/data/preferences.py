@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from snugfit.core.preferences import DESIRABLE, LENGTHS, REFERENCE
 from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_of
 from snugfit.data.chat_template import set_template
 from snugfit.data.columns import check_columns
@@ -90,9 +91,9 @@ class PadPairs:
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),
             "labels": torch.from_numpy(labels),
-            "lengths": lengths,
+            LENGTHS: lengths,
         }
-        for name, dtype in (("desirable", torch.bool), ("reference", torch.float32)):
+        for name, dtype in ((DESIRABLE, torch.bool), (REFERENCE, torch.float32)):
             if name in examples[0]:
                 values: Tensor = torch.tensor([example[name] for example in examples], dtype=dtype)
                 batch[name] = values
@@ -361,7 +362,7 @@ def _read(table: Table, settings: PreferenceSettings, writer: _Writer) -> _Read:
         )
         other = _mismatched(table.source, {at: answered for at, (answered, _) in single.items()})
         written = good(list(single), lambda at: writer.written(single[at][0], other[at]))
-        more = {at: {"desirable": single[at][1]} for at in written}
+        more = {at: {DESIRABLE: single[at][1]} for at in written}
     whole = {at: coded for at, coded in written.items() if coded is not None}
     examples: list[Example] = [
         {"input_ids": [each.ids for each in coded], "labels": [each.labels for each in coded], **more[at]}
@@ -431,7 +432,7 @@ def _mismatched(source: str, answers: Mapping[int, Answered]) -> dict[int, Answe
 
 
 def _labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    good = sum(example["desirable"] for example in examples)
+    good = sum(example[DESIRABLE] for example in examples)
     return {"desirable": good, "undesirable": len(examples) - good}
 
 

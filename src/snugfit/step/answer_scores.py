@@ -17,9 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch
-from snugfit.core.losses import LossTerms, causal_lm
+from snugfit.core.losses import LOG_PROBABILITIES, LossTerms, causal_lm
 from snugfit.core.preferences import (
     DESIRABLE,
+    LENGTHS,
+    REFERENCE,
     REWARDS,
     WINDOW_SUMS,
     PreferenceLoss,
@@ -34,8 +36,6 @@ from snugfit.kit.chunked_loss_function import in_chunks
 from snugfit.kit.lm_head import postponed_in
 from snugfit.step.evaluate import eval_mode
 
-REFERENCE = "reference"
-LENGTHS = "lengths"
 _BOTH, _FIRST, _SECOND = slice(0, 2), slice(0, 1), slice(1, 2)
 
 
@@ -75,7 +75,7 @@ class AnswerScores:
     def start_scores(self, model: nn.Module, data: Mapping[str, Any]) -> Tensor:
         """Return log-probabilities of both sequences by the model as it is now, shape (rows, 2)."""
         with torch.no_grad(), eval_mode(model), casting_anew():
-            return self._answers(model, data, _BOTH)["log_probabilities"]
+            return self._answers(model, data, _BOTH)[LOG_PROBABILITIES]
 
     def _scores(self, model: nn.Module, data: Mapping[str, Any], part: slice) -> dict[str, Tensor]:
         before = {}
@@ -89,7 +89,7 @@ class AnswerScores:
         """Return the log-ratios of mismatched pairs, without dropout."""
         reference = self._reference(model, data, _SECOND)
         with torch.no_grad(), eval_mode(model), casting_anew():
-            own = self._answers(model, data, _SECOND)["log_probabilities"]
+            own = self._answers(model, data, _SECOND)[LOG_PROBABILITIES]
         return (own - reference.to(own.dtype)).squeeze(1)
 
     def _reference(self, model: nn.Module, data: Mapping[str, Any], part: slice) -> Tensor:
@@ -109,7 +109,7 @@ class AnswerScores:
                 "Call snugfit.step.start_scores.fill_start_scores before the first update.",
             )
         with torch.no_grad(), eval_mode(model), casting_anew(), off:
-            return self._answers(model, data, part)["log_probabilities"]
+            return self._answers(model, data, part)[LOG_PROBABILITIES]
 
     def _answers(self, model: nn.Module, data: Mapping[str, Any], part: slice) -> dict[str, Tensor]:
         ids, mask, labels = (_part(data, name, part) for name in ("input_ids", "attention_mask", LABELS))
@@ -124,7 +124,7 @@ class AnswerScores:
         if self.loss.scores_text:
             text = F.pad(scored[..., 1:] != IGNORE_INDEX, (0, 1))
             sums["text_log_probability"] = torch.where(text, values, 0.0).sum(dim=-1)[:, 0]
-        return {**sums, **_counts(labels, mask, sums["log_probabilities"].dtype)}
+        return {**sums, **_counts(labels, mask, sums[LOG_PROBABILITIES].dtype)}
 
     def _with_rewards(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**outputs, REWARDS: self.loss.rewards(outputs).detach()}

@@ -15,14 +15,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.batch import LABELS, Batch, shared_out
+from snugfit.core.losses import LOG_PROBABILITIES
 from snugfit.core.phases import phase
+from snugfit.core.preferences import REFERENCE
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read
 from snugfit.errors import OutOfMemory, RunFolderError
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.results.run_folder import START_SCORES
-from snugfit.step.answer_scores import REFERENCE, AnswerScores
+from snugfit.step.answer_scores import AnswerScores
 from snugfit.step.micro_batching import first_line
 from snugfit.system.memory import is_out_of_memory, release_memory
 
@@ -80,7 +82,7 @@ def fill_start_scores(
         tell(f"scoring {len(examples):,} rows with the model as it is before the first update")
         scores = _scored_by_ranks(step, material, forward, examples)
         if folder is not None and strategy.rank == 0:
-            folder.write_json(START_SCORES, {"examples": key, "log_probabilities": scores})
+            folder.write_json(START_SCORES, {"examples": key, LOG_PROBABILITIES: scores})
     for example, own in zip(examples, scores, strict=True):
         example[REFERENCE] = own
 
@@ -173,5 +175,5 @@ def _read(folder: RunFolder | None, key: str, count: int) -> Scores | None:
         return None
     if not isinstance(stored, dict) or stored.get("examples") != key:
         return None
-    scores: Scores = stored["log_probabilities"]
+    scores: Scores = stored[LOG_PROBABILITIES]
     return scores if len(scores) == count else None

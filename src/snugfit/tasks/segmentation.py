@@ -93,6 +93,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.data.masks import MaskedPictures, collate, load_mask_rows
     from snugfit.data.picture_format import PictureFormat
     from snugfit.kit.auxiliary_loss import WithAuxiliary
+    from snugfit.models.bundle import MASK_NETWORK
 
     image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
 
@@ -118,7 +119,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         columns=(_PREDICTION,),
         read=read,
         saved=_saved,
-        loss=WithAuxiliary(meta["mask_network"]["settings"]["auxiliary"]),
+        loss=WithAuxiliary(meta[MASK_NETWORK]["settings"]["auxiliary"]),
         metrics=CARD.metrics,
     )
 

@@ -119,6 +119,7 @@ def table_inference(
     from snugfit.data.table_format import TableFormat
     from snugfit.data.tables import collate, examples_of, load_table_rows
     from snugfit.kit.member_loss import MemberSquaredError
+    from snugfit.models.bundle import NETWORK
 
     table_format, labels = TableFormat.of(meta["table"]), tuple(meta["labels"])
 
@@ -142,7 +143,7 @@ def table_inference(
         columns=columns,
         read=read,
         classes=labels,
-        loss=cross_entropy if labels else MemberSquaredError(meta["network"]["spread"]),
+        loss=cross_entropy if labels else MemberSquaredError(meta[NETWORK]["spread"]),
         metrics=metrics,
     )
 
