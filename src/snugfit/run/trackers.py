@@ -77,11 +77,7 @@ class Trackers:
 
     def close(self) -> None:
         """Send what can be sent soon, and end; a signal to stop ends the wait."""
-        for tracker in self._trackers:
-            tracker.begin_to_close()
-        for tracker in self._trackers:
-            with interrupts():
-                tracker.close()
+        self._close(lambda _: None)
 
     def end(self, register: Register | None) -> bool:
         """Send the last events, register the best model, and say what did not arrive; a signal to stop ends each wait.
@@ -90,20 +86,29 @@ class Trackers:
             Whether there is more to report than before.
         """
         more = register is not None
+
+        def say(result: TrackingResult) -> None:
+            nonlocal more
+            message = result.message(self._folder.path if self._folder else "")
+            if message is not None:
+                self._events("warning", message=message)
+                more = True
+
         if self._mlflow is not None:
             with interrupts():
                 sent = self._mlflow.flush()
                 if register is not None:
                     self._register(register, sent)
+        self._close(say)
+        return more
+
+    def _close(self, say: Callable[[TrackingResult], None]) -> None:
+        """End all of them at once, so that each has its time, and hear how each ended."""
         for tracker in self._trackers:
             tracker.begin_to_close()
         for tracker in self._trackers:
             with interrupts():
-                message = tracker.close().message(self._folder.path if self._folder else "")
-                if message is not None:
-                    self._events("warning", message=message)
-                    more = True
-        return more
+                say(tracker.close())
 
     def _note(self, text: str) -> None:
         self._events("note", text=text)
