@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,8 +50,20 @@ class Batch:
     status_time_ms: int = 0
     start_ms: int = 0
 
+    def tags_after(self, before: Mapping[str, str]) -> dict[str, str]:
+        """Return the tags that hold once the batch is stored, given those that held before."""
+        return {key: value for key, value in before.items() if key not in self.untagged} | self.tags
+
     def __bool__(self) -> bool:
         return bool(self.metrics or self.params or self.tags or self.inputs or self.untagged or self.status)
+
+
+def by_step(metrics: Iterable[Metric]) -> list[tuple[int, list[Metric]]]:
+    """Return the metrics of each step together, in the order of the steps, for trackers that log a step at once."""
+    rows: dict[int, list[Metric]] = {}
+    for metric in metrics:
+        rows.setdefault(metric.step, []).append(metric)
+    return sorted(rows.items())
 
 
 class RunGone(Exception):

@@ -43,9 +43,7 @@ class TensorBoardBackend:
         if batch.params:
             self._writer.add_text("settings", table({**batch.params, **sources_of(batch)}), 0)
         if batch.tags or batch.untagged:
-            self._tags = {
-                key: value for key, value in self._tags.items() if key not in batch.untagged
-            } | batch.tags
+            self._tags = batch.tags_after(self._tags)
             self._writer.add_text("about", table(self._tags), self._step)
         self._writer.flush()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from snugfit.tracking.backend import Batch, Metric, project_name, sources_of, table, typed
+from snugfit.tracking.backend import Batch, by_step, project_name, sources_of, table, typed
 
 NAME = "trackio"
 """Of the tracker, and of the file that says how far it has got."""
@@ -38,17 +38,13 @@ class TrackioBackend:
         """Hand a batch to Trackio."""
         if self._run is None:
             self._begin(batch)
-        rows: dict[int, list[Metric]] = {}
-        for metric in batch.metrics:
-            rows.setdefault(metric.step, []).append(metric)
-        for step, metrics in sorted(rows.items()):
+        for step, metrics in by_step(batch.metrics):
             self._step = step
             self._run.log({metric.name: metric.value for metric in metrics}, step=step)
         if batch.tags or batch.untagged:
             import trackio
 
-            old = {key: value for key, value in self._tags.items() if key not in batch.untagged}
-            self._tags = old | batch.tags
+            self._tags = batch.tags_after(self._tags)
             self._run.log({"about": trackio.Markdown(table(self._tags))}, step=self._step)
 
     def _begin(self, batch: Batch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import TrackingError
-from snugfit.tracking.backend import Batch, Metric, RunGone, project_name, sources_of, typed
+from snugfit.tracking.backend import Batch, RunGone, by_step, project_name, sources_of, typed
 
 NAME = "wandb"
 """Of the tracker, of W&B's folder in a run's, and of the file that says how far it has got."""
@@ -89,11 +89,7 @@ class WandbBackend:
             config = {key: typed(value) for key, value in batch.params.items()}
             self._run.config.update({**config, **sources_of(batch)}, allow_val_change=True)
         best = {each.name: each.value for each in batch.metrics if each.name.startswith(_BEST)}
-        rows: dict[int, list[Metric]] = {}
-        for metric in batch.metrics:
-            if metric.name not in best:
-                rows.setdefault(metric.step, []).append(metric)
-        for step, metrics in sorted(rows.items()):
+        for step, metrics in by_step(each for each in batch.metrics if each.name not in best):
             values = {each.name: each.value for each in metrics}
             self._run.log({**values, "_timestamp": metrics[0].time_ms / 1000}, step=step)
         self._run.summary.update(best)
