@@ -48,6 +48,8 @@ def load_recipe(
     places = Places(str(path))
     tree = read_yaml(_read(path), str(path), places)
     if not isinstance(tree, Mapping):
+        if isinstance(tree, (list, tuple)) and path.suffix.lower() in READERS:
+            raise _rows_given(path)
         content = "nothing" if tree is None else shown(tree)
         raise SettingError(
             path,
@@ -117,11 +119,7 @@ def _read(path: Path) -> str:
             f"Name the YAML file; a run goes on with: snugfit resume {path}",
         )
     if path.suffix.lower() in READERS and path.suffix != ".json" and path.is_file():
-        raise SettingError(
-            path,
-            "is a file of rows, and a recipe is expected",
-            f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path} --model MODEL",
-        )
+        raise _rows_given(path)
     try:
         with path.open("rb") as file:
             content = file.read(_LIMIT_BYTES + 1)
@@ -144,6 +142,14 @@ def _read(path: Path) -> str:
         raise SettingError(
             f"{path}:{line}", "is not UTF-8 text, so it is no recipe", "Name a recipe, or save it as UTF-8."
         ) from error
+
+
+def _rows_given(path: Path) -> SettingError:
+    return SettingError(
+        path,
+        "is a file of rows, and a recipe is expected",
+        f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path} --model MODEL",
+    )
 
 
 def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:

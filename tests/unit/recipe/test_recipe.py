@@ -231,10 +231,11 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, content):
         load_recipe(path)
 
 
-@pytest.mark.parametrize("name", ["names.jsonl", "latin.csv", "book.txt", "ROWS.PARQUET"])
+@pytest.mark.parametrize("name", ["names.jsonl", "rows.json", "latin.csv", "book.txt", "ROWS.PARQUET"])
 def test_rows_in_place_of_a_recipe_are_told_apart_from_a_faulty_recipe(tmp_path, name):
     path = tmp_path / name
-    path.write_bytes(b"text,label\ncaf\xe9,yes\n")
+    content = b'[{"text": "good"}]' if name.endswith(".json") else b"text,label\ncaf\xe9,yes\n"
+    path.write_bytes(content)
     with pytest.raises(SettingError, match=rf"is a file of rows.*snugfit init .*{name}\. Or .*--data"):
         load_recipe(path)
 
