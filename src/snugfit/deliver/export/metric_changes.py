@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from snugfit.deliver.export.subject import Subject
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.predict import scores_on
 from snugfit.errors import UserError
 
@@ -56,7 +56,7 @@ class MetricChanges:
 
 
 def metric_changes(
-    subject: Subject,
+    subject: ExportedModel,
     quantised: nn.Module,
     folder: Path,
     rows: str | Path | Sequence[Mapping[str, Any]] | None,
