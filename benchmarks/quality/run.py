@@ -33,7 +33,7 @@ from common import write_result
 
 from snugfit import AdamW, Step, Technique
 from snugfit.core.batch import Batch
-from snugfit.data.loader import Order
+from snugfit.data.order import Order
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.techniques import find
 

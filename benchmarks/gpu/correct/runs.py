@@ -52,7 +52,8 @@ def scores(run: Path, rows: str, metrics: list[str], settings: Settings) -> dict
     Raises:
         Wrong: they differ, or the model has learned nothing.
     """
-    from snugfit.data.loader import Loader, Order
+    from snugfit.data.loader import Loader
+    from snugfit.data.order import Order
     from snugfit.deliver.predict import BATCH_ROWS, load_predictor
     from snugfit.step.evaluate import evaluate
 

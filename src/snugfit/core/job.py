@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+from snugfit.core.lengths import LENGTH, is_length, number_of_updates
 from snugfit.core.settings import Bound, Count, Section, setting
+from snugfit.core.windows import Cuts, Sizes, Sums, grown_over
 from snugfit.errors import SettingError, nearest
 from snugfit.system.user_objects import PYTHON_PATH
 
@@ -34,6 +36,11 @@ KeepWhen = Callable[[list[dict[str, Any]]], bool]
 """From the same evaluations to whether the model of the last one is kept."""
 
 
+_BATCH_WARMUP = 0.1
+_WARMUP_TAKES = f"{LENGTH}, above 0"
+_OF_SIZES = ("batch_tokens", "start_batch", "batch_warmup", "batch_by_epoch")
+
+
 @dataclass(frozen=True)
 class Train(Section):
     """The length of a training and the size of its updates."""
@@ -42,7 +49,26 @@ class Train(Section):
 
     epochs: Annotated[float, Bound(above=0)] | None = setting("passes over the training data", 3.0)
     updates: Count | None = setting("optimizer steps of the run, in place of epochs", None, example=1000)
-    global_batch: Count = setting("examples of one update, over all micro-batches and devices", 32)
+    global_batch: Count | None = setting("examples of one update, over all micro-batches and devices", 32)
+    batch_tokens: Count | None = setting(
+        "tokens of one update, at most, in place of global_batch; an update has the next examples that together are no more",
+        None,
+        example=32768,
+    )
+    start_batch: Count | None = setting(
+        "size of the first update, in examples or in tokens: updates grow from it, in steps of it, to global_batch or batch_tokens",
+        None,
+        example=8,
+    )
+    batch_warmup: Annotated[float, Bound(above=0)] = setting(
+        "updates over which they grow from start_batch", _BATCH_WARMUP, takes=_WARMUP_TAKES, example=50
+    )
+    batch_by_epoch: tuple[Count, ...] = setting(
+        "sizes of the updates of the first epochs, one for each epoch, in examples or in tokens; none by default",
+        (),
+        takes="a list of positive whole numbers",
+        example=(8, 16),
+    )
     seed: Annotated[int, Bound(least=0)] = setting(
         "seed of the split, the order of examples, new weights and dropout", 0
     )
@@ -56,6 +82,79 @@ class Train(Section):
                 f"one of epochs and updates says how long the run is, found {both_or_neither}",
                 "Give one of the two.",
             )
+        if (self.global_batch is None) == (self.batch_tokens is None):
+            both_or_neither = "neither" if self.global_batch is None else "both"
+            raise SettingError(
+                "train",
+                f"one of global_batch and batch_tokens says how large an update is, found {both_or_neither}",
+                "Give one of the two.",
+            )
+        self._check_growth()
+
+    def _check_growth(self) -> None:
+        """Refuse windows that cannot grow as the settings say.
+
+        Raises:
+            SettingError: names the setting.
+        """
+        if not is_length(self.batch_warmup):
+            raise SettingError.must_be("train.batch_warmup", _WARMUP_TAKES, f"{self.batch_warmup:g}")
+        if self.start_batch is None and self.batch_warmup != _BATCH_WARMUP:
+            raise SettingError(
+                "train.start_batch", "is missing beside batch_warmup", "Give the size of the first update."
+            )
+        if self.start_batch is not None and self.start_batch >= self.sizes.last:
+            raise SettingError(
+                "train.start_batch",
+                f"must be below train.{self.unit_setting}, which is {self.sizes.last}, found {self.start_batch}",
+                "Lower it, or leave it and batch_warmup out.",
+            )
+        if self.start_batch is not None and self.batch_by_epoch:
+            raise SettingError(
+                "train.batch_by_epoch", "cannot be given beside start_batch", "Remove one of the two."
+            )
+
+    @property
+    def unit_setting(self) -> str:
+        """The setting that says how large an update is in the end."""
+        return "global_batch" if self.batch_tokens is None else "batch_tokens"
+
+    @property
+    def unit(self) -> str:
+        """The unit of the sizes of updates."""
+        return "examples" if self.batch_tokens is None else "tokens"
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of updates, with no growth where its length is not known yet."""
+        last = self.global_batch or self.batch_tokens
+        assert last is not None
+        return Sizes(last, self.start_batch, by_epoch=self.batch_by_epoch)
+
+    @property
+    def sizes_given(self) -> dict[str, Any]:
+        """The settings of windows that are not of one size in examples, by name; empty where they are."""
+        given = {name: getattr(self, name) for name in _OF_SIZES}
+        return {name: value for name, value in given.items() if value != self.settings()[name].default}
+
+    @property
+    def sizes_unset(self) -> list[str]:
+        """The names of the other such settings."""
+        return [name for name in _OF_SIZES if name not in self.sizes_given]
+
+    @property
+    def most_examples(self) -> int | None:
+        """The examples of the largest update; None where the tokens of the data decide."""
+        return None if self.global_batch is None else max((self.global_batch, *self.batch_by_epoch))
+
+    def examples_of(self, tokens: int) -> int:
+        """Return the examples of the largest update, where each has so many tokens."""
+        return self.most_examples or max(1, self.sizes.last // tokens)
+
+    @property
+    def grown(self) -> Train:
+        """The same with updates of the last size from the first one on."""
+        return replace(self, start_batch=None, batch_warmup=_BATCH_WARMUP, batch_by_epoch=())
 
 
 @dataclass(frozen=True)
@@ -106,7 +205,7 @@ class Evaluate(Section):
         return self.best or next(iter(self.metrics), "loss")
 
     def period(self, windows_per_epoch: int) -> int:
-        """Return the number of updates from one evaluation to the next."""
+        """Return the number of updates from one evaluation to the next, where epochs have so many."""
         return windows_per_epoch if self.every == "epoch" else self.every
 
 
@@ -244,7 +343,9 @@ class Job:
 
     @classmethod
     def of(cls, *, shuffle: bool = True, **given: Any) -> Job:
-        """Return a job from settings by their keywords, which are those of `sf.train`; `updates` wins over `epochs`.
+        """Return a job from settings by their keywords, which are those of `sf.train`.
+
+        `updates` wins over `epochs`, and `batch_tokens` over `global_batch`.
 
         >>> Job.of(updates=5, evaluate_every=2).evaluate.every
         2
@@ -257,10 +358,12 @@ class Job:
             raise SettingError(keyword, "there is no such setting", nearest(keyword, known))
         if given.get("updates") is not None:
             given = {**given, "epochs": None}
+        if given.get("batch_tokens") is not None:
+            given = {**given, "global_batch": None}
         values: dict[type[Section], dict[str, Any]] = {section: {} for section in SECTIONS}
         for keyword, value in given.items():
             section, name = known[keyword]
-            values[section][name] = value
+            values[section][name] = tuple(value) if isinstance(value, list) else value
         none = {each.name: each.default for each in EarlyStopping.settings().values()}
         if {**none, **values[EarlyStopping]} == none:
             del values[EarlyStopping]
@@ -271,19 +374,50 @@ class Job:
         """Return the job with that many updates in place of its own length."""
         return replace(self, train=replace(self.train, epochs=None, updates=updates))
 
-    def total_windows(self, examples: int) -> int:
+    @property
+    def evaluation_batch(self) -> int:
+        """The examples of one evaluation batch."""
+        default: int = Train.settings()["global_batch"].default
+        return self.evaluate.batch or self.train.global_batch or default
+
+    def grown(self) -> Job:
+        """Return the job with windows of the last size from the first one on."""
+        return replace(self, train=self.train.grown)
+
+    def cuts(self, examples: int, sums: Sums | None = None) -> Cuts:
+        """Return where the epochs of a run over `examples` rows are cut into windows.
+
+        Args:
+            sums: of the tokens of each epoch; needed where windows are in tokens, and there only.
+        """
+        train, sizes = self.train, self.train.sizes
+        assert (sums is None) == (train.batch_tokens is None), (
+            "windows in tokens are cut by the tokens of examples"
+        )
+        if sizes.start is not None:
+            if train.epochs is not None and train.batch_warmup < 1:
+                sizes = grown_over(train.batch_warmup, train.epochs, examples, sizes, sums)
+            else:
+                sizes = replace(sizes, warmup=number_of_updates(train.batch_warmup, train.updates or 0))
+        return Cuts(examples, sizes, sums)
+
+    def total_windows(self, examples: int, sums: Sums | None = None) -> int:
         """Return windows of the whole run over `examples` rows; the last window of an epoch may be partial.
+
+        Args:
+            sums: as for `cuts`.
 
         >>> Job(Train(global_batch=4, epochs=2)).total_windows(examples=9)
         6
         """
+        return self.train.updates or self.windows_of(self.cuts(examples, sums))
+
+    def windows_of(self, cuts: Cuts) -> int:
+        """Return windows of the whole run, of which `cuts` says where its epochs are cut."""
         if self.train.updates is not None:
             return self.train.updates
         assert self.train.epochs is not None
-        return max(1, round(self.train.epochs * self.windows_per_epoch(examples)))
-
-    def windows_per_epoch(self, examples: int) -> int:
-        return -(-examples // self.train.global_batch)
+        return cuts.within(self.train.epochs)
 
 
 SECTIONS: tuple[type[Section], ...] = (Train, Evaluate, EarlyStopping, NonFinite, Checkpoint, Hooks)

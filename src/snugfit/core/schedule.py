@@ -6,28 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from snugfit.core.lengths import LENGTH, is_length, number_of_updates
 from snugfit.core.technique import Context, Rate, Seams, Technique
 from snugfit.errors import SettingError
-
-LENGTH = "a whole number of updates, or a fraction of the run below 1"
-
-
-def is_length(part: float) -> bool:
-    """Return whether `part` is `LENGTH`.
-
-    >>> is_length(0.1), is_length(500), is_length(1.5)
-    (True, True, False)
-    """
-    return 0 <= part < 1 or (part >= 1 and part % 1 == 0)
-
-
-def number_of_updates(part: float, total_updates: int) -> int:
-    """`part` itself from 1 on, a fraction of the run below.
-
-    >>> number_of_updates(0.1, total_updates=200), number_of_updates(50, total_updates=200)
-    (20, 50)
-    """
-    return round(part * total_updates) if part < 1 else int(part)
 
 
 def warmup_factor(updates: int, warmup: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from snugfit.data.sizes import token_counts
 from snugfit.data.tokens import Example, PadRight
 
 WINDOWS_PER_EPOCH = 10_000
@@ -28,6 +29,12 @@ class Alike(Sequence[Example]):
 
     def __len__(self) -> int:
         return self.times
+
+    @property
+    def lengths(self) -> list[int] | None:
+        """The tokens of each example; None where it has none."""
+        counts = token_counts([self.example])
+        return None if counts is None else counts * self.times
 
     @overload
     def __getitem__(self, index: int) -> Example: ...

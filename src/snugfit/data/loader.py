@@ -1,4 +1,4 @@
-"""The order of examples, and a loader that can start at any window.
+"""A loader that can start at any window.
 
 Which examples are in window n, and what their augmentation draws, are pure functions of (seed, epoch,
 index): there is nothing to save but n, and the number of workers does not matter.
@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,54 +22,14 @@ from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
 from snugfit.data.examples import WholeBatches, origin_of, source_index
+from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.system.user_objects import describe
 
 Collate = Callable[[list[Any]], Any]
-Key = tuple[int, int]
-"""An example's epoch and index."""
 Windows = Generator[Batch, None, None]
 """Close it to end the workers."""
-
-
-@dataclass
-class Order:
-    """The order of examples: each epoch a permutation of (seed, epoch), cut in windows.
-
-    >>> order = Order(examples=5, global_batch=2, seed=0, shuffle=False)
-    >>> [order.window(number) for number in range(4)]
-    [[(0, 0), (0, 1)], [(0, 2), (0, 3)], [(0, 4)], [(1, 0), (1, 1)]]
-    """
-
-    examples: int
-    global_batch: int
-    seed: int = 0
-    shuffle: bool = True
-
-    def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise DataError("data", "no examples to train on", "Give at least one.")
-        self._epoch = -1
-        self._permutation: list[int] = []
-
-    @property
-    def windows_per_epoch(self) -> int:
-        return -(-self.examples // self.global_batch)
-
-    def window(self, number: int) -> list[Key]:
-        """Keys of the examples of window `number`, counted from the start of the run."""
-        epoch, place = divmod(number, self.windows_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._permutation = epoch, self._order(epoch)
-        start = place * self.global_batch
-        return [(epoch, index) for index in self._permutation[start : start + self.global_batch]]
-
-    def _order(self, epoch: int) -> list[int]:
-        if not self.shuffle:
-            return list(range(self.examples))
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
-        return torch.randperm(self.examples, generator=generator).tolist()
 
 
 class Loader:
@@ -151,16 +111,17 @@ class Loader:
         return self._fetch.example((0, index))
 
     def worst_window(self) -> tuple[Batch, bool]:
-        """Return a window of the largest examples, and True; the first window and False where their sizes are not known.
+        """Return a window of the largest examples, and True; one with the most examples and False where their sizes are not known.
 
         Of several ranks each has as many as the one with the most, and they are a window.
 
         The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
         """
-        first = self._fetch.most_of(self.order.window(0))
-        indices = largest(self._dataset, len(first))
+        keys = self._fetch.most_of(self.order.largest_window())
+        by_length = self.order.lengths is not None
+        indices = [index for _, index in keys] if by_length else largest(self._dataset, len(keys))
         if indices is None:
-            return self._fetch.loaded(first), False
+            return self._fetch.loaded(keys), False
         return self._fetch.loaded([(0, index) for index in [*indices[:-1], indices[0]]]), True
 
     def _from_workers(self, start: int, stop: int) -> Windows:

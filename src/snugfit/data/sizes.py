@@ -29,6 +29,35 @@ def largest(dataset: Any, count: int) -> list[int] | None:
     return sorted(range(len(sizes)), key=lambda index: -sizes[index])[:count]
 
 
+def token_counts(dataset: Any) -> list[int] | None:
+    """Return the tokens of each example, as `dataset.lengths` says them, or of `input_ids` without their padding.
+
+    Returns:
+        None where the examples are not in memory already, or one has no `input_ids`.
+
+    >>> token_counts([{"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}, {"input_ids": [[5], [5, 6]]}])
+    [2, 3]
+    """
+    if isinstance(dataset, Subset):
+        inner = token_counts(dataset.dataset)
+        return None if inner is None else [inner[index] for index in dataset.indices]
+    if (lengths := getattr(dataset, "lengths", None)) is not None:
+        return [int(each) for each in lengths]
+    if not isinstance(dataset, (list, tuple)):
+        return None
+    if not all(isinstance(each, Mapping) and "input_ids" in each for each in dataset):
+        return None
+    return [_tokens(each) for each in dataset]
+
+
+def _tokens(example: Mapping[str, Any]) -> int:
+    mask = example.get("attention_mask")
+    flat = isinstance(mask, (Tensor, np.ndarray)) and mask.ndim == 1
+    if flat or (isinstance(mask, Sequence) and not any(isinstance(each, Sequence) for each in mask[:1])):
+        return sum(int(each) != 0 for each in mask) if not flat else int((mask != 0).sum())  # type: ignore[union-attr]
+    return _size(example["input_ids"])
+
+
 def _sizes(dataset: Any) -> list[int] | None:
     if isinstance(dataset, Subset):
         inner = _sizes(dataset.dataset)

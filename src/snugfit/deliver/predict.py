@@ -19,7 +19,8 @@ from torch import nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
 from snugfit.deliver.ensemble import Ensemble, bundles_of
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen

@@ -12,7 +12,8 @@ from torch import Tensor
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.tolerances import in_float64
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
 from snugfit.deliver.ensemble import bundles_of
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import ModelError, SettingError
@@ -70,7 +71,7 @@ def make_soup(
 
     def score(state: Mapping[str, Tensor]) -> float:
         first.model.load_state_dict(state)
-        windows = loader.windows(0, loader.order.windows_per_epoch)
+        windows = loader.windows(0, loader.order.windows_per_pass)
         return evaluate(first.scored(), windows, {} if name == "loss" else {name: name})[name]
 
     states = [{key: value.clone() for key, value in each.model.state_dict().items()} for each in predictors]

@@ -229,7 +229,9 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
     window = (recipe.get("train") or {}).get("global_batch")
     micro_batch, devices = plan.get("micro_batch"), plan.get("devices") or 1
     parts = []
-    if window and micro_batch and window % (micro_batch * devices) == 0:
+    if sizes := run.get("window"):
+        parts.append(f"window {sizes}{f' in micro-batches of {micro_batch}' if micro_batch else ''}")
+    elif window and micro_batch and window % (micro_batch * devices) == 0:
         of_each = f"{window // (micro_batch * devices)} × {micro_batch}"
         parts.append(f"{f'{devices} × ' if devices > 1 else ''}{of_each} examples an update")
     elif window:
@@ -239,7 +241,8 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
     if devices > 1:
         parts[-1] = f"{devices} devices by {plan.get('strategy')} ({parts[-1]})"
     if run.get("total_updates"):
-        parts.append(f"{run['total_updates']:,} updates ({run.get('updates_per_epoch', 0):,} an epoch)")
+        per_epoch = "" if sizes else f" ({run.get('updates_per_epoch', 0):,} an epoch)"
+        parts.append(f"{run['total_updates']:,} updates{per_epoch}")
     return ", ".join(parts)
 
 

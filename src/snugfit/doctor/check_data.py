@@ -140,7 +140,7 @@ def starving(
         clock: in seconds.
     """
     loads, steps = [], []
-    count = min(windows + 1, loader.order.windows_per_epoch)
+    count = min(windows + 1, loader.order.windows_per_pass)
     with closing(loader.windows(0, count)) as source:
         for _ in range(count):
             start = clock()

@@ -128,7 +128,7 @@ def batch_norms(subject: Subject, model: nn.Module) -> Iterator[Finding]:
         return
     evidence = (
         f"{len(norms)} modules: {listed(norms)}",
-        f"{size} rows in a micro-batch, {subject.job.train.global_batch} in a window",
+        f"{size} rows in a micro-batch, {subject.window_rows} in a window",
     )
     if size < SMALL_BATCH:
         yield Finding(
@@ -137,13 +137,13 @@ def batch_norms(subject: Subject, model: nn.Module) -> Iterator[Finding]:
             f"batch norm takes its statistics from {size} rows; below {SMALL_BATCH} they are mostly noise",
             where=norms[0],
             evidence=evidence,
-            fix=f"plan: {{micro_batch: {min(32, subject.job.train.global_batch)}}}   # or group norm in the model",
+            fix=f"plan: {{micro_batch: {min(32, subject.window_rows)}}}   # or group norm in the model",
         )
-    elif size < subject.job.train.global_batch:
+    elif size < subject.window_rows:
         yield Finding(
             "batch_norm",
             Severity.NOTE,
-            f"windows of {subject.job.train.global_batch} rows are accumulated from {size}, and batch norm sees the {size}: its size is part "
+            f"windows of {subject.window_rows} rows are accumulated from {size}, and batch norm sees the {size}: its size is part "
             "of what is learned",
             where=norms[0],
             evidence=evidence,

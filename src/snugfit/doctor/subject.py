@@ -12,6 +12,7 @@ from snugfit.core.batch import IGNORE_INDEX, Batch, labels_of
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
+from snugfit.data.order import total_windows
 from snugfit.errors import DataError
 from snugfit.step.step import Step
 
@@ -44,7 +45,7 @@ class Subject:
 
     @property
     def total_updates(self) -> int:
-        return self.job.total_windows(len(self.train))
+        return total_windows(self.job, self.train)
 
     @property
     def micro_batch(self) -> int | None:
@@ -52,7 +53,12 @@ class Subject:
         size = self.plan.micro_batch
         if size == AUTO:
             return None
-        return min(self.job.train.global_batch, size or self.job.train.global_batch, len(self.train))
+        return min(self.window_rows, size or self.window_rows, len(self.train))
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of the largest window; of those that were read, where their tokens decide."""
+        return self.job.train.most_examples or max(window.rows for window in self.windows)
 
 
 def class_labels(window: Batch) -> Tensor | None:

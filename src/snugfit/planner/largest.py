@@ -174,7 +174,8 @@ class _Batch(_Size):
         return replace(
             subject,
             window=window,
-            job=replace(subject.job, train=replace(subject.job.train, global_batch=value)),
+            mean_window=1.0,
+            job=replace(subject.job, train=replace(subject.job.train.grown, global_batch=value)),
         )
 
     def probe(self, value: int) -> Prediction:

@@ -25,8 +25,8 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
         if keys[1] in (given.get(keys[0]) or {}):
             raise places.error(keys, f"is not used by task {recipe.task}", "Remove it.")
     _check_names(recipe, places)
-    micro_batch, window = recipe.plan.micro_batch, recipe.train.global_batch
-    if isinstance(micro_batch, int) and micro_batch > window:
+    micro_batch, window = recipe.plan.micro_batch, recipe.train.most_examples
+    if isinstance(micro_batch, int) and window is not None and micro_batch > window:
         raise places.error(
             ("plan", "micro_batch"),
             f"{micro_batch} is more than train.global_batch, which is {window}",

@@ -232,6 +232,8 @@ def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     train = filled.get("train", {})
     if isinstance(train, Mapping) and train.get("updates") is not None and "epochs" not in train:
         filled["train"] = train = {**train, "epochs": None}
+    if isinstance(train, Mapping) and train.get("batch_tokens") is not None and "global_batch" not in train:
+        filled["train"] = train = {**train, "global_batch": None}
     evaluate = filled.get("evaluate", {})
     if isinstance(evaluate, Mapping):
         evaluate = {"metrics": () if card is None else card.metrics, **evaluate}
@@ -241,7 +243,7 @@ def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         first = metrics[0] if isinstance(metrics, tuple) and metrics else "loss"
         evaluate.setdefault("best", first)
         if evaluate.get("batch") is None and isinstance(train, Mapping):
-            evaluate["batch"] = train.get("global_batch", Train().global_batch)
+            evaluate["batch"] = train.get("global_batch") or Train().global_batch
         filled["evaluate"] = evaluate
     if isinstance(filled["folder"], str):
         filled["folder"] = Path(filled["folder"])

@@ -112,6 +112,8 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
     for setting in _NOT_LEARNED:
         *section, key = setting.split(".")
         del (values[section[0]] if section else values)[key]
+    for name in recipe.train.sizes_unset:  # which runs of before do not know
+        del values["train"][name]
     text = json.dumps(values, sort_keys=True, ensure_ascii=True)
     settings: dict[str, Any] = json.loads(text.replace(json.dumps(f"{recipe.folder}/")[1:-1], ""))
     return settings

@@ -36,10 +36,18 @@ def describe_run(
         "machine": machine(plan.device),
         "parameters": describe_model(training.step.model),
         "weight_decay": decayed_parameters(training.step.optimizer.param_groups),
-        "total_updates": training.total_windows,
-        "updates_per_epoch": training.loader.order.windows_per_epoch,
+        **_updates(training),
         **described,
     }
+
+
+def _updates(training: Training) -> dict[str, Any]:
+    """Return how many updates a run has, and of what size where that is not one number of examples."""
+    order, train = training.loader.order, training.job.train
+    total = {"total_updates": training.total_windows}
+    if not train.sizes_given:
+        return {**total, "updates_per_epoch": order.windows_per_pass}
+    return {**total, "window": order.cuts.sizes.words(train.unit)}
 
 
 def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
+from snugfit.data.order import total_windows
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
@@ -65,6 +66,11 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
         preset: optimizer, schedule and techniques that go together, such as "fine_tune"; what is given besides wins.
         epochs, updates: the length of the run; `updates` wins.
+        global_batch, batch_tokens: examples of one update, over all micro-batches and devices; or its tokens, at most: `batch_tokens` wins.
+            The tokens of an example are those of its `input_ids`, or what `data.lengths` says.
+        start_batch, batch_warmup: size of the first update, and the updates (below 1: the part of the run) over which they grow to
+            `global_batch`, in steps of `start_batch`.
+        batch_by_epoch: sizes of the updates of the first epochs, one for each.
         time: such as "3h": the run is cut to the updates that fit into it, by a rehearsal that measures them, evaluations and checkpoints; its
             schedule is for those. When the time is over the run saves and stops; `resume` with the same keywords does what is left.
         micro_batch: examples of one forward and backward; None takes the window whole, "auto" as much of it as fits.
@@ -189,8 +195,7 @@ def module_spec(
         data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
     )
-    examples = len(data)
-    identity = _identity(job, examples, optimizer, techniques)
+    identity = _identity(job, data, optimizer, techniques)
     accepted = given["accept_changes"]
     seconds = None if given["time"] is None else parse_seconds(given["time"], "time")
     ends = RunOptions(given["stop_after_seconds"], seconds, started=time.monotonic())
@@ -198,7 +203,7 @@ def module_spec(
 
     def of_updates(updates: int) -> dict[str, Any]:
         shorter = job.for_updates(updates)
-        return {"job": shorter, "identity": _identity(shorter, examples, optimizer, techniques)}
+        return {"job": shorter, "identity": _identity(shorter, data, optimizer, techniques)}
 
     return RunSpec(
         name=given["name"],
@@ -304,12 +309,13 @@ def _tracker_names(track: bool | str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:
+def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:
     """Return what decides the updates of a run made in Python, as far as it can be compared."""
     return {
-        "examples": examples,
+        "examples": len(data),
         "global_batch": job.train.global_batch,
-        "updates": job.total_windows(examples),
+        **job.train.sizes_given,
+        "updates": total_windows(job, data),
         "seed": job.train.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
         "optimizer_settings": _optimizer_settings(optimizer),

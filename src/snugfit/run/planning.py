@@ -14,7 +14,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Fidelity, Stage, Technique
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order, total_windows, training_order
 from snugfit.kit.adapters.adapters import require_peft
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
@@ -123,11 +124,12 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
         task, assumed = _task(recipe)
         from_files = find(recipe.task).reads_models and not recipe.from_scratch
         material = task.material
+        window = _largest_window(material, job)
         subject = replace(
             _subject(
                 material,
-                _worst(material.train, material, job, job.train.global_batch),
-                job,
+                window,
+                _in_examples(job, window, material.train, assumed=bool(assumed)),
                 recipe.all_techniques(),
                 None,
             ),
@@ -135,8 +137,12 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
             scored=any(metric != "perplexity" for metric in job.evaluate.metrics),
             from_files=from_files,
             assumed=assumed,
+            mean_window=1.0 if assumed else _mean_window(material.train, job),
         )
         about = {"recipe": recipe.name, "task": recipe.task, "model": recipe.model, "data": _sizes(task)}
+        if job.train.sizes_given:
+            sizes = training_order(job, material.train).cuts.sizes
+            about["windows"] = f"{sizes.words(job.train.unit)}, time of an update for the largest"
         return _planned(subject, machine, plan, target, about, _TRACKER_BYTES if recipe.track.mlflow else 0)
 
 
@@ -241,6 +247,37 @@ def _subject(
     )
 
 
+def _largest_window(material: Material, job: Job) -> Batch:
+    """Return a window of the largest examples, as many as the run's largest window has."""
+    order = training_order(job, material.train)
+    if order.lengths is None:
+        return _worst(material.train, material, job, len(order.largest_window()))
+    window, _ = Loader(material.train, order, material.collate).worst_window()
+    return window
+
+
+def _mean_window(data: Any, job: Job) -> float:
+    """Return the examples or tokens of the run's mean window, as a part of those of its largest one."""
+    if not job.train.sizes_given:
+        return 1.0
+    order = training_order(job, data)
+    largest = order.largest_window()
+    rows = order.cuts.examples_after(order.windows) / order.windows
+    if order.lengths is None:
+        return rows / len(largest)
+    mean_length = sum(order.lengths) / order.examples
+    return min(1.0, rows * mean_length / sum(order.lengths[index] for _, index in largest))
+
+
+def _in_examples(job: Job, window: Batch, data: Any, *, assumed: bool) -> Job:
+    """Return a job whose windows have as many examples as `window`, and which has as many updates, where those of `job` are in tokens."""
+    if job.train.batch_tokens is None:
+        return job
+    train = replace(job.train.grown, batch_tokens=None, global_batch=window.rows)
+    in_examples = replace(job, train=train)
+    return in_examples if assumed else in_examples.for_updates(total_windows(job, data))
+
+
 def _worst(data: Any, material: Material, job: Job, rows: int) -> Batch:
     """Return a window of the largest examples."""
     order = Order(len(data), min(rows, len(data)), job.train.seed, shuffle=False)
@@ -252,7 +289,7 @@ def _evaluation(material: Material, job: Job) -> Batch | None:
     data = material.validation
     if data is None or not len(data):
         return None
-    return _worst(data, material, job, job.evaluate.batch or job.train.global_batch)
+    return _worst(data, material, job, job.evaluation_batch)
 
 
 def _sizes(task: Task) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Job, Plan
-from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
+from snugfit.errors import PlannerFailed, SettingError, SnugfitWarning, Untraceable
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.adapter_rate import adapter_notes
 from snugfit.planner.plan import impossible
@@ -91,7 +91,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
     Args:
         nodes: machines that the plan's devices are on, where it has several.
     Raises:
-        SettingError: there is no such tool, or it cannot take micro-batches of this size or this way to share.
+        SettingError: there is no such tool, or it cannot take micro-batches of this size, updates that differ in size or this way to share.
     """
     from snugfit.planner.export import ExportedPlan, check, export
     from snugfit.recipe.plan_choices import with_choice
@@ -99,6 +99,12 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
 
     recipe_to_run, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
     check(tool, choice.strategy)
+    if train.global_batch is None or train.sizes_given:
+        raise SettingError(
+            f"train.{next(iter(train.sizes_given))}",
+            f"cannot be exported: {tool} has updates of one number of examples",
+            "Give train.global_batch alone.",
+        )
     return export(
         ExportedPlan(
             micro_batch=choice.micro_batch,

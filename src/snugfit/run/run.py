@@ -14,6 +14,7 @@ import torch
 
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
+from snugfit.data.order import total_windows
 from snugfit.data.sources import check_fingerprints
 from snugfit.errors import Interrupted, OutOfMemory, RunFolderError
 from snugfit.report.story import mapping, read_story
@@ -144,7 +145,7 @@ def execute(spec: RunSpec) -> RunResult:
             )
             if length is not None:
                 events(TIME, **length.as_dict(), message=length.message())
-            updates = job.total_windows(len(task.material.train))
+            updates = total_windows(job, task.material.train)
             training = assemble(
                 job,
                 spec.plan,

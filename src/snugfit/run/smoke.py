@@ -12,7 +12,7 @@ from snugfit.core.job import Job
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
-from snugfit.data.loader import Order
+from snugfit.data.order import training_order
 from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.run import RunSpec
@@ -38,11 +38,11 @@ def as_smoke(spec: RunSpec, overfit_batches: int | None) -> RunSpec:
 
 
 def _few_rows(batches: int, job: Job, task: Task) -> tuple[Job, Task]:
-    data = task.material.train
-    count = min(batches * job.train.global_batch, len(data))
-    order = Order(len(data), count, job.train.seed)  # the file's own order may be by label
-    few = Subset(data, [index for _, index in order.window(0)])
-    passes = job.windows_per_epoch(count) * OVERFIT_PASSES
+    data, job = task.material.train, dataclasses.replace(job.grown(), shuffle=True)
+    order = training_order(job, data)  # the file's own order may be by label
+    windows = range(min(batches, order.windows_per_pass))
+    few = Subset(data, [index for window in windows for _, index in order.window(window)])
+    passes = len(windows) * OVERFIT_PASSES
     job = dataclasses.replace(_to_the_end(job, passes, passes), shuffle=False)
     material = dataclasses.replace(task.material, train=few, validation=few)
     return job, dataclasses.replace(task, material=material)
@@ -50,9 +50,9 @@ def _few_rows(batches: int, job: Job, task: Task) -> tuple[Job, Task]:
 
 def _few_windows(job: Job, task: Task) -> tuple[Job, Task]:
     validation = task.material.validation
-    windows = min(DEV_WINDOWS, job.windows_per_epoch(len(task.material.train)))
+    windows = min(DEV_WINDOWS, training_order(job, task.material.train).windows_per_pass)
     if validation is not None:
-        rows = min(job.evaluate.batch or job.train.global_batch, len(validation))
+        rows = min(job.evaluation_batch, len(validation))
         validation = Subset(validation, range(rows))
     job = _to_the_end(job, windows, 1)
     material = dataclasses.replace(task.material, validation=validation)

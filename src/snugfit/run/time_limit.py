@@ -18,6 +18,7 @@ from torch.utils.data import Subset
 
 from snugfit.core.job import Hooks, Job, NonFinite
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
+from snugfit.data.order import total_windows
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
@@ -154,7 +155,7 @@ def fit_to_time(spec: RunSpec, strategy: Strategy, *, resume: bool) -> tuple[Run
     if spec.display is not None and strategy.rank == 0:
         spec.display({"event": DOING, "text": "measuring updates, evaluations and checkpoints"})
     costs = _slowest(_rehearse(spec, task, limit), strategy)
-    asked = spec.job.total_windows(len(task.material.train))
+    asked = total_windows(spec.job, task.material.train)
     left = min(strategy.tell(limit.left()))
     length = Length(costs.updates_within(USED * left, asked), asked, limit.seconds, costs)
     if length.updates == 0:
@@ -244,9 +245,7 @@ def _measured(spec: RunSpec, task: Task, limit: TimeLimit, folder: RunFolder | N
     model, optimizer = copy.deepcopy((material.model, spec.optimizer))  # which keeps them together
     validation, share = material.validation, 1.0
     if validation is not None and len(validation):
-        rows = min(
-            len(validation), _EVALUATION_BATCHES * (spec.job.evaluate.batch or spec.job.train.global_batch)
-        )
+        rows = min(len(validation), _EVALUATION_BATCHES * spec.job.evaluation_batch)
         validation, share = Subset(validation, range(rows)), len(validation) / rows
     best = _TimedSave(
         BestInMemory()
@@ -260,7 +259,7 @@ def _measured(spec: RunSpec, task: Task, limit: TimeLimit, folder: RunFolder | N
             checkpoints.append(fields["blocked_seconds"])
 
     training = assemble(
-        _rehearsal(spec.job, len(material.train)),
+        _rehearsal(spec.job.grown(), material.train),
         spec.plan,
         replace(material, model=model, validation=validation),
         optimizer,
@@ -282,7 +281,7 @@ def _measured(spec: RunSpec, task: Task, limit: TimeLimit, folder: RunFolder | N
             training.evaluate(StopRequest())
             saved = best.seconds if best.seconds != before else 0.0
             evaluations.append(time.monotonic() - start - saved)
-    evaluate_every = spec.job.evaluate.period(training.loader.order.windows_per_epoch)
+    evaluate_every = spec.job.evaluate.period(training.loader.order.windows_per_pass)
     update = windows.seconds()
     return Costs(
         start=max(0.0, windows.times[0] - begun - update),
@@ -294,10 +293,10 @@ def _measured(spec: RunSpec, task: Task, limit: TimeLimit, folder: RunFolder | N
     )
 
 
-def _rehearsal(job: Job, examples: int) -> Job:
+def _rehearsal(job: Job, data: Any) -> Job:
     """Return the job without evaluations, hooks and rules, and long enough to be stopped before its end."""
     return replace(
-        job.for_updates(max(job.total_windows(examples), _MOST_WINDOWS + 1)),
+        job.for_updates(max(total_windows(job, data), _MOST_WINDOWS + 1)),
         evaluate=replace(job.evaluate, every=_MOST_WINDOWS + 1),
         checkpoint=replace(job.checkpoint, every=None),
         early_stopping=None,

@@ -37,7 +37,11 @@ class TrainSettings(TypedDict, total=False):
     metrics: Sequence[str] | Mapping[str, str | RowMetric]
     epochs: float | None
     updates: int | None
-    global_batch: int
+    global_batch: int | None
+    batch_tokens: int | None
+    start_batch: int | None
+    batch_warmup: float
+    batch_by_epoch: Sequence[int]
     micro_batch: MicroBatch
     best: str | None
     evaluate_every: int | None

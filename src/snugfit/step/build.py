@@ -16,7 +16,8 @@ from snugfit.core.losses import Loss
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
 from snugfit.core.tolerances import NO_FLOAT64
-from snugfit.data.loader import Collate, Loader, Order
+from snugfit.data.loader import Collate, Loader
+from snugfit.data.order import Order, total_windows, training_order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
@@ -46,7 +47,7 @@ class Material:
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:
     """Return the windows of a run, in its order; what a step's rank has of them."""
-    return _loader(job, plan, material, material.train, job.train.global_batch, job.shuffle, step, "training")
+    return _loader(plan, material, material.train, training_order(job, material.train), step, "training")
 
 
 def validation_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader | None:
@@ -54,22 +55,18 @@ def validation_loader(job: Job, plan: Plan, material: Material, step: Step | Non
     held_out = material.validation
     if held_out is None or not len(held_out):
         return None
-    return _loader(
-        job, plan, material, held_out, job.evaluate.batch or job.train.global_batch, False, step, "validation"
-    )
+    order = Order(len(held_out), job.evaluation_batch, job.train.seed, shuffle=False)
+    return _loader(plan, material, held_out, order, step, "validation")
 
 
 def _loader(
-    job: Job,
     plan: Plan,
     material: Material,
     dataset: Any,
-    batch: int,
-    shuffle: bool,
+    order: Order,
     step: Step | None,
     split: str,
 ) -> Loader:
-    order = Order(len(dataset), batch, job.train.seed, shuffle)
     pin = plan.device.startswith("cuda")
     part = {}
     if step is not None:
@@ -114,10 +111,10 @@ def make_step(
         material.loss,
         techniques,
         micro_batch=None if plan.micro_batch == AUTO else plan.micro_batch,
-        total_updates=job.total_windows(len(material.train)),
+        total_updates=total_windows(job, material.train),
         seed=job.train.seed,
         forward=material.forward,
-        nominal=float(job.train.global_batch),
+        nominal=float(job.train.sizes.last),
         cut_padding=plan.cut_padding,
         device=plan.device,
         load=material.load,

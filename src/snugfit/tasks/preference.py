@@ -61,7 +61,9 @@ def _assume(recipe: Recipe, material: Material) -> Material:
     from snugfit.step.answer_scores import AnswerScores
 
     loss = _loss(recipe)
-    data = assumed_pairs(recipe.data.max_length, recipe.train.global_batch, labelled=not loss.pairs)
+    data = assumed_pairs(
+        recipe.data.max_length, recipe.train.examples_of(recipe.data.max_length), labelled=not loss.pairs
+    )
     held_out = None if material.validation is None else data
     return replace(
         material,

@@ -88,7 +88,9 @@ def prepare_assumed(recipe: Recipe) -> Task:
     ):  # the tokenizer's, by which a classifier on a decoder finds the last token
         model.config.pad_token_id = 0
     check_length(model, recipe.data.max_length)
-    data = assumed_text(recipe.data.max_length, recipe.train.global_batch, classes=card.classes)
+    data = assumed_text(
+        recipe.data.max_length, recipe.train.examples_of(recipe.data.max_length), classes=card.classes
+    )
     held_out = None if recipe.data.validation is None else data
     loss = "" if card.assume is not None else loss_of(recipe)
     material = Material(model, data, held_out, loss, collate_alike, load=load)

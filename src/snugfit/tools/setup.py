@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader
+from snugfit.data.order import total_windows
 from snugfit.errors import DataError, SettingError
 from snugfit.run.from_python import module_spec
 from snugfit.run.run import RunSpec
@@ -78,8 +79,8 @@ class Setup:
         return step
 
     def loader(self) -> Loader:
-        """Return the windows of the run, in its order."""
-        return training_loader(self.job, self.plan, self.material)
+        """Return the windows of the run, in its order, of the size that they have in the end."""
+        return training_loader(self.job.grown(), self.plan, self.material)
 
     def validation(self) -> Loader | None:
         """Return the batches that are scored; None where nothing is."""
@@ -88,7 +89,7 @@ class Setup:
     @property
     def windows(self) -> int:
         """Return windows of the whole run."""
-        return self.job.total_windows(len(self.material.train))
+        return total_windows(self.job, self.material.train)
 
 
 def recipe_setup(recipe: Recipe) -> tuple[Setup, Task]:

@@ -117,7 +117,9 @@ def _run(event: Event, batch: Batch) -> None:
     data = dict(event.get("data") or {})
     labels = data.pop("labels", None)
     params.update(flatten({"rows": data}))
-    params.update({key: event[key] for key in ("total_updates", "updates_per_epoch") if key in event})
+    params.update(
+        {key: event[key] for key in ("total_updates", "updates_per_epoch", "window") if key in event}
+    )
     batch.params = {tracker_name(key): _text(value) for key, value in params.items()}
     batch.inputs = [_input(each) for each in event.get("inputs") or ()]
     _tag(batch, "snugfit.run", f"{event.get('name')}/{event.get('id')}")

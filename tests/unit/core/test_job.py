@@ -26,7 +26,7 @@ def test_a_number_of_updates_is_the_length_of_the_run() -> None:
         ({"epochs": None}, "train: one of epochs and updates says how long the run is, found neither"),
         ({"epochs": 0}, "train.epochs: must be a positive number or null, found 0"),
         ({"updates": -1}, "train.updates: must be a positive whole number or null, found -1"),
-        ({"global_batch": 0}, "train.global_batch: must be a positive whole number, found 0"),
+        ({"global_batch": 0}, "train.global_batch: must be a positive whole number or null, found 0"),
         ({"evaluate_every": 0}, "evaluate.every: must be epoch or a positive number of updates, found 0"),
         ({"evaluate_batch": 0}, "evaluate.batch: must be a positive"),
         ({"patience": 0}, "early_stopping.patience: must be a positive"),

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.schedule import Schedule, WarmedUp, number_of_updates, warmup_factor
+from snugfit.core.lengths import number_of_updates
+from snugfit.core.schedule import Schedule, WarmedUp, warmup_factor
 from snugfit.core.technique import Context, Rate
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.techniques import discover

@@ -14,7 +14,8 @@ from torch.utils.data import Subset
 
 from snugfit.data.causal import CausalSettings, load_causal
 from snugfit.data.examples import ORIGIN, Examples, origin_of, source_index
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
 from snugfit.data.text import TextSettings, load_text
 from snugfit.errors import DataError
 from snugfit.step.build import hold_out

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, dataloader
 
 from snugfit.core.batch import Batch
-from snugfit.data.loader import Collate, Loader, Order
+from snugfit.data.loader import Collate, Loader
+from snugfit.data.order import Order
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 
 EXAMPLES = 11
@@ -65,7 +66,7 @@ def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("examples", [1, 4, 11, 12])
 def test_each_epoch_is_a_permutation_cut_into_windows_of_which_the_last_may_be_partial(examples: int) -> None:
     order = Order(examples, WINDOW, seed=5)
-    count = order.windows_per_epoch
+    count = order.windows_per_pass
     epochs = []
     for epoch in range(3):
         windows = [order.window(epoch * count + place) for place in range(count)]

@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.picture_format import PictureFormat, format_of
 from snugfit.data.picture_kinds import pictures_in

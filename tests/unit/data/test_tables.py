@@ -12,7 +12,8 @@ import pytest
 import torch
 from sklearn.preprocessing import RobustScaler
 
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
 from snugfit.data.table_format import TableFormat, fit_format
 from snugfit.data.tables import CATEGORIES, NUMBERS, TableSettings, collate, load_table, load_table_rows
 from snugfit.errors import DataError, SettingError

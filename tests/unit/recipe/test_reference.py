@@ -70,6 +70,8 @@ def test_an_example_can_be_written_as_it_stands(entry: Entry, tmp_path: Path) ->
     given = read_yaml(entry.example, "example", Places())
     together = {
         "train.updates": {"train": {"epochs": None}},
+        "train.batch_tokens": {"train": {"global_batch": None}},
+        "train.batch_warmup": {"train": {"start_batch": 8}},
         "early_stopping.min_delta": {"early_stopping": {"patience": 1}},
         "plan.goal": {"plan": {"price": 1.0}},
     }.get(entry.key, {})

@@ -29,7 +29,9 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
 
 def data() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
-    return TensorDataset(torch.randn(16, 4, generator=generator), torch.arange(16) % 3)
+    rows = TensorDataset(torch.randn(16, 4, generator=generator), torch.arange(16) % 3)
+    rows.lengths = [4] * 16  # type: ignore[attr-defined]
+    return rows
 
 
 def test_train_shows_each_of_its_keywords_with_type_and_default() -> None:
@@ -71,6 +73,10 @@ ASKED: dict[str, Any] = {
     "epochs": 2,
     "updates": 3,
     "global_batch": 4,
+    "batch_tokens": 64,
+    "start_batch": 2,
+    "batch_warmup": 0.5,
+    "batch_by_epoch": (2, 3),
     "micro_batch": 2,
     "best": "min:loss",
     "evaluate_every": 7,
@@ -94,6 +100,7 @@ ASKED: dict[str, Any] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "metrics": {"validation": 0.25, "best": "loss"},
     "min_delta": {"patience": 5},
+    "batch_warmup": {"start_batch": 2},
 }
 """Keywords without which another one is refused."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.technique import RollBack
-from snugfit.data.loader import Order
+from snugfit.data.order import Order
 from snugfit.display.event_lines import end_lines
 from snugfit.errors import TrainingFailed
 from snugfit.run.training.loop import Training

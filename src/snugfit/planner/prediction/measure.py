@@ -96,7 +96,7 @@ def measure(subject: Subject, plan: Plan, techniques: Sequence[Technique], machi
         else round(peak * high.reserved) + machine.device.reserved,
         host_peak_bytes=resident_bytes(host, machine.baseline),
         seconds_per_update=seconds,
-        seconds_total=None if subject.total_updates is None else seconds * subject.total_updates,
+        seconds_total=subject.seconds_of_run(seconds),
         tokens_per_second=None if lengths is None else sum(lengths) / seconds,
         examples_per_second=rows / seconds,
         flops_per_update=flops,

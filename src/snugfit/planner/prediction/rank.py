@@ -81,7 +81,7 @@ class Rank(Planner):
         exchange = self._exchange(run, plan)
         seconds = prediction.seconds_per_update + exchange.exposed
         slower = prediction.seconds_per_update / seconds
-        total, lengths = self.subject.total_updates, self.window.lengths
+        lengths = self.window.lengths
         waits = (
             f"{brief_seconds(exchange.seconds)} an update to exchange weights and gradients, by what links of that name reach, "
             f"{brief_seconds(exchange.exposed)} of them waited for"
@@ -91,7 +91,7 @@ class Rank(Planner):
             reserved_bytes=prediction.reserved_bytes + self.exchange_bytes,
             host_peak_bytes=self._on_node(prediction, run),
             seconds_per_update=seconds,
-            seconds_total=None if total is None else seconds * total,
+            seconds_total=self.subject.seconds_of_run(seconds),
             tokens_per_second=None if lengths is None else sum(lengths) / seconds,
             examples_per_second=self.window.rows / seconds,
             share_of_peak=prediction.share_of_peak * slower,

@@ -49,6 +49,7 @@ class Subject:
         from_files: whether weights are read from files: in the format that techniques give them, so that `model` is never in memory whole,
             and by one of several devices that share them its part alone.
         assumed: what is taken for granted of the data, which is not there, in words; how many examples it has is not known then.
+        mean_window: the examples of the mean window, as a part of those of `window`; 1 where windows are of one size.
     """
 
     model: Callable[[], nn.Module]
@@ -64,6 +65,7 @@ class Subject:
     scored: bool = False
     from_files: bool = False
     assumed: str = ""
+    mean_window: float = 1.0
 
     def loaded_so(self, techniques: Sequence[Technique]) -> bool:
         """Return whether weights come in another format than the model's files have them in, one after the other."""
@@ -75,6 +77,11 @@ class Subject:
         if self.assumed and self.job.train.updates is None:
             return None
         return self.job.total_windows(self.examples)
+
+    def seconds_of_run(self, seconds: float) -> float | None:
+        """Return the seconds of the whole run, of which an update of the largest window takes `seconds`; None where its length is not known."""
+        total = self.total_updates
+        return None if total is None else seconds * total * self.mean_window
 
 
 def dry_run(

@@ -226,7 +226,8 @@ def batch_norm_identity(training: Training, micro_batch: int | None) -> dict[str
     ranks = training.step.strategy.world_size
     shown: int | str | None = AUTO if training.planned == AUTO else "whole window"
     if micro_batch is not None:
-        shown = micro_batch if micro_batch < -(-training.job.train.global_batch // ranks) else "whole window"
+        rows = training.job.train.most_examples or len(training.loader.order.largest_window())
+        shown = micro_batch if micro_batch < -(-rows // ranks) else "whole window"
     return {BATCH_NORM: {"micro_batch": shown, "ranks": ranks}}
 
 

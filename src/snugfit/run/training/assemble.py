@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from snugfit.core.batch import split
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.selection import check_on, listed
 from snugfit.core.technique import Technique
+from snugfit.data.order import training_order
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
@@ -75,8 +75,7 @@ def assemble(
             f"early_stopping.{setting}", "needs data to be measured on", "Give data.validation."
         )
     check_models(job, folder, validated=material.validation is not None)
-    examples = len(material.train)
-    _check_batch_norm(material.model, job, plan, examples)
+    _check_batch_norm(material, job, plan)
     own = metrics.items()
     functions = {
         "forward": material.forward,
@@ -161,17 +160,17 @@ def check_settings(
         check_on(techniques, torch.device(plan.device).type)
 
 
-def _check_batch_norm(model: nn.Module, job: Job, plan: Plan, examples: int) -> None:
+def _check_batch_norm(material: Material, job: Job, plan: Plan) -> None:
     """Refuse a run that would come to a batch of one example, of which batch norm has no statistics."""
-    if not has_batch_norm(model):
+    if not has_batch_norm(material.model):
         return
-    last = examples % job.train.global_batch or job.train.global_batch
+    order = training_order(job, material.train)
     micro_batch = None if plan.micro_batch == AUTO else plan.micro_batch
-    for rows in (min(job.train.global_batch, examples), last):
+    for rows in reversed(order.cuts.rows(order.windows)):
         if min(len(part) for part in split(rows, micro_batch)) == 1:
             raise SettingError(
-                "train.global_batch",
-                f"a window of {rows} of the {examples} examples would be run with a single example in a micro-batch "
+                f"train.{job.train.unit_setting}",
+                f"a window of {rows} of the {order.examples} examples would be run with a single example in a micro-batch "
                 f"(plan.micro_batch: {plan.micro_batch}), and the model has batch norm, which needs two",
                 "Choose another global batch or micro-batch.",
             )

@@ -75,7 +75,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.monitor = monitored(self.job.evaluate.best_metric, self.metrics)
-        self.total_windows = self.job.total_windows(self.loader.order.examples)
+        self.total_windows = self.loader.order.windows
         self.last_metrics: dict[str, float] = {}
         self._evaluated_at_once: int | None = None
         self._update_events = UpdateEvents(self.emit, self.step)
@@ -91,7 +91,7 @@ class Training:
 
     @property
     def epoch(self) -> float:
-        return self.step.progress.windows / self.loader.order.windows_per_epoch
+        return self.loader.order.cuts.epochs_after(self.step.progress.windows)
 
     def fit(self) -> None:
         """Before the first update: find the micro-batch, if that is asked for and no checkpoint knows it, and say what was tried.
@@ -273,7 +273,7 @@ class Training:
                     self._roll_back(refusal.reason)
                     return None
                 last = progress.windows == self.total_windows
-                evaluated = last or self._due(job.evaluate.period(self.loader.order.windows_per_epoch))
+                evaluated = last or self._evaluation_due()
                 if evaluated:
                     self.evaluate(stop)
                 exhausted = self._exhausted() if evaluated else None
@@ -360,7 +360,7 @@ class Training:
         split = is_split(step, window)
         if split and step.progress.windows > 0:  # a resumed run, which was compared at its beginning
             return
-        most = rows_to_compare(self.job.train.global_batch * self.total_windows, ranks)
+        most = rows_to_compare(self.loader.order.cuts.examples_after(self.total_windows), ranks)
         if not split:
             most = min(most, FEW_ROWS)
         elif self.planned == AUTO and step.micro_batch is not None:
@@ -384,6 +384,10 @@ class Training:
     def _evaluate_finer(self, replan: Replan) -> None:
         self._evaluated_at_once = replan.after
         self._update_events.replanned("the evaluation", replan)
+
+    def _evaluation_due(self) -> bool:
+        every = self.job.evaluate.every
+        return self.epoch.is_integer() if every == "epoch" else self._due(every)
 
     def _due(self, every: int) -> bool:
         return self.step.progress.windows % every == 0
@@ -410,4 +414,4 @@ def _computes_beside_host(device: torch.device) -> bool:
 
 def _whole(loader: Loader, stop: StopRequest) -> Windows:
     """Return one pass over all examples of a loader."""
-    return loader.windows(0, loader.order.windows_per_epoch, rescue=lambda: stop.asked)
+    return loader.windows(0, loader.order.windows_per_pass, rescue=lambda: stop.asked)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from snugfit.core.schedule import WarmedUp, number_of_updates, warmup_factor
+from snugfit.core.lengths import number_of_updates
+from snugfit.core.schedule import WarmedUp, warmup_factor
 from snugfit.core.technique import Card, Family
 
 _WITHOUT_WARMUP = 10_000

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch_norm import NormStatistics
+from snugfit.core.lengths import LENGTH, is_length, number_of_updates
 from snugfit.core.progress import Progress
-from snugfit.core.schedule import LENGTH, is_length, known_total, number_of_updates
+from snugfit.core.schedule import known_total
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.kit.averages import Averages, swapped
 from snugfit.kit.optimizers.foreach import lerp_

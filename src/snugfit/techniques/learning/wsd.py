@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from snugfit.core.schedule import LENGTH, WarmedUp, is_length, number_of_updates, warmup_factor
+from snugfit.core.lengths import LENGTH, is_length, number_of_updates
+from snugfit.core.schedule import WarmedUp, warmup_factor
 from snugfit.core.technique import Card, Family
 
 

@@ -193,18 +193,18 @@ class _Profiling:
         self._evaluate(self.validation, 1)
         with watched(clock):
             batches = self._evaluate(self.validation, self.updates)
-        whole = self.validation.order.windows_per_epoch / batches
-        every = self.setup.job.evaluate.period(self.loader.order.windows_per_epoch)
+        whole = self.validation.order.windows_per_pass / batches
+        every = self.setup.job.evaluate.period(self.loader.order.windows_per_pass)
         return {"evaluation": Occasional(clock.seconds()["evaluation"] * whole, every)}
 
     def _saving(self, clock: Clock) -> Occasional:
         """Return a save, timed beside the profiler: it may write a lot, and is done once."""
         job = self.setup.job
-        every = job.checkpoint.every or job.evaluate.period(self.loader.order.windows_per_epoch)
+        every = job.checkpoint.every or job.evaluate.period(self.loader.order.windows_per_pass)
         return Occasional(clock.seconds()["save"], every)
 
     def _evaluate(self, validation: Loader, most: int) -> int:
-        batches = min(validation.order.windows_per_epoch, most)
+        batches = min(validation.order.windows_per_pass, most)
         with closing(validation.windows(0, batches)) as windows:
             evaluate(Scored.of(self.step), windows, self.setup.metrics)
         return batches

@@ -38,11 +38,10 @@ class Pruning:
     def _see(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "run":
             self.run_dir, self._windows = event["run_dir"], event["total_updates"]
-            if self._every == "epoch":
-                self._every = event["updates_per_epoch"]
         elif event["event"] == "evaluation" and self.reason is None:
             # by its place in the run: after going on, some are reported again
-            number = math.ceil(event["window"] / int(self._every))
+            place = event["epoch"] if self._every == "epoch" else event["window"] / int(self._every)
+            number = math.ceil(place)
             value = event["metrics"][self._metric]
             behind = self._study.report(number, value)
             if behind and event["window"] < self._windows:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
-from snugfit.data.loader import Loader, Order
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
 from snugfit.models.bundle import save_bundle
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events, Silent

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from snugfit.core.job import Job, Plan
-from snugfit.data.loader import Order
+from snugfit.data.order import Order
 from snugfit.errors import DataError, RunFolderError, SettingError, TrainingFailed
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder

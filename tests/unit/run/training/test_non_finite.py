@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.data.loader import Order
+from snugfit.data.order import Order
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.culprit import MOST_WINDOWS, find_culprit, keep_window

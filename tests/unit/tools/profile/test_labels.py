@@ -90,7 +90,8 @@ def test_each_part_of_a_run_is_in_its_phase(tmp_path: Path) -> None:
 
 
 def test_windows_from_workers_are_waited_for_in_data() -> None:
-    from snugfit.data.loader import Loader, Order
+    from snugfit.data.loader import Loader
+    from snugfit.data.order import Order
 
     entered: list[str] = []
 

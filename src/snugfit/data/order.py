@@ -1,0 +1,161 @@
+"""The order of examples: which of them are in which window, a pure function of (seed, epoch)."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from snugfit.core.job import Job, Train
+from snugfit.core.random import derive_seed
+from snugfit.core.windows import Cuts, Sizes, Sums
+from snugfit.data.examples import origin_of
+from snugfit.data.sizes import token_counts
+from snugfit.errors import DataError, SettingError
+
+Key = tuple[int, int]
+"""An example's epoch and index."""
+
+_CACHED_EPOCHS = 8
+_MOST_WINDOWS = 2000
+
+
+class Order:
+    """The order of examples: each epoch a permutation of (seed, epoch), cut in windows.
+
+    Args:
+        global_batch: examples of a window.
+        cuts: in place of that, where windows may differ in size.
+        windows: of the run.
+        lengths: tokens of each example, where windows are cut by them.
+
+    >>> order = Order(examples=5, global_batch=2, seed=0, shuffle=False)
+    >>> [order.window(number) for number in range(4)]
+    [[(0, 0), (0, 1)], [(0, 2), (0, 3)], [(0, 4)], [(1, 0), (1, 1)]]
+    """
+
+    def __init__(
+        self,
+        examples: int,
+        global_batch: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        *,
+        cuts: Cuts | None = None,
+        windows: int = 1,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        if examples < 1:
+            raise DataError("data", "no examples to train on", "Give at least one.")
+        self.examples, self.seed, self.shuffle = examples, seed, shuffle
+        self.cuts, self.windows, self.lengths = cuts or Cuts(examples, Sizes(global_batch)), windows, lengths
+        self._epoch = -1
+        self._permutation: list[int] = []
+
+    @property
+    def windows_per_pass(self) -> int:
+        """Windows of the first pass over the examples; of each, where all windows are of one size."""
+        return self.cuts.windows_in(0)
+
+    def window(self, number: int) -> list[Key]:
+        """Keys of the examples of window `number`, counted from the start of the run."""
+        epoch, start, end = self.cuts.place(number)
+        if epoch != self._epoch:
+            self._epoch, self._permutation = epoch, permutation(self.examples, self.seed, epoch, self.shuffle)
+        return [(epoch, index) for index in self._permutation[start:end]]
+
+    def largest_window(self) -> list[Key]:
+        """Return the keys of the run's largest window.
+
+        It is the first with the most examples. Where windows are in tokens, it is the one that padding makes the largest, of as many of the
+        run's as can be looked at, its examples by their length; in place of its longest example it has the longest of all.
+        """
+        lengths = self.lengths
+        if lengths is None:
+            return self.window(self.cuts.largest(self.windows))
+
+        def padded(number: int) -> int:
+            window = self.window(number)
+            return len(window) * max(lengths[index] for _, index in window)
+
+        every = -(-self.windows // _MOST_WINDOWS)
+        keys = self.window(max(range(self.windows - 1, -1, -every), key=padded))
+        by_length = sorted(keys, key=lambda key: -lengths[key[1]])
+        longest = max(range(self.examples), key=lengths.__getitem__)
+        return [(0, longest), *by_length[1:]]
+
+
+def permutation(examples: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:
+    """Return the order of an epoch's examples."""
+    if not shuffle:
+        return list(range(examples))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
+    return torch.randperm(examples, generator=generator).tolist()
+
+
+def training_order(job: Job, dataset: Any) -> Order:
+    """Return the order in which a job trains on a data set.
+
+    Raises:
+        SettingError: windows are in tokens, and those of the data are not known, or an example has more than a window.
+    """
+    examples, train = len(dataset), job.train
+    lengths = None if train.batch_tokens is None else _lengths(train, dataset)
+    cuts = job.cuts(examples, None if lengths is None else _sums(lengths, train.seed, job.shuffle))
+    windows = job.windows_of(cuts)
+    return Order(
+        examples, train.sizes.last, train.seed, job.shuffle, cuts=cuts, windows=windows, lengths=lengths
+    )
+
+
+def total_windows(job: Job, dataset: Any) -> int:
+    """Return windows of the whole run of a job on a data set.
+
+    Raises:
+        SettingError: as `training_order`.
+    """
+    return training_order(job, dataset).windows
+
+
+def _sums(lengths: Sequence[int], seed: int, shuffle: bool) -> Sums:
+    @functools.lru_cache(maxsize=_CACHED_EPOCHS)
+    def sums(epoch: int) -> Sequence[int]:
+        order = permutation(len(lengths), seed, epoch, shuffle)
+        return array("q", itertools.accumulate(map(lengths.__getitem__, order)))
+
+    return sums
+
+
+def _lengths(train: Train, dataset: Any) -> list[int]:
+    """Return the tokens of each example, none of which has more than a window.
+
+    Raises:
+        SettingError: they are not known, or one has.
+    """
+    lengths = token_counts(dataset)
+    if lengths is None or len(lengths) != len(dataset):
+        known = (
+            "says no tokens of its examples"
+            if lengths is None
+            else f"has {len(lengths):,} lengths for {len(dataset):,} examples"
+        )
+        raise SettingError(
+            "train.batch_tokens",
+            f"needs the tokens of each example, and the data set ({type(dataset).__name__}) {known}",
+            "Give a list of examples with input_ids, or a data set whose lengths are a number for each example; or give train.global_batch.",
+        )
+    longest = max(range(len(lengths)), key=lengths.__getitem__)
+    size = train.sizes.smallest
+    if lengths[longest] > size:
+        names = ("batch_tokens", "start_batch")
+        setting = next((name for name in names if getattr(train, name) == size), "batch_by_epoch")
+        raise SettingError(
+            f"train.{setting}",
+            f"is {size:,} tokens, and {origin_of(dataset, longest, 'training')} has {lengths[longest]:,}",
+            "Raise it, or lower data.max_length.",
+        )
+    return lengths
