@@ -102,10 +102,24 @@ MUTATIONS = (
     ),
     Mutation(
         "last partial window: the rows that do not fill a window are left out",
-        "data/loader.py",
-        "-(-self.examples // self.global_batch)",
-        "self.examples // self.global_batch",
+        "core/windows.py",
+        "return -(-self.examples // self.sizes.last)",
+        "return self.examples // self.sizes.last",
         ("tests/unit/data/test_loader.py",),
+    ),
+    Mutation(
+        "windows that grow: their size is by the window of the epoch, so that it starts anew with each epoch",
+        "core/windows.py",
+        "size = self.sizes.at(window, epoch)",
+        "size = self.sizes.at(window - self._firsts[epoch], epoch)",
+        ("tests/unit/core/test_windows.py",),
+    ),
+    Mutation(
+        "windows in tokens: an example more than they may have",
+        "core/windows.py",
+        "end = bisect_right(sums, most, lo=end)",
+        "end = min(bisect_right(sums, most, lo=end) + 1, self.examples)",
+        ("tests/laws/test_windows.py::test_a_window_has_as_many_of_the_next_examples_as_its_tokens_allow",),
     ),
     Mutation(
         "no-decay groups: biases and norms are decayed like matrices",
