@@ -314,7 +314,7 @@ def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Techniqu
     return {
         "examples": len(data),
         "global_batch": job.train.global_batch,
-        **job.train.sizes_given,
+        "window": job.train.sizes_given,
         "updates": total_windows(job, data),
         "seed": job.train.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
