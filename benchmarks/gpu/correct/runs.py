@@ -63,7 +63,7 @@ def scores(run: Path, rows: str, metrics: list[str], settings: Settings) -> dict
         assert predictor.inference.read is not None
         file = predictor.inference.read(rows, labelled=True, bad_rows="fail")
         loader = Loader(file.examples, Order(len(file.examples), BATCH_ROWS, shuffle=False), file.collate)
-        windows = loader.windows(0, loader.order.windows_per_epoch)
+        windows = loader.windows(0, loader.order.windows_per_pass)
         by_place[place] = evaluate(predictor.scored(), windows, {name: name for name in metrics})
     require(by_place["device"]["accuracy"] > 0.8, "nothing was learned", **by_place)
     for metric, value in by_place["host"].items():

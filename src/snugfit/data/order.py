@@ -118,7 +118,7 @@ def total_windows(job: Job, dataset: Any) -> int:
     Raises:
         SettingError: as `training_order`.
     """
-    return training_order(job, dataset).windows
+    return job.train.updates or training_order(job, dataset).windows
 
 
 def _sums(lengths: Sequence[int], seed: int, shuffle: bool) -> Sums:

@@ -147,11 +147,11 @@ def test_what_is_drawn_depends_on_epoch_and_example_alone(tmp_path: Path) -> Non
     def drawn(global_batch: int, workers: int = 0) -> dict[tuple[int, int], torch.Tensor]:
         loader = Loader(pictures, Order(len(pictures), global_batch), collate, num_workers=workers)
         seen = {}
-        windows = loader.windows(0, 2 * loader.order.windows_per_epoch)
+        windows = loader.windows(0, 2 * loader.order.windows_per_pass)
         for number, window in enumerate(windows):
             assert window.ids is not None
             for place, index in enumerate(window.ids):
-                seen[number // loader.order.windows_per_epoch, index] = window.data["pixel_values"][place]
+                seen[number // loader.order.windows_per_pass, index] = window.data["pixel_values"][place]
         return seen
 
     whole = drawn(8)

@@ -221,7 +221,7 @@ def _on_launches(measured: Measured, seconds: Mapping[str, float], predict: Pred
         )
     else:
         yield Advice(
-            "Twice the train.global_batch, per example; it changes what is learned.",
+            "A window of twice the size, per example; it changes what is learned.",
             2 * measured.seconds / (2 * measured.seconds - launch),
             f"arithmetic: launches are {part} and would be half as many for each example",
         )
