@@ -76,6 +76,10 @@ def _key_figures(story: Story) -> str:
         _best_figure(story),
         ("Updates", f"{story.last_update:,}", f"of {total:,.0f} planned" if total else ""),
     ]
+    if words := story.run.get("window"):
+        unit = " tokens" if " tokens" in words else " examples"
+        sizes, _, over = str(words).partition(unit)
+        rows.append(("Window", sizes, f"{unit}{over}".strip()))
     epochs = as_number(end.get("epochs"))
     if epochs is None and story.updates:
         epochs = as_number(story.updates[-1].get("epoch"))

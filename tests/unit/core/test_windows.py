@@ -56,13 +56,13 @@ def growth(draw: st.DrawFn, least: int = 1) -> Sizes:
     return Sizes(last, by_epoch=tuple(by_epoch))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(examples=st.integers(1, 40), sizes=growth())
 def test_windows_of_examples_are_those_of_a_plain_loop(examples: int, sizes: Sizes) -> None:
     compare(Cuts(examples, sizes), list(one_by_one(examples, sizes, None)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(examples=st.integers(1, 30), sizes=growth(least=9), seed=st.integers(0, 99))
 def test_windows_of_tokens_are_those_of_a_plain_loop(examples: int, sizes: Sizes, seed: int) -> None:
     draw = random.Random(seed)

@@ -33,6 +33,8 @@ def test_a_run_says_how_its_windows_grow(tmp_path: Path) -> None:
     run = begun(result)
     assert run["window"] == "2 → 8 examples over 6 updates"
     assert (run["total_updates"], "updates_per_epoch" in run) == (result.updates, False)
+    page = (Path(str(result.run_dir)) / "report.html").read_text(encoding="utf-8")
+    assert "2 → 8" in page and "examples over 6 updates" in page
     assert result.updates == 2 + 2 + 2 + 2 + 5  # 2, 2, 4, 4, 6, 6, 8, 8 and 5 windows of 8
     (line,) = [line for line in header_lines(run) if line.startswith("  plan")]
     assert line.startswith("  plan    window 2 → 8 examples over 6 updates, fp32, cpu, 13 updates")

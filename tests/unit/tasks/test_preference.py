@@ -23,6 +23,7 @@ from snugfit.tasks import find
 from snugfit.tasks.prepare import prepare
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from snugfit.tracking.spool import read_events
 from tests.unit.data.test_chat_template import TEMPLATES
 from tests.unit.data.test_instruct import by_letters
 
@@ -90,6 +91,20 @@ def test_the_recipes_loss_has_its_settings(project: Path) -> None:
     assert (len(material.train), len(material.validation)) == (9, 3)
     kto = prepare(recipe_of(project, *overrides_of(project, "kto"), "preference.undesirable=0.5")).material
     assert repr(kto.loss) == "KTO(beta=0.1, desirable=1.0, undesirable=0.5)"
+
+
+@pytest.mark.parametrize("loss", ["dpo", "kto"])
+def test_windows_in_tokens_count_both_sequences_of_an_example(project: Path, loss: str) -> None:
+    sizes = ["train.global_batch=null", "train.batch_tokens=150", "train.updates=null", "train.epochs=1"]
+    recipe = recipe_of(project, *overrides_of(project, loss), *sizes)
+    rows = prepare(recipe).material.train
+    result = train_recipe(recipe, RunOptions(plan=False))
+    run = next(
+        event for event in read_events(Path(str(result.run_dir)) / "events.jsonl") if event["event"] == "run"
+    )
+    tokens = sum(len(ids) for row in rows for ids in row["input_ids"])
+    assert run["window"] == "150 tokens"
+    assert tokens / 150 <= result.updates < len(rows)
 
 
 @pytest.mark.parametrize(
