@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
 from snugfit.data.columns import check_columns
@@ -18,6 +16,8 @@ from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
+from snugfit.data.token_cache import TokenEntry, cached, texts_digest
+from snugfit.data.token_rows import TokenBlocks, TokenRows, TokenWriter
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
@@ -70,16 +70,14 @@ def load_causal(
         texts.append(examples)
         faults += bad
     skipped = settle(faults, settings.bad_rows)
-    train = texts[0]
-    held_out = texts[1] if len(texts) > 1 else train.at(())
+    streams = [_tokenized(each, tokenizer, frame) for each in texts]
+    train = streams[0]
+    held_out = streams[1] if len(streams) > 1 else train.at(())
     fraction = settings.fraction
     if fraction is not None and len(train) > 1:
         rows, drawn = split_rows([0] * len(train), fraction, settings.seed)
         train, held_out = train.at(rows), train.at(drawn)
-    ids, lengths = _stream(train, tokenizer, frame)
-    held_out_ids, held_out_lengths = _stream(held_out, tokenizer, frame)
-    blocks = _blocks(ids, settings.max_length, train, lengths)
-    validation = _blocks(held_out_ids, settings.max_length, held_out, held_out_lengths)
+    blocks, validation = (_blocks(part, settings.max_length) for part in (train, held_out))
     if fraction is not None and len(texts[0]) == 1:
         # one long text: its end, so that no block is surrounded by text that was trained on
         count = max(round(fraction * len(blocks)), 1)
@@ -92,7 +90,7 @@ def load_causal(
             f"of {settings.max_length} tokens to train on, {len(validation)} to validate on",
             "Give more text, or lower data.max_length.",
         )
-    lengths += held_out_lengths
+    lengths = [length for part in (train, held_out) for length in _rows_of(part).lengths().tolist()]
     return CausalData(
         train=blocks,
         validation=validation,
@@ -139,23 +137,49 @@ def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]
     return Examples.of(texts, table, rows), sorted(faults, key=lambda fault: fault.line)
 
 
-def _stream(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase, frame: Frame
-) -> tuple[list[int], list[int]]:
-    """Return the tokens of all texts in a row, and the number of tokens of each text."""
+def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> Examples:
+    """Return the tokens of texts in place of the texts, each with the special tokens around it."""
     end = frame.suffix
     if not end and tokenizer.eos_token_id is not None:
         end = (int(tokenizer.eos_token_id),)
-    # a text of many million characters goes in pieces, to bound the tokenizer's memory
-    pieces = [(number, piece) for number, text in enumerate(texts) for piece in cut_text(text, _PIECE)]
-    plain: list[list[int]] = [[] for _ in texts]
-    for start in range(0, len(pieces), _BATCH):
-        chunk = pieces[start : start + _BATCH]
-        batch = tokenizer([piece for _, piece in chunk], add_special_tokens=False, verbose=False)
-        for (number, _), ids in zip(chunk, batch["input_ids"], strict=True):
-            plain[number] += ids
-    framed = [[*frame.prefix, *ids, *end] for ids in plain]
-    return [token for ids in framed for token in ids], [len(ids) for ids in framed]
+
+    def make() -> TokenEntry:
+        writer = TokenWriter()
+        for batch in _batches(texts):
+            ids_of_pieces = tokenizer([each.text for each in batch], add_special_tokens=False, verbose=False)
+            for piece, ids in zip(batch, ids_of_pieces["input_ids"], strict=True):
+                before, after = frame.prefix if piece.first else (), end if piece.last else ()
+                writer.extend({"input_ids": [*before, *ids, *after]})
+                if piece.last:
+                    writer.end()
+        return TokenEntry(writer.rows())
+
+    entry = cached("stream", {"texts": texts_digest(texts), "piece": _PIECE}, tokenizer, make)
+    return Examples(entry.rows, texts.source, texts.rows, texts.lines, texts.unit)
+
+
+class _Piece(NamedTuple):
+    """A part of a text that is tokenised by itself, and whether it is the first or the last one of its text."""
+
+    text: str
+    first: bool
+    last: bool
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[_Piece]]:
+    """Yield the pieces of texts in order, so many at a time that the tokenizer's memory is bounded."""
+    batch: list[_Piece] = []
+    characters = 0
+    for text in texts:
+        pieces = list(cut_text(text, _PIECE)) or [""]
+        for place, piece in enumerate(pieces):
+            batch.append(_Piece(piece, place == 0, place == len(pieces) - 1))
+            characters += len(piece)
+            if len(batch) == _BATCH or characters >= _PIECE:
+                yield batch
+                batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def cut_text(text: str, size: int) -> Iterator[str]:
@@ -173,19 +197,20 @@ def cut_text(text: str, size: int) -> Iterator[str]:
         start = end
 
 
-def _blocks(ids: list[int], max_length: int, texts: Examples, lengths: Sequence[int]) -> Examples:
+def _blocks(texts: Examples, max_length: int) -> Examples:
     """Return the blocks of a stream, each with the line of the text in which it begins; those of one long text with their number."""
-    starts = [start for start in range(0, len(ids), max_length) if len(ids) - start > 1]
-    blocks = [ids[start : start + max_length] for start in starts]
-    examples = [
-        {"input_ids": block, "attention_mask": [1] * len(block), "labels": list(block)} for block in blocks
-    ]
-    numbers = range(len(examples))
+    blocks = TokenBlocks(_rows_of(texts), max_length)
+    numbers = range(len(blocks))
     if texts.lines is None:
-        return Examples(examples, texts.source, numbers, unit="block")
-    ends = list(itertools.accumulate(lengths))
-    lines = [texts.lines[bisect.bisect_right(ends, start)] for start in starts]
-    return Examples(examples, texts.source, numbers, lines, unit="block")
+        return Examples(blocks, texts.source, numbers, unit="block")
+    lines = [texts.lines[blocks.text_of(number)] for number in numbers]
+    return Examples(blocks, texts.source, numbers, lines, unit="block")
+
+
+def _rows_of(texts: Examples) -> TokenRows:
+    rows = texts.examples
+    assert isinstance(rows, TokenRows)  # which `_tokenized` returns
+    return rows
 
 
 class Prompts(FromRows):
@@ -222,9 +247,9 @@ def read_causal_rows(
     texts: Examples
     if scored:
         texts, faults = _texts(table, columns)
-        ids, lengths = _stream(texts, tokenizer, special_frame(tokenizer))
-        examples: Any = _blocks(ids, max_length, texts, lengths)
-        origins = examples
+        stream = _tokenized(texts, tokenizer, special_frame(tokenizer))
+        examples: Any = _blocks(stream, max_length)
+        lengths, origins = _rows_of(stream).lengths().tolist(), examples
     else:
         texts, faults = _rows(table, (TEXT_COLUMN,) if _is_plain(table) else columns)
         examples, origins = Prompts(texts, tokenizer), texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from snugfit.data.sources import Table
+from snugfit.data.token_rows import ArrayExamples
 from snugfit.system.user_objects import is_python_path
 
 ORIGIN = "snugfit.origin"
@@ -20,8 +21,8 @@ ORIGIN = "snugfit.origin"
 FILE = "file"
 
 
-class Examples(list[Any]):
-    """Examples in memory, with their source.
+class Examples(Sequence[Any]):
+    """Examples in memory, or mapped into it, with their source.
 
     Args:
         source: a file, or the Python function that made the rows.
@@ -38,7 +39,7 @@ class Examples(list[Any]):
         lines: Sequence[int] | None = None,
         unit: str = "row",
     ) -> None:
-        super().__init__(examples)
+        self.examples = examples
         self.source, self.unit = source, unit
         self.rows = array("q", rows)
         self.lines = None if lines is None else array("q", lines)
@@ -56,7 +57,18 @@ class Examples(list[Any]):
         """Return the examples at these places."""
         lines = None if self.lines is None else [self.lines[place] for place in places]
         rows = [self.rows[place] for place in places]
-        return Examples([self[place] for place in places], self.source, rows, lines, self.unit)
+        if isinstance(self.examples, ArrayExamples):
+            return Examples(self.examples.at(places), self.source, rows, lines, self.unit)
+        return Examples([self.examples[place] for place in places], self.source, rows, lines, self.unit)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.examples[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.examples)
 
     def origin(self, place: int) -> str:
         """Return where an example comes from.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from snugfit.data.bad_rows import BadRow, Fault, settle
 from snugfit.data.chat_template import CHATML, DATE, ChatTemplate, Rendered, set_template
@@ -24,7 +27,9 @@ from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
-from snugfit.data.tokens import IGNORED_LABEL, Example, check_max_length, padding_for, special_frame
+from snugfit.data.token_cache import TokenEntry, cached
+from snugfit.data.token_rows import Example, TokenWriter
+from snugfit.data.tokens import IGNORED_LABEL, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
@@ -145,8 +150,12 @@ def sides_of(
     return train, held_out
 
 
-ConversationOf = Callable[[Mapping[str, Any], bool], Conversation]
-"""From a row, and whether it is to have its answer, to its conversation."""
+class ConversationOf(Protocol):
+    """The function from a row, and whether it is to have its answer, to its conversation."""
+
+    __qualname__: str
+
+    def __call__(self, row: Mapping[str, Any], answered: bool, /) -> Conversation: ...
 
 
 class Coder:
@@ -367,44 +376,38 @@ def read_conversations(
                 answered=answered,
             )
 
-    faults, examples, places, lengths = list(table.faults), [], [], []
-    for place, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
-        try:
-            asked = conversation(row, answered)
-            coded = coder.examples(asked) if answered else [coder.prompt(asked)]
-        except BadRow as bad:
-            faults.append(bad.at(table.source, line))
-            continue
-        for each in coded:
-            examples.append(each.as_example() if isinstance(each, Coded) else each)
-            lengths.append(each.length if isinstance(each, Coded) else len(each))
-            places.append(place)
-    skipped = settle(sorted(faults, key=lambda fault: fault.line), bad_rows)
-    if not examples:
+    make = conversation
+    if answered:
+        read = _coded(table, settings, coder, lambda row: make(row, True), f"{form} {make.__qualname__}")
+    else:
+        read = _prompts(table, coder, lambda row: make(row, False), form)
+    skipped = settle(read.faults, bad_rows)
+    if not read.examples:
         raise DataError(
             "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."
         )
     return FileRows(
-        examples=Examples.of(examples, table, places),
-        rows=[table.rows[place] for place in places],
-        lines=[table.lines[place] for place in places],
+        examples=read.examples,
+        rows=[table.rows[place] for place in read.places],
+        lines=[table.lines[place] for place in read.places],
         columns=table.columns,
         collate=padding_for(coder.tokenizer),
         report=DataReport(
             train=0,
-            validation=len(examples),
+            validation=len(read.examples),
             skipped=skipped,
-            tokens_total=sum(lengths),
-            tokens_max=max(lengths),
+            tokens_total=sum(read.lengths),
+            tokens_max=max(read.lengths),
         ),
         fingerprints={table.source: table.sha256},
     )
 
 
 class _Read(NamedTuple):
-    """The examples of a table, how many tokens each has before it is cut, the faults, and how many were left out for their length."""
+    """The examples of a table with the places of their rows, the tokens of each before it is cut, the faults, and how many were too long."""
 
     examples: Examples
+    places: list[int]
     lengths: list[int]
     faults: list[Fault]
     dropped: int
@@ -415,25 +418,89 @@ def _read(table: Table, settings: InstructSettings, coder: Coder) -> _Read:
     form = settings.format or recognise(table.columns, settings.text, settings.completion)
     if table.rows:
         check_columns(table, columns_of_form(form, settings.text, settings.completion))
-    faults, examples, rows, lengths, dropped = list(table.faults), [], [], [], 0
-    for number, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+
+    def conversation(row: Mapping[str, Any]) -> Conversation:
+        return conversation_of(
+            row, form, text=settings.text, completion=settings.completion, scored=settings.scored
+        )
+
+    return _coded(table, settings, coder, conversation, form)
+
+
+def _coded(
+    table: Table,
+    settings: InstructSettings,
+    coder: Coder,
+    conversation: Callable[[Mapping[str, Any]], Conversation],
+    form: str,
+) -> _Read:
+    """Return the rows of a table in tokens, which may have been made before.
+
+    Args:
+        conversation: of a row; `form` names how it is made.
+    """
+
+    def make() -> TokenEntry:
+        writer, rows, lengths, dropped = TokenWriter(), [], [], 0
+        bad_rows: list[tuple[int, str, str]] = []
+        for number, row in enumerate(table.rows):
+            try:
+                sequences = coder.examples(conversation(row))
+            except BadRow as bad:
+                bad_rows.append((number, bad.reason, bad.detail))
+                continue
+            for each in sequences:
+                if len(each.ids) > settings.max_length:
+                    dropped += 1
+                    continue
+                writer.add(each.as_example())
+                rows.append(number)
+                lengths.append(each.length)
+        numbers = {"rows": np.array(rows, dtype=np.int64), "lengths": np.array(lengths, dtype=np.int64)}
+        return TokenEntry(writer.rows(), numbers, {"bad_rows": bad_rows, "dropped": dropped})
+
+    entry = cached("conversations", {**decisive(table, settings), "form": form}, coder.tokenizer, make)
+    places = entry.numbers["rows"].tolist()
+    return _Read(
+        Examples.of(entry.rows, table, places),
+        places,
+        entry.numbers["lengths"].tolist(),
+        faults_of(table, entry),
+        int(entry.facts["dropped"]),
+        form,
+    )
+
+
+def _prompts(
+    table: Table, coder: Coder, conversation: Callable[[Mapping[str, Any]], Conversation], form: str
+) -> _Read:
+    """Return the rows of a table in the tokens that ask for their answers."""
+    faults, prompts, places = list(table.faults), [], []
+    for place, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
         try:
-            conversation = conversation_of(
-                row, form, text=settings.text, completion=settings.completion, scored=settings.scored
-            )
-            coded = coder.examples(conversation)
+            prompts.append(coder.prompt(conversation(row)))
+            places.append(place)
         except BadRow as bad:
             faults.append(bad.at(table.source, line))
-            continue
-        for each in coded:
-            if len(each.ids) > settings.max_length:
-                dropped += 1
-                continue
-            examples.append(each.as_example())
-            rows.append(number)
-            lengths.append(each.length)
     faults.sort(key=lambda fault: fault.line)
-    return _Read(Examples.of(examples, table, rows), lengths, faults, dropped, form)
+    return _Read(Examples.of(prompts, table, places), places, list(map(len, prompts)), faults, 0, form)
+
+
+def decisive(table: Table, settings: RowSettings) -> dict[str, Any]:
+    """Return all of a table and of its settings that its tokens depend on, beside the tokenizer, which has the chat template."""
+    own = dataclasses.asdict(settings)
+    for name in ("train", "validation", "bad_rows", "seed", "template"):
+        own.pop(name, None)
+    return {"table": [table.sha256, Path(table.source).suffix, len(table.rows)], "settings": own}
+
+
+def faults_of(table: Table, entry: TokenEntry) -> list[Fault]:
+    """Return the faults of a table in the order of its lines: of rows that could not be read, and of those that have no tokens."""
+    bad_rows = [
+        Fault(table.source, table.lines[number], reason, detail)
+        for number, reason, detail in entry.facts["bad_rows"]
+    ]
+    return sorted([*table.faults, *bad_rows], key=lambda fault: fault.line)
 
 
 def _cut_ends(lengths: Sequence[int], settings: InstructSettings) -> Iterator[str]:

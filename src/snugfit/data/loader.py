@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
-from snugfit.data.examples import WholeBatches, origin_of, source_index
+from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
@@ -202,7 +202,7 @@ class _Fetch:
         self._part = part
         self._split = split
         # these return what they hold: nothing random to seed
-        self._holds_examples = isinstance(dataset, (list, tuple))
+        self._holds_examples = isinstance(dataset, (list, tuple, Examples))
 
     def __call__(self, window: Sequence[Key]) -> Batch:
         keys, share = self._part.of(window)

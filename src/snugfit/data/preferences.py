@@ -23,13 +23,17 @@ from snugfit.data.instruct import (
     Coded,
     Coder,
     InstructSettings,
+    decisive,
+    faults_of,
     sides_of,
     warnings_of,
     without_oldest_turn,
 )
 from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, read_table
-from snugfit.data.tokens import IGNORED_LABEL, Example, check_max_length, padding_for, special_frame
+from snugfit.data.token_cache import TokenEntry, cached
+from snugfit.data.token_rows import TokenRows
+from snugfit.data.tokens import IGNORED_LABEL, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
@@ -340,7 +344,25 @@ class _Read(NamedTuple):
 def _read(table: Table, settings: PreferenceSettings, writer: _Writer) -> _Read:
     columns = prompt_columns(table.columns, settings.text)
     _check_columns(table, settings, columns)
-    faults = list(table.faults)
+    entry = cached(
+        "preferences",
+        {**decisive(table, settings), "columns": columns},
+        writer.coder.tokenizer,
+        lambda: _written(table, settings, writer, columns),
+    )
+    # dicts that stay: a training writes the scores of the model as it begins into them
+    return _Read(
+        Examples.of(list(entry.rows), table, entry.numbers["rows"].tolist()),
+        entry.numbers["lengths"].tolist(),
+        faults_of(table, entry),
+        int(entry.facts["dropped"]),
+    )
+
+
+def _written(
+    table: Table, settings: PreferenceSettings, writer: _Writer, columns: Sequence[str]
+) -> TokenEntry:
+    bad_rows: list[tuple[int, str, str]] = []
 
     def good(numbers: Sequence[int], made: Callable[[int], Any]) -> dict[int, Any]:
         usable = {}
@@ -348,7 +370,7 @@ def _read(table: Table, settings: PreferenceSettings, writer: _Writer) -> _Read:
             try:
                 usable[number] = made(number)
             except BadRow as bad:
-                faults.append(bad.at(table.source, table.lines[number]))
+                bad_rows.append((number, bad.reason, bad.detail))
         return usable
 
     everything = range(len(table.rows))
@@ -364,17 +386,17 @@ def _read(table: Table, settings: PreferenceSettings, writer: _Writer) -> _Read:
         written = good(list(single), lambda at: writer.written(single[at][0], other[at]))
         more = {at: {DESIRABLE: single[at][1]} for at in written}
     whole = {at: coded for at, coded in written.items() if coded is not None}
-    examples: list[Example] = [
-        {"input_ids": [each.ids for each in coded], "labels": [each.labels for each in coded], **more[at]}
-        for at, coded in whole.items()
-    ]
-    counted = 2 if settings.pairs else 1
-    return _Read(
-        Examples.of(examples, table, list(whole)),
-        [each.length for coded in whole.values() for each in coded[:counted]],
-        sorted(faults, key=lambda fault: fault.line),
-        len(written) - len(whole),
+    rows = TokenRows.of(
+        (
+            {"input_ids": [each.ids for each in coded], "labels": [each.labels for each in coded], **more[at]}
+            for at, coded in whole.items()
+        ),
+        sequences=2,
     )
+    counted = 2 if settings.pairs else 1
+    lengths = [each.length for coded in whole.values() for each in coded[:counted]]
+    numbers = {"rows": np.array(list(whole), dtype=np.int64), "lengths": np.array(lengths, dtype=np.int64)}
+    return TokenEntry(rows, numbers, {"bad_rows": bad_rows, "dropped": len(written) - len(whole)})
 
 
 def _check_columns(table: Table, settings: PreferenceSettings, columns: Sequence[str]) -> None:

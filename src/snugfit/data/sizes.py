@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-from snugfit.data.examples import FromRows
+from snugfit.data.examples import Examples, FromRows
+from snugfit.data.token_rows import ArrayExamples
 
 
 def largest(dataset: Any, count: int) -> list[int] | None:
@@ -62,7 +63,9 @@ def _sizes(dataset: Any) -> list[int] | None:
     if isinstance(dataset, Subset):
         inner = _sizes(dataset.dataset)
         return None if inner is None else [inner[index] for index in dataset.indices]
-    return [_size(example) for example in dataset] if isinstance(dataset, (list, tuple)) else None
+    if isinstance(dataset, Examples) and isinstance(dataset.examples, ArrayExamples):
+        return dataset.examples.sizes()
+    return [_size(example) for example in dataset] if isinstance(dataset, (list, tuple, Examples)) else None
 
 
 def _size(value: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,18 @@ from snugfit.data.sources import RowSource, Table
 from snugfit.data.split import split_rows
 from snugfit.data.tagged_rows import Form, TaggedPart, TaggedText, read_tagged
 from snugfit.data.tags import Scheme, Span, completed, scheme_of, tags_of
-from snugfit.data.token_windows import TokenizedText, Window, Word, labelled, tokenize, windows_of
+from snugfit.data.token_cache import cached, texts_digest
+from snugfit.data.token_rows import TokenRows
+from snugfit.data.token_windows import (
+    TokenizedText,
+    Window,
+    Word,
+    labelled,
+    packed,
+    tokenize,
+    unpacked,
+    windows_of,
+)
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame, token_warnings
 from snugfit.errors import DataError, SettingError, nearest
 
@@ -102,9 +114,21 @@ class Reader:
         check_max_length(max_length, tokenizer, len(self.frame))
         self.token_types = "token_type_ids" in tokenizer.model_input_names
 
-    def tokenized(self, texts: Sequence[TaggedText]) -> list[TokenizedText]:
-        """Return the tokens and words of texts."""
-        return tokenize([each.text for each in texts], [each.words for each in texts], self.tokenizer)
+    def tokenized(self, texts: Sequence[TaggedText], *, keep: bool = False) -> list[TokenizedText]:
+        """Return the tokens and words of texts.
+
+        Args:
+            keep: in the cache, or taken from there.
+        """
+        plain, words = [each.text for each in texts], [each.words for each in texts]
+
+        def make() -> list[TokenizedText]:
+            return tokenize(plain, words, self.tokenizer)
+
+        if not keep:
+            return make()
+        by = {"texts": texts_digest(plain, map(json.dumps, words))}
+        return unpacked(cached("words", by, self.tokenizer, lambda: packed(make())))
 
     def windows(self, text: TokenizedText) -> list[Window]:
         """Return the windows of a text."""
@@ -140,7 +164,7 @@ class _Labelled:
             windows = reader.windows(self.texts[place])
             examples += [labelled(window, classes) for window in windows]
             rows += [self.rows[place]] * len(windows)
-        return Examples.of(examples, self.table, rows)
+        return Examples.of(TokenRows.of(examples), self.table, rows)
 
     def without_unknown(self, names: Sequence[str]) -> _Labelled:
         """Return the texts all of whose tags a model knows; the others are faults."""
@@ -290,7 +314,9 @@ def _form(parts: Sequence[TaggedPart], label: str) -> Form:
 
 def _labelled(part: TaggedPart, reader: Reader, scheme: Scheme) -> _Labelled:
     result = _Labelled(part.table, faults=list(part.faults))
-    for row, tagged, text in zip(part.row_indices, part.texts, reader.tokenized(part.texts), strict=True):
+    for row, tagged, text in zip(
+        part.row_indices, part.texts, reader.tokenized(part.texts, keep=True), strict=True
+    ):
         try:
             if not any(word.first >= 0 for word in text.words):
                 raise BadRow("empty text", f"the tokenizer leaves nothing of {shorten(tagged.text)!r}")
@@ -361,7 +387,7 @@ def _report(parts: Sequence[_Labelled], reader: Reader, skipped: Mapping[str, in
         windows=sum(len(reader.windows(text)) for text in long),
         warnings=(
             *(warning for part in parts for warning in part.warnings()),
-            *token_warnings(framed, reader.tokenizer, reader.frame),
+            *token_warnings([TokenRows.of(framed)], reader.tokenizer, reader.frame),
         ),
     )
 

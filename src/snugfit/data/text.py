@@ -18,9 +18,9 @@ from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource
 from snugfit.data.split import split_rows
+from snugfit.data.token_rows import Example
 from snugfit.data.tokens import (
     Encoded,
-    Example,
     Frame,
     check_max_length,
     padding_for,
@@ -122,7 +122,7 @@ def load_text(
         Examples.of(tokens.examples, part.table, part.row_indices)
         for tokens, part in zip(encoded, usable, strict=True)
     )
-    warnings = token_warnings([example for part in encoded for example in part.examples], tokenizer, frame)
+    warnings = token_warnings([part.examples for part in encoded], tokenizer, frame)
     if settings.classes:
         warnings += label_warnings(names, len(train.labels), settings.label)
     held_out = examples.at(())
@@ -197,7 +197,9 @@ def load_text_rows(
         )
     if label is not None:
         encoded = _with_labels(encoded, part.labels, labels or ())
-    report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))
+    report = _report(
+        [encoded], max_length, dict(skipped), token_warnings([encoded.examples], tokenizer, frame)
+    )
     return FileRows(
         examples=Examples.of(encoded.examples, part.table, part.row_indices),
         rows=[part.table.rows[row] for row in part.row_indices],
@@ -230,11 +232,8 @@ def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> 
 def _with_labels(encoded: Encoded, labels: Sequence[Any], names: Sequence[str]) -> Encoded:
     """Return examples with labels: classes by their names, or numbers, where there are no names."""
     index = {name: place for place, name in enumerate(names)}
-    examples = [
-        {**example, "labels": index[label] if names else float(label)}
-        for example, label in zip(encoded.examples, labels, strict=True)
-    ]
-    return Encoded(examples, encoded.lengths)
+    numbers = [index[label] if names else float(label) for label in labels]
+    return Encoded(encoded.examples.with_values(labels=numbers), encoded.lengths)
 
 
 def _count_labels(examples: Sequence[Example], names: Sequence[str]) -> dict[str, int]:
@@ -260,8 +259,9 @@ def _report(
 
 
 def _overlap(train: Sequence[Example], validation: Sequence[Example]) -> list[str]:
-    known = {tuple(example["input_ids"]) for example in train} if validation else set()
-    shared = sum(tuple(example["input_ids"]) in known for example in validation)
+    counts = Counter(tuple(example["input_ids"]) for example in validation)
+    known = {ids for example in train if (ids := tuple(example["input_ids"])) in counts} if counts else set()
+    shared = sum(counts[ids] for ids in known)
     if not shared:
         return []
     return [

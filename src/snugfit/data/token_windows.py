@@ -6,9 +6,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.tokens import IGNORED_LABEL, Example, Frame
+from snugfit.data.token_cache import TokenEntry
+from snugfit.data.token_rows import Example, TokenWriter
+from snugfit.data.tokens import IGNORED_LABEL, Frame
 from snugfit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ OVERLAP = 4
 """One of so many parts of a window is shared with the next one."""
 
 _BATCH = 1000
+_WORD = ("start", "end", "first", "last")
+_NUMBERS = attrgetter(*_WORD)
+_ENDS = "ends"
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,28 @@ def tokenize(
                 own_words = _words_of_characters(own, characters)
             results.append(TokenizedText(ids, own_words))
     return results
+
+
+def packed(texts: Sequence[TokenizedText]) -> TokenEntry:
+    """Return tokenised texts in arrays, as the cache of tokens takes them."""
+    ids, words = TokenWriter(), TokenWriter()
+    for text in texts:
+        ids.add({"input_ids": text.ids})
+        columns = zip(*map(_NUMBERS, text.words), strict=True)
+        words.add(dict(zip(_WORD, map(list, columns), strict=True)) if text.words else {"start": []})
+    of_words = words.rows()
+    return TokenEntry(ids.rows(), {**of_words.lists, _ENDS: of_words.ends})
+
+
+def unpacked(entry: TokenEntry) -> list[TokenizedText]:
+    """Return what was `packed`."""
+    columns = (entry.numbers[name].tolist() if name in entry.numbers else [] for name in _WORD)
+    words = list(map(Word, *columns))
+    ends = entry.numbers[_ENDS].tolist()
+    return [
+        TokenizedText(entry.rows.tokens(place).tolist(), words[start:end])
+        for place, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ]
 
 
 def windows_of(text: TokenizedText, max_length: int, frame: Frame, *, token_types: bool) -> list[Window]:

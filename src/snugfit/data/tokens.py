@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from snugfit.data.token_rows import TokenRows, TokenWriter
 from snugfit.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Example = dict[str, Any]
-"""One example on the host: lists of ints, and `labels`, an int or a list of them."""
 
 IGNORED_LABEL = -100
 _BATCH = 1000
@@ -39,7 +37,7 @@ class Frame:
 class Encoded:
     """Examples, and how many tokens each text has before it was cut."""
 
-    examples: list[Example]
+    examples: TokenRows
     lengths: list[int]
 
 
@@ -184,23 +182,22 @@ def encode(
     Args:
         pairs: second texts, each read with its first one as the tokenizer joins them; the longer of both is cut.
     """
-    examples: list[Example] = []
+    examples = TokenWriter()
     lengths: list[int] = []
     for start in range(0, len(texts), _BATCH):
         chunk = list(texts[start : start + _BATCH])
         second = list(pairs[start : start + _BATCH]) or None
         batch = tokenizer(chunk, second, truncation=True, max_length=max_length, padding=False, verbose=False)
         keys = [key for key in ("input_ids", "token_type_ids", "attention_mask") if key in batch]
-        columns = [batch[key] for key in keys]
-        for index, values in enumerate(zip(*columns, strict=True)):
-            examples.append({key: list(value) for key, value in zip(keys, values, strict=True)})
-            length = len(values[0])
+        examples.add_all({key: batch[key] for key in keys})
+        for index, ids in enumerate(batch["input_ids"]):
+            length = len(ids)
             if length >= max_length and second is not None:  # what was cut of a pair is of either text
                 length = len(tokenizer(chunk[index], second[index], verbose=False)["input_ids"])
             elif length >= max_length:
                 length = _full_length(tokenizer, batch, index, chunk[index])
             lengths.append(length)
-    return Encoded(examples, lengths)
+    return Encoded(examples.rows(), lengths)
 
 
 def _full_length(tokenizer: PreTrainedTokenizerBase, batch: Any, index: int, text: str) -> int:
@@ -214,31 +211,38 @@ def _full_length(tokenizer: PreTrainedTokenizerBase, batch: Any, index: int, tex
     return len(encoding.ids) + int(cut)
 
 
-def token_warnings(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, frame: Frame
-) -> list[str]:
+def token_warnings(parts: Sequence[TokenRows], tokenizer: PreTrainedTokenizerBase, frame: Frame) -> list[str]:
     """Return what looks wrong in encoded texts: special tokens that the texts bring along, and unknown words."""
     warnings = []
-    doubled = 0
-    size = len(frame.prefix)
-    for example in examples:
-        ids = example["input_ids"]
-        starts = bool(frame.prefix) and len(ids) > size and ids[size] == frame.prefix[-1]
-        ends = bool(frame.suffix) and ids[-len(frame.suffix) - 1] == frame.suffix[0]
-        doubled += starts or ends
+    texts = sum(map(len, parts))
+    doubled = sum(_with_own_special(part, frame) for part in parts)
     if doubled:
         names = tokenizer.convert_ids_to_tokens([*frame.prefix, *frame.suffix])
         warnings.append(
-            f"{doubled:,} of {len(examples):,} texts begin or end with a special token of their own, beside "
+            f"{doubled:,} of {texts:,} texts begin or end with a special token of their own, beside "
             f"those the tokenizer adds ({' '.join(names)}): remove it from the data."
         )
     unknown_id = tokenizer.unk_token_id
     if unknown_id is not None and unknown_id not in (*frame.prefix, *frame.suffix):
-        total = sum(len(example["input_ids"]) for example in examples)
-        unknown = sum(example["input_ids"].count(unknown_id) for example in examples)
+        total = sum(int(part.lengths().sum()) for part in parts)
+        unknown = sum(part.count(unknown_id) for part in parts)
         if unknown > total / 20:
             warnings.append(
                 f"{unknown / total:.0%} of all tokens are unknown to the tokenizer ({tokenizer.unk_token}): "
                 "is it made for this language and kind of text?"
             )
     return warnings
+
+
+def _with_own_special(rows: TokenRows, frame: Frame) -> int:
+    """Return how many texts begin or end with a special token beside the one that the tokenizer adds."""
+    starts, ends = rows.spans()
+    size, after = len(frame.prefix), len(frame.suffix)
+    doubled = np.zeros(len(rows), dtype=bool)
+    if len(rows) and frame.prefix:
+        ids = rows.lists["input_ids"]
+        behind = np.minimum(starts + size, len(ids) - 1)
+        doubled |= (ends - starts > size) & (ids[behind] == frame.prefix[-1])
+    if len(rows) and frame.suffix:
+        doubled |= rows.lists["input_ids"][np.maximum(starts, ends - after - 1)] == frame.suffix[0]
+    return int(np.count_nonzero(doubled))

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from snugfit.data.bad_rows import SHOWN, BadRow, Fault, label_of, shorten, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.table_cells import parsed_cell
+from snugfit.data.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.tokens import Encoded, encode
 from snugfit.errors import nearest
 
@@ -177,8 +180,8 @@ def _choose(part: Part, places: list[int], faults: list[Fault]) -> Part:
 def encode_part(
     part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int, special: int
 ) -> tuple[Encoded, Part, list[Fault]]:
-    """Tokenise; a text of which nothing but special tokens is left is a fault."""
-    encoded = encode(part.texts, tokenizer, max_length, part.pairs)
+    """Tokenise, or take what was tokenised before; a text of which nothing but special tokens is left is a fault."""
+    encoded = _encoded(part, tokenizer, max_length)
     empty = [place for place, length in enumerate(encoded.lengths) if length <= special]
     if not empty:
         return encoded, part, []
@@ -192,7 +195,16 @@ def encode_part(
         for place in empty
     ]
     places = [place for place in range(len(encoded.lengths)) if encoded.lengths[place] > special]
-    encoded = Encoded(
-        [encoded.examples[place] for place in places], [encoded.lengths[place] for place in places]
-    )
+    encoded = Encoded(encoded.examples.at(places), [encoded.lengths[place] for place in places])
     return encoded, _choose(part, places, part.faults), faults
+
+
+def _encoded(part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
+    def make() -> TokenEntry:
+        made = encode(part.texts, tokenizer, max_length, part.pairs)
+        return TokenEntry(made.examples, {"lengths": np.asarray(made.lengths)})
+
+    # by the texts, not by their file: rows that are left out and other labels make no other tokens
+    by = {"texts": texts_digest(part.texts, part.pairs), "max_length": max_length}
+    entry = cached("texts", by, tokenizer, make)
+    return Encoded(entry.rows, entry.numbers["lengths"].tolist())

@@ -24,10 +24,10 @@ import torch
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.cost.allocator import AllocatorSettings
-from snugfit.planner.devices.calibrations import cache_folder
 from snugfit.planner.target import Target
 from snugfit.run.description import machine, versions
 from snugfit.step.build import find_device
+from snugfit.system.cache_folder import cache_folder
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
 from snugfit.system.mkl_mode import DEFAULT_MODE

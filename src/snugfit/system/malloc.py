@@ -41,6 +41,15 @@ def tune_malloc(threshold: int = MMAP_THRESHOLD) -> bool:
     return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, threshold))
 
 
+def trim_malloc() -> None:
+    """Give back what lies free between blocks of the heap, as after many small ones were freed; elsewhere than in glibc nothing happens.
+
+    Source: malloc_trim(3).
+    """
+    if _is_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def resident_bytes(allocated_peak: int, baseline: int) -> int:
     """Return the most that a CPU run is resident with, in bytes, where `tune_malloc` is in force.
 

@@ -64,7 +64,7 @@ def test_rows_are_texts_that_each_end_and_are_split_whole(write, decoder):
     ] * 2
     path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
     data = load_causal(CausalSettings(path, text=("prompt", "answer"), validation=0.2, max_length=3), decoder)
-    assert sorted(tuple(example["input_ids"]) for example in data.train + data.validation) == (
+    assert sorted(tuple(example["input_ids"]) for example in [*data.train, *data.validation]) == (
         [(4, 6, 3)] * 8 + [(5, 7, 3)] * 2
     )
     assert (len(data.train), len(data.validation)) == (8, 2)

@@ -211,7 +211,7 @@ def test_validation_is_drawn_by_the_seed_or_read_from_its_own_file(write, decode
     path = write("a.jsonl", rows(*[(f"good {word}", "film") for word in ("a", "the", "bad", "very") * 5]))
     data = load_instruct(settings(path, validation=0.25), decoder)
     assert (len(data.train), len(data.validation)) == (15, 5)
-    assert data.train == load_instruct(settings(path, validation=0.25), decoder).train
+    assert list(data.train) == list(load_instruct(settings(path, validation=0.25), decoder).train)
     own = load_instruct(settings(path, validation=write("b.jsonl", rows(("bad", "book")))), decoder)
     assert (len(own.train), len(own.validation), len(own.fingerprints)) == (20, 1, 2)
 

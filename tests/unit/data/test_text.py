@@ -29,7 +29,7 @@ def test_examples_hold_framed_tokens_and_the_label_of_the_sorted_name(write, tok
     assert data.train[0]["input_ids"] == [2, 5, 6, 3]
     assert data.train[0]["attention_mask"] == [1, 1, 1, 1]
     assert [example["labels"] for example in data.train] == [0, 1] * 5
-    assert data.validation == []
+    assert len(data.validation) == 0
 
 
 def test_several_columns_are_joined_by_a_line_break(write, tokenizer):

@@ -13,6 +13,7 @@ import torch
 
 from snugfit.errors import SettingError
 from snugfit.planner.devices.device import Device, Link
+from snugfit.system.cache_folder import cache_folder
 from snugfit.system.json_text import parse_json
 
 PROBES = 3
@@ -49,12 +50,6 @@ def stored(device: Device) -> Device | None:
             path, f"the calibration of {device.name} cannot be used ({error!r})", "Delete the file."
         ) from error
     return replace(device, **measured, rates=rates, host_link=link, calibrated=True)
-
-
-def cache_folder() -> Path:
-    """Return where Snugfit keeps what it has found about machines and plans for the user's later runs."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "snugfit"
 
 
 def _calibrations() -> Path:

@@ -1,0 +1,313 @@
+"""Examples of tokens in arrays: a few bytes for each token, in memory or in a file that is mapped into it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Example: TypeAlias = dict[str, Any]
+"""One example on the host: lists of ints, and `labels`, an int or a list of them."""
+
+Numbers: TypeAlias = NDArray[Any]
+
+_PENDING = 1 << 16
+"""Tokens that are Python numbers until they become an array."""
+
+
+class ArrayExamples(Sequence[Example]):
+    """Examples that are made of arrays when they are asked for: dicts of lists of numbers, as those that are in memory."""
+
+    def at(self, places: Sequence[int]) -> ArrayExamples:
+        """Return the examples at these places, without a copy of their tokens."""
+        raise NotImplementedError
+
+    def sizes(self) -> list[int]:
+        """Return how many numbers each example has."""
+        raise NotImplementedError
+
+    def example(self, place: int) -> Example:
+        """Return the example at a place that there is."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, place: int) -> Example: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Example]: ...
+    def __getitem__(self, place: int | slice) -> Example | list[Example]:
+        if isinstance(place, slice):
+            return [self.example(each) for each in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.example(place % len(self))
+
+    def __iter__(self) -> Iterator[Example]:
+        return map(self.example, range(len(self)))
+
+
+class TokenRows(ArrayExamples):
+    """Examples of lists that are equally long within one example.
+
+    Args:
+        lists: the lists of all examples by their name, one after the other.
+        ends: where each list ends.
+        values: one number of each example by its name.
+        sequences: lists of each name in an example, where it has several.
+        places: of the examples among the lists; all of them without.
+
+    >>> rows = TokenRows({"input_ids": np.array([5, 6, 7])}, np.array([2, 3]), {"labels": np.array([1, 0])})
+    >>> rows[0], rows.at([1])[0]
+    ({'input_ids': [5, 6], 'labels': 1}, {'input_ids': [7], 'labels': 0})
+    """
+
+    def __init__(
+        self,
+        lists: Mapping[str, Numbers],
+        ends: Numbers,
+        values: Mapping[str, Numbers] | None = None,
+        *,
+        sequences: int = 0,
+        places: Numbers | None = None,
+    ) -> None:
+        self.lists, self.ends, self.values = dict(lists), ends, dict(values or {})
+        self.sequences = sequences
+        self._places = np.arange(len(ends) // max(sequences, 1)) if places is None else places
+
+    @classmethod
+    def of(cls, examples: Iterable[Example], *, sequences: int = 0) -> TokenRows:
+        """Return examples that have been made already."""
+        writer = TokenWriter(sequences=sequences)
+        for example in examples:
+            writer.add(example)
+        return writer.rows()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def at(self, places: Sequence[int]) -> TokenRows:
+        indices = np.asarray(places, dtype=np.int64)
+        values = {name: array[indices] for name, array in self.values.items()}
+        return TokenRows(
+            self.lists, self.ends, values, sequences=self.sequences, places=self._places[indices]
+        )
+
+    def with_values(self, **values: Sequence[Any]) -> TokenRows:
+        """Return the examples with a number more for each of them, by its name."""
+        more = {name: np.asarray(given) for name, given in values.items()}
+        return TokenRows(
+            self.lists,
+            self.ends,
+            {**self.values, **more},
+            sequences=self.sequences,
+            places=self._places,
+        )
+
+    def spans(self) -> tuple[Numbers, Numbers]:
+        """Return where in the arrays the lists of each example begin and end, of several those of the first and the last."""
+        last = self.ends[max(self.sequences, 1) - 1 :: max(self.sequences, 1)]
+        return np.concatenate([[0], last[:-1]])[self._places], last[self._places]
+
+    def lengths(self) -> Numbers:
+        """Return the length of the lists of each example, of several together."""
+        starts, ends = self.spans()
+        return ends - starts
+
+    def count(self, number: int, name: str = "input_ids") -> int:
+        """Return how often a number stands in the lists of that name."""
+        if not len(self):
+            return 0
+        hits = np.flatnonzero(self.lists[name] == number)
+        return int(sum(np.subtract(*(np.searchsorted(hits, each) for each in reversed(self.spans())))))
+
+    def sizes(self) -> list[int]:
+        counts: list[int] = (self.lengths() * len(self.lists) + len(self.values)).tolist()
+        return counts
+
+    def tokens(self, place: int, name: str = "input_ids") -> Numbers:
+        """Return one list of an example as an array that is not to be changed."""
+        return self._list(name, int(self._places[place]))
+
+    def example(self, place: int) -> Example:
+        row = int(self._places[place])
+        if self.sequences:
+            own = range(row * self.sequences, (row + 1) * self.sequences)
+            example: Example = {name: [self._list(name, at).tolist() for at in own] for name in self.lists}
+        else:
+            example = {name: self._list(name, row).tolist() for name in self.lists}
+        for name, values in self.values.items():
+            example[name] = values[place].item()
+        return example
+
+    def _list(self, name: str, at: int) -> Numbers:
+        start = self.ends[at - 1] if at else 0
+        return self.lists[name][start : self.ends[at]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a file that is mapped is opened again by a process that gets its examples as bytes, not sent to it
+        arrays = [
+            {name: _portable(array) for name, array in each.items()} for each in (self.lists, self.values)
+        ]
+        return _opened, (*arrays, _portable(self.ends), self._places, self.sequences)
+
+
+class TokenBlocks(ArrayExamples):
+    """Texts one after the other, cut into examples of `size` tokens, each of which is scored; a single last token is left out.
+
+    Args:
+        texts: the tokens of each text as `input_ids`.
+
+    >>> blocks = TokenBlocks(TokenRows({"input_ids": np.array([5, 6, 7, 8, 9])}, np.array([2, 5])), 3)
+    >>> [block["input_ids"] for block in blocks]
+    [[5, 6, 7], [8, 9]]
+    """
+
+    def __init__(self, texts: TokenRows, size: int, places: Numbers | None = None) -> None:
+        self._texts, self._size = texts, size
+        self._ends = np.cumsum(texts.lengths())
+        count = int(self._ends[-1]) if len(self._ends) else 0
+        self._count = count
+        self._places = np.arange((count + size - 2) // size if count else 0) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def at(self, places: Sequence[int]) -> TokenBlocks:
+        return TokenBlocks(self._texts, self._size, self._places[np.asarray(places, dtype=np.int64)])
+
+    def sizes(self) -> list[int]:
+        starts = self._places * self._size
+        counts: list[int] = (3 * np.minimum(self._size, self._count - starts)).tolist()
+        return counts
+
+    def text_of(self, place: int) -> int:
+        """Return the number of the text in which an example begins."""
+        return int(np.searchsorted(self._ends, self._places[place] * self._size, side="right"))
+
+    def example(self, place: int) -> Example:
+        start = int(self._places[place]) * self._size
+        stop = min(start + self._size, self._count)
+        ids: list[int] = []
+        text = self.text_of(place)
+        before = int(self._ends[text - 1]) if text else 0
+        while before < stop:
+            ids += self._texts.tokens(text)[max(0, start - before) : stop - before].tolist()
+            before = int(self._ends[text])
+            text += 1
+        return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": list(ids)}
+
+
+class TokenWriter:
+    """Examples that become arrays while they are made, so that few of them are Python numbers at a time.
+
+    Args:
+        sequences: lists of each name in an example, where it has several.
+    """
+
+    def __init__(self, *, sequences: int = 0) -> None:
+        self._sequences = sequences
+        self._pending: dict[str, list[int]] = {}
+        self._arrays: dict[str, list[Numbers]] = {}
+        self._values: dict[str, list[Any]] = {}
+        self._lengths: list[int] = []
+        self._open = 0
+
+    def add(self, example: Mapping[str, Any]) -> None:
+        """Take an example: its lists, which are equally long, and its single numbers."""
+        lists = {name: value for name, value in example.items() if isinstance(value, list)}
+        for name, value in example.items():
+            if name not in lists:
+                self._values.setdefault(name, []).append(value)
+        for part in range(max(self._sequences, 1)):
+            self.extend({name: value[part] if self._sequences else value for name, value in lists.items()})
+            self.end()
+
+    def add_all(self, lists: Mapping[str, Sequence[Sequence[int]]]) -> None:
+        """Take the lists of several examples by their name."""
+        for name, values in lists.items():
+            self._pending.setdefault(name, []).extend(itertools.chain.from_iterable(values))
+        self._lengths += map(len, next(iter(lists.values()), ()))
+        self._flush(at=_PENDING)
+
+    def extend(self, lists: Mapping[str, Sequence[int]]) -> None:
+        """Take more of the lists of an example, which `end` ends."""
+        for name, value in lists.items():
+            self._pending.setdefault(name, []).extend(value)
+        self._open += len(next(iter(lists.values()), ()))
+        self._flush(at=_PENDING)
+
+    def end(self) -> None:
+        """End the lists of an example."""
+        self._lengths.append(self._open)
+        self._open = 0
+
+    def rows(self) -> TokenRows:
+        """Return all examples."""
+        self._flush()
+        return TokenRows(
+            {name: small(np.concatenate(arrays)) for name, arrays in self._arrays.items()},
+            np.cumsum(self._lengths, dtype=np.int64),
+            {name: small(np.asarray(values)) for name, values in self._values.items()},
+            sequences=self._sequences,
+        )
+
+    def _flush(self, at: int = 0) -> None:
+        """Make arrays of what is there, where some name has at least so many numbers."""
+        if max(map(len, self._pending.values()), default=0) < at:
+            return
+        for name, numbers in self._pending.items():
+            self._arrays.setdefault(name, []).append(small(np.asarray(numbers, dtype=np.int64)))
+            numbers.clear()
+
+
+def small(array: Numbers) -> Numbers:
+    """Return whole numbers in as few bytes as they need: none where all are the same, as those of a mask are.
+
+    >>> small(np.array([1, 300])).dtype, small(np.array([-100, 7])).dtype, small(np.ones(9, int)).strides
+    (dtype('uint16'), dtype('int16'), (0,))
+    """
+    if array.dtype.kind not in "iu" or not array.size:
+        return array
+    least, most = int(array.min()), int(array.max())
+    kinds = (np.uint8, np.uint16, np.int32) if least >= 0 else (np.int16, np.int32)
+    kind = next(
+        (kind for kind in kinds if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max), np.int64
+    )
+    if least == most:
+        return np.broadcast_to(np.array(least, kind), array.shape)
+    return array.astype(kind)
+
+
+_Portable: TypeAlias = tuple[str, str, int, tuple[int, ...]] | Numbers
+
+
+def _portable(array: Numbers) -> _Portable:
+    """Return an array, or where in a file it is."""
+    mapped = array.base
+    if not isinstance(mapped, np.memmap) or mapped.filename is None or mapped.shape != array.shape:
+        return array
+    return str(mapped.filename), array.dtype.str, int(mapped.offset), array.shape
+
+
+def mapped_array(path: str, kind: str, offset: int, shape: tuple[int, ...]) -> Numbers:
+    """Return an array of a file, whose bytes are read when they are looked at."""
+    # as a plain array: looking up in a memmap takes several times as long
+    return np.asarray(np.memmap(path, dtype=kind, mode="r", offset=offset, shape=shape))
+
+
+def _opened(
+    lists: Mapping[str, _Portable],
+    values: Mapping[str, _Portable],
+    ends: _Portable,
+    places: Numbers,
+    sequences: int,
+) -> TokenRows:
+    def opened(array: _Portable) -> Numbers:
+        return mapped_array(*array) if isinstance(array, tuple) else array
+
+    own_lists, own_values = (
+        {name: opened(array) for name, array in each.items()} for each in (lists, values)
+    )
+    return TokenRows(own_lists, opened(ends), own_values, sequences=sequences, places=places)
