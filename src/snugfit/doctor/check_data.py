@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch, inputs_of, labels_of
+from snugfit.data.examples import Examples
 from snugfit.data.loader import Loader
 from snugfit.doctor.check_rows import FEW, overlap
 from snugfit.doctor.findings import Finding, Severity
@@ -169,7 +170,7 @@ def _keys(data: Any) -> list[Any]:
 
 
 def _some(data: Any) -> list[Any]:
-    most = LOOKED if isinstance(data, (list, tuple)) else LOOKED // 10
+    most = LOOKED if isinstance(data, (list, tuple, Examples)) else LOOKED // 10
     return [data[place] for place in range(min(len(data), most))]
 
 

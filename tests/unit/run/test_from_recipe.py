@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from snugfit.core.tree import leaves
+from snugfit.data import token_cache
 from snugfit.deliver.model_registry import register_best
 from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
 from snugfit.display import TerminalDisplay
@@ -181,6 +182,22 @@ def test_a_stopped_run_goes_on_to_the_same_weights(project: Path, tmp_path: Path
     for part in ("model", "techniques/ema"):
         assert all(torch.equal(a, b) for a, b in zip(leaves(whole[part]), leaves(parts[part]), strict=True))
     assert resumed.best == finished.best
+
+
+def test_a_run_goes_on_with_tokens_from_the_cache_to_the_weights_of_one_without(
+    project: Path, tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(token_cache, "LEAST_TOKENS", 1)
+    stopped = train_recipe(recipe(project, tmp_path), RunOptions(stop_after_seconds=1e-6))
+    assert len(list((tmp_path / "cache" / "snugfit" / "tokens").iterdir())) == 1
+    monkeypatch.setattr(token_cache, "_write", None)  # fails whoever makes tokens anew
+    resumed = resume_run(stopped.run_dir)
+    assert (resumed.status, resumed.best) == ("finished", finished.best)
+    whole, parts = (
+        load_newest(Path(result.run_dir) / "checkpoints").parts["model"] for result in (finished, resumed)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(leaves(whole), leaves(parts), strict=True))
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_from_its_recipe(
