@@ -30,7 +30,6 @@ from snugfit.data.token_rows import Numbers, TokenRows, mapped_array
 from snugfit.errors import SnugfitWarning
 from snugfit.system.cache_folder import cache_folder
 from snugfit.system.disk_errors import disk_problem
-from snugfit.system.malloc import trim_malloc
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -92,7 +91,6 @@ def cached(
     entry = make()
     if sum(map(len, entry.rows.lists.values())) < LEAST_TOKENS:
         return entry
-    trim_malloc()  # else the tokenizer's work would stay with this process for as long as it trains
     try:
         _write(path, entry)
         _remove_oldest(path.parent)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hub_rows import is_hub_name
+from snugfit.system.malloc import trim_malloc
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
 from snugfit.tasks.task import Task, loss_of
@@ -32,7 +33,9 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     Raises:
         DataError, ModelError, SettingError: what cannot be used.
     """
-    return find(recipe.task).load(recipe, empty, keep)
+    task = find(recipe.task).load(recipe, empty, keep)
+    trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
+    return task
 
 
 def prepare_sides(recipe: Recipe, sides: Sides) -> Task:

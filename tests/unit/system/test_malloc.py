@@ -43,6 +43,23 @@ print(during - before, resident() - before)
 """
 
 
+LEFT_OF_SMALL_BLOCKS = """
+from pathlib import Path
+from snugfit.system.malloc import trim_malloc
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+before = resident()
+blocks = [bytes(8000) for _ in range(8000)]  # too large for Python's own pages, too small for pages of their own
+last, blocks = blocks[-1], blocks[:-1]  # above all others, where the heap would end
+blocks.clear()
+untrimmed = resident() - before
+trim_malloc()
+print(untrimmed, resident() - before)
+"""
+
+
 def run(*arguments: str, **environment: str) -> str:
     """What a fresh interpreter prints, without this one's settings of malloc."""
     inherited = {
@@ -63,6 +80,13 @@ def test_tensors_that_are_freed_leave_the_process_only_where_malloc_is_tuned() -
     assert left < 0.1 * taken  # 4 of 260 MiB are still in use
     taken, left = map(float, run(LEFT_OF_256_MIB, "as it is").split())
     assert left > 0.5 * taken  # else the setting would be needed no more
+
+
+@glibc
+def test_small_blocks_that_are_freed_leave_the_process_when_it_is_trimmed() -> None:
+    untrimmed, trimmed = map(float, run(LEFT_OF_SMALL_BLOCKS).split())
+    assert untrimmed > 40  # else there would be no need of it
+    assert trimmed < 10
 
 
 @glibc
