@@ -242,7 +242,9 @@ def test_settings_that_change_no_tokens_share_an_entry(tokenizer: Any, folder: P
     assert len(entries(folder)) == 2
 
 
-def test_another_tokenizer_is_another_entry_and_its_last_text_is_none(make_tokenizer: Any) -> None:
+def test_another_tokenizer_is_another_entry_and_its_last_text_is_none(
+    make_tokenizer: Any, folder: Path
+) -> None:
     own = tokenizer_digest(make_tokenizer())
     used = make_tokenizer()
     used(["a film", "a"], truncation=True, max_length=3, padding=True)
@@ -252,8 +254,11 @@ def test_another_tokenizer_is_another_entry_and_its_last_text_is_none(make_token
     chatting, left = make_tokenizer(), make_tokenizer()
     chatting.chat_template = "{{ messages }}"
     left.truncation_side = "left"
-    digests = {tokenizer_digest(each) for each in (other, bare, ending, chatting, left)}
-    assert len({own, *digests}) == 6
+    others = (other, bare, ending, chatting, left)
+    assert len({own, *map(tokenizer_digest, others)}) == 6
+    for each in (used, *others, make_tokenizer()):
+        cached("test", {}, each, lambda: entry_of(400))
+    assert len(entries(folder)) == 6
 
 
 def test_texts_and_their_order_are_what_is_digested() -> None:
@@ -333,8 +338,17 @@ def entry_of(size: int) -> TokenEntry:
     return TokenEntry(rows, {"lengths": np.arange(size)}, {"dropped": size})
 
 
-def test_writers_and_readers_at_once_see_whole_entries_alone(tokenizer: Any, folder: Path) -> None:
+def test_writers_and_readers_at_once_see_whole_entries_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, barrier, seen = list(entry_of(400).rows), threading.Barrier(6), []
+    digest = token_cache._digest_of_rest
+
+    def slow(file: Any) -> bytes:
+        time.sleep(0.002)  # between the content of an entry and its digest, where others have their turn
+        return digest(file)
+
+    monkeypatch.setattr(token_cache, "_digest_of_rest", slow)
 
     def use() -> None:
         barrier.wait()
