@@ -137,10 +137,10 @@ def measure(folder: Path, repeats: int) -> dict[str, Any]:
                 raw[state].append(figures)
             shutil.rmtree(empty)
         seconds = {state: [each[0] for each in values] for state, values in raw.items()}
-        kept = sum(path.stat().st_size for path in full.rglob("*.tokens"))
+        entry_bytes = sum(path.stat().st_size for path in full.rglob("*.tokens"))
         runs[name] = {
             "tokens": whole[4],
-            "entry_mb": kept / 2**20,
+            "entry_mb": entry_bytes / 2**20,
             "medians": {
                 state: dict(
                     zip(

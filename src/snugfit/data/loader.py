@@ -24,6 +24,8 @@ from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_rand
 from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
+from snugfit.data.token_rows import ArrayExamples
+from snugfit.data.tokens import PadRight
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.system.user_objects import describe
 
@@ -227,13 +229,21 @@ class _Fetch:
             return Batch.of(self._dataset.batch(indices), ids=ids)
         with preserved_randomness(_HOST), preserved_elsewhere():
             ids = [source_index(self._dataset, index) for index in indices]
-            return Batch.of(self._collated(self._examples(keys), keys), ids=ids)
+            examples = self._arrays(indices) or self._examples(keys)
+            return Batch.of(self._collated(examples, keys), ids=ids)
 
     def example(self, key: Key) -> Any:
         """Return one example, with all generators as they were."""
         with preserved_randomness(_HOST), preserved_elsewhere():
             (example,) = self._examples([key])
         return example
+
+    def _arrays(self, indices: Sequence[int]) -> list[Any]:
+        """Return examples that padding makes a batch of without a Python number for each token; empty where there are no such."""
+        held = self._dataset.examples if isinstance(self._dataset, Examples) else None
+        if not isinstance(held, ArrayExamples) or not isinstance(self._collate, PadRight):
+            return []
+        return [held.arrays(index) for index in indices]
 
     def _examples(self, keys: Sequence[Key]) -> list[Any]:
         if self._holds_examples:

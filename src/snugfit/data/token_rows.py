@@ -29,9 +29,13 @@ class ArrayExamples(Sequence[Example]):
         """Return how many numbers each example has."""
         raise NotImplementedError
 
+    def arrays(self, place: int) -> dict[str, Any]:
+        """Return the example at a place that there is, with arrays for its lists, which are not to be changed."""
+        raise NotImplementedError
+
     def example(self, place: int) -> Example:
         """Return the example at a place that there is."""
-        raise NotImplementedError
+        return {name: _plain(value) for name, value in self.arrays(place).items()}
 
     @overload
     def __getitem__(self, place: int) -> Example: ...
@@ -130,16 +134,17 @@ class TokenRows(ArrayExamples):
         """Return one list of an example as an array that is not to be changed."""
         return self._list(name, int(self._places[place]))
 
-    def example(self, place: int) -> Example:
+    def arrays(self, place: int) -> dict[str, Any]:
         row = int(self._places[place])
         if self.sequences:
             own = range(row * self.sequences, (row + 1) * self.sequences)
-            example: Example = {name: [self._list(name, at).tolist() for at in own] for name in self.lists}
+            arrays: dict[str, Any] = {name: [self._list(name, at) for at in own] for name in self.lists}
         else:
-            example = {name: self._list(name, row).tolist() for name in self.lists}
+            start, end = self.ends[row - 1] if row else 0, self.ends[row]
+            arrays = {name: numbers[start:end] for name, numbers in self.lists.items()}
         for name, values in self.values.items():
-            example[name] = values[place].item()
-        return example
+            arrays[name] = values[place].item()
+        return arrays
 
     def _list(self, name: str, at: int) -> Numbers:
         start = self.ends[at - 1] if at else 0
@@ -186,17 +191,18 @@ class TokenBlocks(ArrayExamples):
         """Return the number of the text in which an example begins."""
         return int(np.searchsorted(self._ends, self._places[place] * self._size, side="right"))
 
-    def example(self, place: int) -> Example:
+    def arrays(self, place: int) -> dict[str, Any]:
         start = int(self._places[place]) * self._size
         stop = min(start + self._size, self._count)
-        ids: list[int] = []
+        pieces = []
         text = self.text_of(place)
         before = int(self._ends[text - 1]) if text else 0
         while before < stop:
-            ids += self._texts.tokens(text)[max(0, start - before) : stop - before].tolist()
+            pieces.append(self._texts.tokens(text)[max(0, start - before) : stop - before])
             before = int(self._ends[text])
             text += 1
-        return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": list(ids)}
+        ids = np.concatenate(pieces)
+        return {"input_ids": ids, "attention_mask": np.ones(len(ids), np.uint8), "labels": ids}
 
 
 class TokenWriter:
@@ -278,6 +284,13 @@ def small(array: Numbers) -> Numbers:
     if least == most:
         return np.broadcast_to(np.array(least, kind), array.shape)
     return array.astype(kind)
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays, and those in a list, as lists of numbers."""
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 _Portable: TypeAlias = tuple[str, str, int, tuple[int, ...]] | Numbers

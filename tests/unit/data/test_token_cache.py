@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,13 @@ from tokenizers import processors
 
 from snugfit.data import token_cache
 from snugfit.data.causal import CausalSettings, load_causal
-from snugfit.data.examples import Examples
 from snugfit.data.instruct import Coder, InstructSettings, load_instruct, read_conversations
 from snugfit.data.loader import Loader, Order
 from snugfit.data.preferences import PreferenceSettings, load_preferences
 from snugfit.data.tagged_texts import Reader, TagSettings, load_tagged, load_tagged_rows
 from snugfit.data.text import TextSettings, load_text, load_text_rows
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest, tokenizer_digest
-from snugfit.data.token_rows import TokenRows
+from snugfit.data.token_rows import ArrayExamples, TokenRows
 from snugfit.errors import SnugfitWarning
 from tests.unit.data.test_instruct import TEMPLATES, by_letters
 
@@ -283,6 +282,7 @@ DAMAGES: list[Callable[[Path], Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Tokens cannot be kept")  # where a folder lies in their place
 @pytest.mark.parametrize(
     "damage", DAMAGES, ids=["flipped", "cut off", "cut short", "empty", "other", "folder"]
 )
@@ -408,15 +408,23 @@ def test_an_entry_is_mapped_and_can_be_read_by_its_owner_alone(tokenizer: Any, f
     assert path.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.slow
-def test_workers_load_the_windows_of_one_process(tokenizer: Any) -> None:
-    def windows(workers: int) -> Iterator[Any]:
-        data = texts_of(tokenizer)
-        assert isinstance(data.train, Examples)
-        loader = Loader(data.train, Order(len(data.train), 8), data.collate, num_workers=workers)
-        return (
-            [window.ids, {name: each.tolist() for name, each in window.data.items()}]
-            for window in loader.windows(0, 9)
-        )
+def windows_of(examples: Any, collate: Any, workers: int = 0) -> list[dict[str, Any]]:
+    loader = Loader(examples, Order(len(examples), 8), collate, num_workers=workers)
+    return [
+        {name: (each.dtype, each.tolist()) for name, each in window.data.items()}
+        for window in loader.windows(0, 9)
+    ]
 
-    assert list(windows(0)) == list(windows(0)) == list(windows(2))
+
+@pytest.mark.parametrize(
+    "load", [texts_of, pairs_of, stream_of, book_of, chats_of, tags_of], ids=lambda way: way.__name__
+)
+def test_windows_from_arrays_are_those_from_lists(load: Any, tokenizer: Any) -> None:
+    data = load(tokenizer)
+    assert isinstance(data.train.examples, ArrayExamples)
+    assert windows_of(data.train, data.collate) == windows_of(list(data.train), data.collate)
+
+
+def test_workers_load_the_windows_of_one_process(tokenizer: Any) -> None:
+    first, second = texts_of(tokenizer), texts_of(tokenizer)
+    assert windows_of(first.train, first.collate) == windows_of(second.train, second.collate, workers=2)
