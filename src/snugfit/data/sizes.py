@@ -42,13 +42,16 @@ def token_counts(dataset: Any) -> list[int] | None:
     if isinstance(dataset, Subset):
         inner = token_counts(dataset.dataset)
         return None if inner is None else [inner[index] for index in dataset.indices]
+    examples = dataset.examples if isinstance(dataset, Examples) else dataset
+    if isinstance(examples, ArrayExamples):
+        return examples.token_counts()
     if (lengths := getattr(dataset, "lengths", None)) is not None:
         return [int(each) for each in lengths]
-    if not isinstance(dataset, (list, tuple)):
+    if not isinstance(examples, (list, tuple)):
         return None
-    if not all(isinstance(each, Mapping) and "input_ids" in each for each in dataset):
+    if not all(isinstance(each, Mapping) and "input_ids" in each for each in examples):
         return None
-    return [_tokens(each) for each in dataset]
+    return [_tokens(each) for each in examples]
 
 
 def _tokens(example: Mapping[str, Any]) -> int:

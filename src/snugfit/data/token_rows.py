@@ -29,6 +29,10 @@ class ArrayExamples(Sequence[Example]):
         """Return how many numbers each example has."""
         raise NotImplementedError
 
+    def token_counts(self) -> list[int]:
+        """Return how many tokens each example has, of several lists together."""
+        raise NotImplementedError
+
     def arrays(self, place: int) -> dict[str, Any]:
         """Return the example at a place that there is, with arrays for its lists, which are not to be changed."""
         raise NotImplementedError
@@ -130,6 +134,10 @@ class TokenRows(ArrayExamples):
         counts: list[int] = (self.lengths() * len(self.lists) + len(self.values)).tolist()
         return counts
 
+    def token_counts(self) -> list[int]:
+        counts: list[int] = self.lengths().tolist()
+        return counts
+
     def tokens(self, place: int, name: str = "input_ids") -> Numbers:
         """Return one list of an example as an array that is not to be changed."""
         return self._list(name, int(self._places[place]))
@@ -183,8 +191,10 @@ class TokenBlocks(ArrayExamples):
         return TokenBlocks(self._texts, self._size, self._places[np.asarray(places, dtype=np.int64)])
 
     def sizes(self) -> list[int]:
-        starts = self._places * self._size
-        counts: list[int] = (3 * np.minimum(self._size, self._count - starts)).tolist()
+        return [3 * tokens for tokens in self.token_counts()]
+
+    def token_counts(self) -> list[int]:
+        counts: list[int] = np.minimum(self._size, self._count - self._places * self._size).tolist()
         return counts
 
     def text_of(self, place: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snugfit.data.examples import Examples
-from snugfit.data.sizes import largest
+from snugfit.data.sizes import largest, token_counts
 from snugfit.data.token_rows import TokenBlocks, TokenRows, TokenWriter, mapped_array, small
 
 NUMBERS = st.one_of(st.integers(0, 200), st.integers(-100, 70_000), st.integers(0, 2**40))
@@ -25,6 +25,15 @@ def examples(draw: Any) -> list[dict[str, Any]]:
         labels = draw(st.lists(st.just(-100) | NUMBERS, min_size=len(ids), max_size=len(ids)))
         made.append({"input_ids": ids, "labels": labels, "score": draw(st.floats(0, 1))})
     return made
+
+
+def test_windows_in_tokens_are_cut_by_the_tokens_of_examples_in_arrays() -> None:
+    made = [{"input_ids": list(range(count)), "labels": [0] * count} for count in (3, 1, 4)]
+    rows = TokenRows.of(made)
+    assert token_counts(Examples(rows, "a.txt", range(3))) == token_counts(made) == [3, 1, 4]
+    assert token_counts(TokenBlocks(rows, 3)) == [3, 3, 2]
+    pairs = TokenRows.of([{"input_ids": [[1, 2], [3]], "labels": [[1, 2], [3]]}], sequences=2)
+    assert token_counts(pairs) == [3]
 
 
 @settings(max_examples=60, deadline=None)
