@@ -45,20 +45,25 @@ def token_counts(dataset: Any) -> list[int] | None:
     examples = dataset.examples if isinstance(dataset, Examples) else dataset
     if isinstance(examples, ArrayExamples):
         return examples.token_counts()
-    if (lengths := getattr(dataset, "lengths", None)) is not None:
+    lengths = getattr(dataset, "lengths", None)
+    if lengths is not None and not callable(lengths):
         return [int(each) for each in lengths]
-    if not isinstance(examples, (list, tuple)):
+    if not isinstance(examples, Sequence):
         return None
-    if not all(isinstance(each, Mapping) and "input_ids" in each for each in examples):
-        return None
-    return [_tokens(each) for each in examples]
+    counts = []
+    for each in examples:
+        if not isinstance(each, Mapping) or "input_ids" not in each:
+            return None
+        counts.append(_tokens(each))
+    return counts
 
 
 def _tokens(example: Mapping[str, Any]) -> int:
     mask = example.get("attention_mask")
-    flat = isinstance(mask, (Tensor, np.ndarray)) and mask.ndim == 1
-    if flat or (isinstance(mask, Sequence) and not any(isinstance(each, Sequence) for each in mask[:1])):
-        return sum(int(each) != 0 for each in mask) if not flat else int((mask != 0).sum())  # type: ignore[union-attr]
+    if isinstance(mask, (Tensor, np.ndarray)) and mask.ndim == 1:
+        return int((mask != 0).sum())
+    if isinstance(mask, list) and not any(isinstance(each, Sequence) for each in mask[:1]):
+        return len(mask) - mask.count(0)
     return _size(example["input_ids"])
 
 
