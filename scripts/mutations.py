@@ -284,6 +284,20 @@ MUTATIONS = (
         ".reshape(weight.shape)",
         ("tests/unit/deliver/export/test_gguf.py",),
     ),
+    Mutation(
+        "cache of tokens: whoever reads an entry takes its content on trust",
+        "data/token_cache.py",
+        "or _digest_of_rest(file) != digest",
+        "or False",
+        ("tests/unit/data/test_token_cache.py",),
+    ),
+    Mutation(
+        "cache of tokens: another tokenizer gets the tokens of the one before",
+        "data/token_cache.py",
+        '"tokenizer": own,',
+        '"tokenizer": "",',
+        ("tests/unit/data/test_token_cache.py",),
+    ),
 )
 
 

@@ -249,7 +249,9 @@ def _remove_oldest(folder: Path) -> None:
     """Remove what was used least recently where entries take more than `MOST_BYTES`, but for the newest, and what a killed process left behind."""
     entries = []
     for path in folder.iterdir():
-        with suppress(FileNotFoundError):  # another process removes too
+        with suppress(
+            OSError
+        ):  # another process removes too, or still reads where what is read cannot be removed
             status = path.stat()
             if path.suffix == _SUFFIX:
                 entries.append((status.st_mtime, status.st_size, path))
@@ -259,7 +261,8 @@ def _remove_oldest(folder: Path) -> None:
     for place, (_, size, path) in enumerate(sorted(entries, reverse=True)):
         together += size
         if place and together > MOST_BYTES:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 def _aligned(size: int) -> int:
