@@ -13,7 +13,7 @@ import snugfit as sf
 from snugfit.cli.app import app
 from snugfit.deliver.export import read_back, reader
 from snugfit.deliver.export.formats import FORMATS
-from snugfit.deliver.export.hf import QUANTIZED
+from snugfit.deliver.export.quantization import QUANTIZATIONS
 from tests.unit.deliver.export.models import of_bytes, stored
 
 ROOT = Path(sf.__file__).parents[2]
@@ -37,7 +37,7 @@ def test_it_has_a_row_for_every_format_and_names_its_numbers_and_the_default() -
         numbers, default = named.get(name, ([], ""))
         assert tuple(numbers) == format.numbers, name
         assert default in (*format.numbers[:1], "as the weights are stored", ""), name
-    assert all(f"`{name}`" in PAGE or f"--quantize {name}" in PAGE for name in QUANTIZED)
+    assert all(f"`{name}`" in PAGE or f"--quantize {name}" in PAGE for name in QUANTIZATIONS)
 
 
 def test_the_extra_that_it_names_installs_what_the_formats_import() -> None:
