@@ -27,7 +27,7 @@ def events() -> list[str]:
 
 def files() -> list[str]:
     text = (SOURCE / "results" / "run_folder.py").read_text(encoding="utf-8")
-    named = re.findall(r'"([\w.*-]+)"', text[text.index("_FILES = (") : text.index('"""What Snugfit writes')])
+    named = re.findall(r'"([\w.*-]+)"', text[text.index('RECIPE = "') : text.index('"""What Snugfit writes')])
     folders = re.findall(r'return self\.path / "(\w+)"', text)
     return sorted({*named, *folders, "events.jsonl"} - {*UNSAID})
 
