@@ -78,6 +78,16 @@ def test_text_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str], sec
     assert (run_of["status"], run_of["updates"]) == ("finished", 2)
 
 
+@pytest.mark.parametrize("second", ["data.label=labels", "data.label_columns=[good, in_rome]"])
+def test_multi_label_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str], second: str) -> None:
+    write_encoder(tmp_path / "encoder")
+    lines = ["good film,good,1,0", "bad film in rome,rome,0,1", "a film,,0,0", "good rome,good;rome,1,1"] * 20
+    (tmp_path / "rows.csv").write_text("\n".join(["text,labels,good,in_rome", *lines]))
+    data = [f"data.train={tmp_path / 'rows.csv'}", "data.max_length=16", second]
+    run_of = run(capsys, "multi_label_classification.yaml", f"model={tmp_path / 'encoder'}", *data)
+    assert (run_of["status"], run_of["updates"]) == ("finished", 2)
+
+
 def test_token_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_encoder(tmp_path / "encoder")
     rows = [{"words": [name, "met", "Bob"], "tags": ["B-p", "O", "B-p"]} for name in ("Ann", "Bob")] * 40

@@ -94,10 +94,11 @@ def cv(
 
 
 def _print(result: CrossValidation) -> None:
+    width = max(16, *(len(name) + 2 for name in result.summary.mean))
     for name, mean in result.summary.mean.items():
         spread = result.summary.spread[name]
         scores = "  ".join(f"{each.best[name]:.4f}" for each in result.scores)
         print(
-            f"{name:<16}{mean:.4f} ± {spread.deviation:.4f}   error of the mean {spread.corrected_error:.4f}   {scores}"
+            f"{name:<{width}}{mean:.4f} ± {spread.deviation:.4f}   error of the mean {spread.corrected_error:.4f}   {scores}"
         )
     print(f"{len(result.scores)} of {result.planned} folds in {result.folder}")

@@ -209,10 +209,16 @@ class Batch:
         """
         if not self.padded:
             return set()
-        tensors = [
-            v for name, v in self.data.items() if name in _TOKENS and isinstance(v, Tensor) and v.ndim > 1
-        ]
-        return {id(tensor) for tensor in tensors if tensor.shape[1] == self.padded}
+        return {
+            id(tensor)
+            for name, tensor in self.data.items()
+            if name in _TOKENS
+            and isinstance(tensor, Tensor)
+            and tensor.ndim > 1
+            and tensor.shape[1] == self.padded
+            # labels of 0 and 1, one for each class: those of tokens are integers
+            and not (name == LABELS and tensor.is_floating_point())
+        }
 
     def with_extras(self, **extras: Any) -> Batch:
         """Return the same rows with further tensors (or trees of tensors) travelling along."""

@@ -215,6 +215,23 @@ def mse(outputs: Any, data: Any) -> LossTerms:
     return LossTerms((prediction - labels.to(prediction.dtype)) ** 2)
 
 
+def binary_cross_entropy(outputs: Any, data: Any) -> LossTerms:
+    """Binary cross-entropy of each logit with its label of 0 or 1, or a probability, in float32 at least: each label counts on its own.
+
+    Raises:
+        SettingError: a row has not as many logits as labels.
+    """
+    logits, labels = logits_of(outputs), labels_of(data)
+    if logits.shape[:1] != labels.shape[:1] or logits.numel() != labels.numel():
+        raise SettingError(
+            "loss",
+            f"binary_cross_entropy of logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}",
+            "Give each row a logit for each of its labels of 0 and 1.",
+        )
+    logits = logits.to(_wide(logits.dtype)).reshape(labels.shape)
+    return LossTerms(F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none"))
+
+
 def pinball(outputs: Any, data: Any) -> LossTerms:
     """Pinball loss of quantiles with labels (rows, ...), twice its mean over the levels: of the median alone the absolute error.
 
@@ -295,6 +312,7 @@ class InfoNCE:
 LOSSES: Mapping[str, Loss] = {
     "cross_entropy": cross_entropy,
     "causal_lm": causal_lm,
+    "binary_cross_entropy": binary_cross_entropy,
     "mse": mse,
     "pinball": pinball,
     "info_nce": InfoNCE(),

@@ -6,7 +6,10 @@ from snugfit.errors import SettingError
 
 _HIGHER = (
     "accuracy",
+    "micro_f1",
     "macro_f1",
+    "exact_match",
+    "mean_average_precision",
     "mean_iou",
     "macro_precision",
     "macro_recall",

@@ -22,7 +22,8 @@ def marked_parts(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase)
         parts = [[*marked_parts(each, tokenizer), ["\n", False]] for each in sequences]
         return [part for each in parts for part in each][:-1]
     ids, labels = list(example["input_ids"]), example.get("labels")
-    if not isinstance(labels, (list, tuple)):
+    # labels of tokens are integers; of the text there is one, or a number for each that it may have
+    if not isinstance(labels, (list, tuple)) or isinstance(labels[0], float):
         text = tokenizer.decode(_shortened(ids), skip_special_tokens=False)
         return [[str(text), False], *([] if labels is None else [[str(labels), True]])]
     pairs = _shortened(list(zip(ids, labels, strict=True)))

@@ -1,10 +1,10 @@
-"""Text classification: rows with text and label columns to examples for a model."""
+"""Texts with labels: rows with a class, any number of labels or a number, to examples for a model."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
+from snugfit.data.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource
@@ -39,14 +40,15 @@ EXAMPLE_ROWS = 32
 
 @dataclass(frozen=True)
 class TextSettings(RowSettings):
-    """The `data` part of a recipe for a class or a number of each text; a fraction to validate on is stratified by class.
+    """The `data` part of a recipe for labels or a number of each text; a fraction to validate on is stratified by class, or by rarest label.
 
     Args:
+        label: the column of labels, or the place of labels of which a row has any number.
         pair: the column of a second text, which is read with the first one.
         classes: whether the label is a class, or else a number.
     """
 
-    label: str = "label"
+    label: str | LabelSets = "label"
     pair: str | None = None
     classes: bool = True
 
@@ -55,6 +57,7 @@ class TextSettings(RowSettings):
 class TextData:
     """Examples to train and validate on; label i of an example is the name `labels[i]`, where there are classes.
 
+    Where rows have any number of labels, an example has 1 or 0 for each name.
     `middle` and `spread` are the mean and the deviation of a number to be learned, over the rows to train on.
 
     `fingerprints` holds the sha256 of every source by its name, `collate` pads on the right to the longest.
@@ -101,16 +104,21 @@ def load_text(
     )
     train = read(settings.train, "data.train", known=labels)
     names: tuple[str, ...] = ()
-    if settings.classes:
-        names = tuple(labels) if labels is not None else sort_labels(set(train.labels))
+    sets = settings.label if isinstance(settings.label, LabelSets) else None
+    if labels is not None:
+        names = tuple(labels)
+    elif settings.classes:
+        names = sort_labels(set(train.labels)) if sets is None else sets.names_in(train.labels)
     parts = [train]
     validation: Part | None = None
     if settings.validation is not None and not isinstance(settings.validation, (int, float)):
         validation = read(settings.validation, "data.validation", known=names if settings.classes else None)
         parts.append(validation)
     skipped = Counter(settle([fault for part in parts for fault in part.faults], settings.bad_rows))
-    if settings.classes:
-        check_classes(set(train.labels), train.table.source, settings.label)
+    if sets is not None:
+        check_names(names, train.table.source, sets)
+    elif settings.classes:
+        check_classes(set(train.labels), train.table.source, str(settings.label))
     encoded: list[Encoded] = []
     usable: list[Part] = []
     for part in parts:
@@ -124,14 +132,17 @@ def load_text(
     )
     warnings = token_warnings([part.examples for part in encoded], tokenizer, frame)
     if settings.classes:
-        warnings += label_warnings(names, len(train.labels), settings.label)
+        column = sets.column if sets is not None else str(settings.label)
+        warnings += label_warnings(names, len(train.labels), column)
     held_out = examples.at(())
     shown: Sequence[int] = range(len(examples))
     if validation is not None:
         held_out, shown = others[0], range(len(others[0]))
     elif isinstance(settings.validation, (int, float)):
-        strata = [example["labels"] if settings.classes else 0 for example in examples]
-        rows, drawn = split_rows(strata, settings.validation, settings.seed)
+        strata: Sequence[Hashable] = usable[0].labels if settings.classes else [0] * len(examples)
+        rows, drawn = split_rows(
+            strata if sets is None else strata_of(usable[0].labels), settings.validation, settings.seed
+        )
         held_out, examples = examples.at(drawn), examples.at(rows)
         shown = drawn
     if not examples or (validation is not None and not held_out):
@@ -141,6 +152,8 @@ def load_text(
             "Correct the rows, or name another file.",
         )
     warnings += _overlap(examples, held_out)
+    counts = _count_labels(examples, names)
+    warnings += rare_label_warnings(counts) if sets is not None else []
     report = _report(encoded, settings.max_length, dict(skipped), warnings)
     numbers = [] if settings.classes else [example["labels"] for example in examples]
     if numbers and min(numbers) == max(numbers):
@@ -152,9 +165,7 @@ def load_text(
         validation=held_out,
         labels=names,
         collate=padding_for(tokenizer),
-        report=replace(
-            report, train=len(examples), validation=len(held_out), labels=_count_labels(examples, names)
-        ),
+        report=replace(report, train=len(examples), validation=len(held_out), labels=counts),
         fingerprints={part.table.source: part.table.sha256 for part in parts},
         tokenizer=tokenizer,
         example_rows=_example_rows(usable[-1], shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
@@ -168,7 +179,7 @@ def load_text_rows(
     tokenizer: PreTrainedTokenizerBase,
     *,
     text: Sequence[str],
-    label: str | None = None,
+    label: str | LabelSets | None = None,
     labels: Sequence[str] | None = (),
     pair: str | None = None,
     max_length: int = 128,
@@ -230,14 +241,27 @@ def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> 
 
 
 def _with_labels(encoded: Encoded, labels: Sequence[Any], names: Sequence[str]) -> Encoded:
-    """Return examples with labels: classes by their names, or numbers, where there are no names."""
+    """Return examples with labels: classes by their names, 1 or 0 for each name, or numbers, where there are no names."""
     index = {name: place for place, name in enumerate(names)}
-    numbers = [index[label] if names else float(label) for label in labels]
-    return Encoded(encoded.examples.with_values(labels=numbers), encoded.lengths)
+    of_sets: dict[Any, list[float]] = {}
+
+    def value(label: Any) -> Any:
+        if not isinstance(label, tuple):
+            return index[label] if names else float(label)
+        if label not in of_sets:
+            of_sets[label] = [float(name in label) for name in names]
+        return of_sets[label]
+
+    return Encoded(encoded.examples.with_values(labels=[value(label) for label in labels]), encoded.lengths)
 
 
 def _count_labels(examples: Sequence[Example], names: Sequence[str]) -> dict[str, int]:
-    counts = Counter(example["labels"] for example in examples)
+    counts: Counter[int] = Counter()
+    for example in examples:
+        label = example["labels"]
+        counts.update(
+            [place for place, one in enumerate(label) if one] if isinstance(label, list) else [label]
+        )
     return {name: counts[place] for place, name in enumerate(names)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -62,7 +63,7 @@ class TokenRows(ArrayExamples):
     Args:
         lists: the lists of all examples by their name, one after the other.
         ends: where each list ends.
-        values: one number of each example by its name.
+        values: one number of each example by its name, or a list of them, equally long for all.
         sequences: lists of each name in an example, where it has several.
         places: of the examples among the lists; all of them without.
 
@@ -131,7 +132,8 @@ class TokenRows(ArrayExamples):
         return int(sum(np.subtract(*(np.searchsorted(hits, each) for each in reversed(self.spans())))))
 
     def sizes(self) -> list[int]:
-        counts: list[int] = (self.lengths() * len(self.lists) + len(self.values)).tolist()
+        each = sum(math.prod(array.shape[1:]) for array in self.values.values())
+        counts: list[int] = (self.lengths() * len(self.lists) + each).tolist()
         return counts
 
     def token_counts(self) -> list[int]:
@@ -151,7 +153,7 @@ class TokenRows(ArrayExamples):
             start, end = self.ends[row - 1] if row else 0, self.ends[row]
             arrays = {name: numbers[start:end] for name, numbers in self.lists.items()}
         for name, values in self.values.items():
-            arrays[name] = values[place].item()
+            arrays[name] = values[place].tolist()
         return arrays
 
     def _list(self, name: str, at: int) -> Numbers:

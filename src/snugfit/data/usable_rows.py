@@ -14,6 +14,7 @@ import numpy as np
 
 from snugfit.data.bad_rows import SHOWN, BadRow, Fault, label_of, shorten, text_of
 from snugfit.data.columns import check_columns
+from snugfit.data.label_sets import LabelSets
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.table_cells import parsed_cell
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class Part:
     """The good rows of one table, and the faults of the others.
 
-    `labels` are names of classes or numbers, `pairs` the second texts of rows that have two, `columns` those that a task reads where they are
-    not those that a recipe names, and `classes` those of all rows, where each part of the rows would count its own.
+    `labels` are names of classes, sets of them or numbers, `pairs` the second texts of rows that have two, `columns` those that a task reads
+    where they are not those that a recipe names, and `classes` those of all rows, where each part of the rows would count its own.
     """
 
     table: Table
@@ -72,7 +73,7 @@ def read_part(
     source: RowSource,
     setting: str,
     text: Sequence[str],
-    label: str | None,
+    label: str | LabelSets | None,
     known: Sequence[str] | None,
     folder: Path | None,
     *,
@@ -87,7 +88,7 @@ def read_part(
 def part_of_table(
     table: Table,
     text: Sequence[str],
-    label: str | None,
+    label: str | LabelSets | None,
     known: Sequence[str] | None,
     setting: str = "data.text",
     *,
@@ -97,14 +98,15 @@ def part_of_table(
     """Return the rows of a table that can be used, and the faults of the others.
 
     Args:
+        label: the column of labels, or the place of labels of which a row has any number.
         known: labels that there may be; None for any.
         setting: that names the columns of text.
         pair: the column of a second text.
         numbers: labels are numbers, not names of classes.
     """
     if table.rows:
-        others = {"data.pair": [] if pair is None else [pair], "data.label": [] if label is None else [label]}
-        check_columns(table, {setting: text, **others})
+        others = {"data.pair": [] if pair is None else [pair]}
+        check_columns(table, {setting: text, **others, **_columns_of(label)})
     part = Part(table, [], [], [], list(table.faults))
     kinds: list[str] = []
     lookup = set(known) if known is not None else None
@@ -114,10 +116,14 @@ def part_of_table(
             words = text_of(row, text)
             second = None if pair is None else text_of(row, [pair])
             kind, name = _label_of(row, label, numbers=numbers) if label is not None else ("", "")
-            if label is not None and lookup is not None and name not in lookup:
-                unknown += 1
-                hint = nearest(name, lookup) if unknown <= SHOWN and len(lookup) <= 50 else ""
-                raise BadRow("unknown label", f"the label '{shorten(name)}' was not trained. {hint}".strip())
+            if label is not None and lookup is not None:
+                for each in name if isinstance(name, tuple) else (name,):
+                    if each not in lookup:
+                        unknown += 1
+                        hint = nearest(each, lookup) if unknown <= SHOWN and len(lookup) <= 50 else ""
+                        raise BadRow(
+                            "unknown label", f"the label '{shorten(each)}' was not trained. {hint}".strip()
+                        )
         except BadRow as bad:
             part.faults.append(bad.at(table.source, line))
             continue
@@ -132,8 +138,17 @@ def part_of_table(
     return part
 
 
-def _label_of(row: Mapping[str, Any], column: str, *, numbers: bool) -> tuple[str, Any]:
-    """Return the kind of a row's label, and the name of its class or its number."""
+def _columns_of(label: str | LabelSets | None) -> Mapping[str, Sequence[str]]:
+    """Return the columns of labels by the setting that names them."""
+    if isinstance(label, LabelSets):
+        return label.asked
+    return {} if label is None else {"data.label": [label]}
+
+
+def _label_of(row: Mapping[str, Any], column: str | LabelSets, *, numbers: bool) -> tuple[str, Any]:
+    """Return the kind of a row's label, and the name of its class, the names of its labels or its number."""
+    if isinstance(column, LabelSets):
+        return column.of(row)
     if not numbers:
         return label_of(row, column)
     if column not in row:
@@ -148,7 +163,7 @@ def _label_of(row: Mapping[str, Any], column: str, *, numbers: bool) -> tuple[st
 
 def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
     """Refuse labels of more than one kind in a table: rows of another kind (1 beside "1") are faults."""
-    counts = Counter(kinds).most_common()
+    counts = Counter(filter(None, kinds)).most_common()  # a row without labels has no kind
     if len(counts) < 2:
         return part
     usual = counts[0][0]
@@ -157,13 +172,19 @@ def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
             part.table.source,
             part.table.lines[row],
             "mixed label types",
-            f"the label {name if kind != 'text' else repr(name)} is {kind}, most labels are {usual}",
+            f"the label {_in_words(name, kind)} is {kind}, most labels are {usual}",
         )
         for row, name, kind in zip(part.row_indices, part.labels, kinds, strict=True)
-        if kind != usual
+        if kind not in ("", usual)
     ]
-    places = [place for place, kind in enumerate(kinds) if kind == usual]
+    places = [place for place, kind in enumerate(kinds) if kind in ("", usual)]
     return _choose(part, places, part.faults + faults)
+
+
+def _in_words(label: Any, kind: str) -> str:
+    """Return a label, or the first of a row's labels, so that 1 and "1" look different."""
+    name = label[0] if isinstance(label, tuple) else label
+    return repr(name) if kind == "text" else str(name)
 
 
 def _choose(part: Part, places: list[int], faults: list[Fault]) -> Part:

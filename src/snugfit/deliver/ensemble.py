@@ -18,7 +18,7 @@ from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.step.evaluate import Scored, evaluate
-from snugfit.step.metrics import check_metrics, named_metrics
+from snugfit.step.metrics import check_metrics, made_metrics, named_metrics
 from snugfit.tasks.classes import most_likely
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _FOLDS, _RESULT = "fold-*", "result.json"
 """The folders of a cross-validation's folds, and the result in each that has ended."""
+
+_LEAST = 1e-12
+"""The probability of a label from which its logit is finite."""
 
 
 def bundles_of(source: str | os.PathLike[str], *, uri: str | None = None) -> list[Path]:
@@ -102,7 +105,7 @@ class Ensemble:
         return self.predictors[0].inference
 
     def outputs(self, data: str, *, labelled: bool, bad_rows: str) -> tuple[FileRows, Tensor]:
-        """Return a file's rows with what is put out for them: logarithms of probabilities (rows, classes), or numbers (rows,).
+        """Return a file's rows with what is put out for them: logits of mean probabilities (rows, classes), or mean numbers (rows,).
 
         Raises:
             DataError: the data cannot be used, or some of the models can use other rows of them.
@@ -121,6 +124,8 @@ class Ensemble:
             total = values if total is None else total + values
         assert rows is not None and total is not None
         mean = total / len(self.predictors)
+        if self.inference.any_number:
+            return rows, mean.logit(eps=_LEAST)
         return rows, mean.log() if self.inference.classes else mean
 
     def decode(
@@ -129,6 +134,8 @@ class Ensemble:
         """Return the predictions of outputs; the further arguments are those of `tasks.classes.most_likely`."""
         if not self.inference.classes:
             return [{"prediction": number} for number in outputs.tolist()]
+        if self.inference.any_number:
+            return self.inference.decode(outputs, range(len(rows.rows)))
         return most_likely(self.inference.classes, outputs, range(len(rows.rows)), top=top, every=every)
 
     def scores(
@@ -139,7 +146,10 @@ class Ensemble:
         Raises:
             SettingError: there is no such metric.
         """
-        named = named_metrics(metrics or self.inference.metrics, "--metrics", Path.cwd())
+        named = made_metrics(
+            named_metrics(metrics or self.inference.metrics, "--metrics", Path.cwd()),
+            self.inference.own_metrics,
+        )
         check_metrics(each for each in named.values() if isinstance(each, str))
         rows, outputs = self.outputs(data, labelled=True, bad_rows=bad_rows)
         labels = torch.as_tensor([rows.examples[place]["labels"] for place in range(len(rows.rows))])

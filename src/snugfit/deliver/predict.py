@@ -94,12 +94,18 @@ class Predictor:
             proba: the probability of each class too.
         Raises:
             ModelError: it predicts no classes.
-            SettingError: `top` is not positive.
+            SettingError: `top` is not positive, or classes are not one against the other.
         """
         if top == 1 and not proba:
             return self
         if top < 1:
             raise SettingError("top", f"got {top}", "Give a positive number of classes.")
+        if top > 1 and self.inference.any_number:
+            raise SettingError(
+                "top",
+                f"got {top}, and a row has any number of labels",
+                "Leave it out: each row comes with the probability of every label.",
+            )
         if not self.inference.classes:
             raise ModelError(
                 self.source,
@@ -292,7 +298,7 @@ def predict_file(
         views: of each row, whose predictions are averaged: as it is, and drawn as in training.
         top, proba: as of `Predictor.in_detail`.
     Returns:
-        Counts: rows, rows left out by reason, and predictions by label.
+        Counts: rows, rows left out by reason, and rows by the label that is predicted.
     Raises:
         DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names.
     """
@@ -318,7 +324,9 @@ def predict_file(
         _write_csv(output, rows, whole, added)
     counts = dict.fromkeys(predictor.inference.classes, 0)
     for prediction in predictions if counts else ():
-        counts[prediction[predictor.inference.columns[0]]] += 1
+        named = prediction[predictor.inference.columns[0]]
+        for name in named if predictor.inference.any_number else (named,):
+            counts[name] += 1
     return {
         "output": str(output),
         "rows": sum(map(len, whole)),

@@ -43,12 +43,16 @@ TEXTS, PICTURES = "AutoModelForSequenceClassification", "AutoModelForImageClassi
 TOKENS = "AutoModelForTokenClassification"
 """Classes of transformers that load a classifier."""
 
+ANY_LABELS = "multi_label_classification"
+"""The `problem_type` of transformers for rows with any number of labels."""
+
 
 def load_classifier(
     source: str | Path,
     labels: Sequence[str],
     *,
     of: str = TEXTS,
+    problem: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     seed: int = 0,
     from_scratch: bool = False,
@@ -65,6 +69,7 @@ def load_classifier(
     Args:
         source: a folder, a name on the hub, or `config:FOLDER` for the architecture without its weights.
         of: what it classifies, as the class of transformers that loads it.
+        problem: what transformers' own loss and pipelines are to take the logits for, as its `problem_type`; None for one class a row.
         tokenizer: whose padding token the model is told, and whose vocabulary it must have room for.
         folder: where a relative path is looked for.
         techniques: those of the run; one that quantises has the weights come so, and the model is never whole in memory.
@@ -81,8 +86,8 @@ def load_classifier(
         "label2id": {label: place for place, label in enumerate(labels)},
         "num_labels": len(labels),
     }
-    # a head for regression or several labels at once would keep its own loss
-    config.update({**names, "problem_type": None})
+    # a head for another problem would keep its own loss
+    config.update({**names, "problem_type": problem})
     if empty:
         return _empty(of, name, local, config, tokenizer)
     loaded = _load(of, name, local, config, seed, from_scratch, techniques, keep)

@@ -50,6 +50,7 @@ COLUMNS = (
     "text",
     "pair",
     "label",
+    "label_columns",
     "completion",
     "answers",
     "image",
@@ -90,6 +91,20 @@ class Data(Section):
         example="answer",
     )
     label: str = setting("column of labels", "label")
+    separator: str = setting(
+        "text between the labels of a row that has any number of them; a list in JSON needs none",
+        ";",
+        example="|",
+    )
+    label_columns: tuple[str, ...] | None = setting(
+        "columns of 0 and 1, one for each label that a row may have; null: data.label lists them",
+        None,
+        takes="a name, a list of names or null",
+        example=("rude", "threat"),
+    )
+    threshold: Annotated[float, Bound(above=0, below=1)] = setting(
+        "probability from which a row is predicted to have a label", 0.5
+    )
     scheme: Literal["bio", "bilou", "bioes"] = setting(
         "tags that spans of characters are learned as: bio (B-, I-), bilou (also L- at the end and U- for one word) or bioes (E- and S-)",
         "bio",
@@ -149,7 +164,7 @@ class Data(Section):
     )
     image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
     classes: tuple[str, ...] | None = setting(
-        "names of the classes of masks, by their numbers, or tags of words that may lack in the rows to train on; null: those that are there",
+        "names of the classes of masks, by their numbers, of the labels that a row may have any number of, or of tags of words that may lack in the rows to train on; null: those that are there",
         None,
         takes="a list of names or null",
         example=("background", "road"),

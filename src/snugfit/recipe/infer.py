@@ -27,6 +27,7 @@ from snugfit.tasks import (
     discover,
     forecasting,
     image_classification,
+    multi_label_classification,
     segmentation,
     tabular_classification,
     tabular_regression,
@@ -154,7 +155,7 @@ def _task_and_rows(
     if columns is not None and not named and (recognized := _recognized(file, overrides)):
         return recognized
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
-    return _of(text_classification.CARD if columns is None else _text_card(file, rows), rows)
+    return _of(text_classification.CARD, rows) if columns is None else _text_task(file, rows)
 
 
 def _of(card: Card, rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,12 +221,16 @@ def _best(
     return max(suitable, key=lambda each: each[1].score, default=None)
 
 
-def _text_card(file: _File, rows: Mapping[str, Any]) -> Card:
-    """Return the task of texts with labels: the one that suits them better, of a class and of a number."""
+def _text_task(file: _File, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task of texts with labels that suits them best, of a class, of any number of labels and of a number, and the settings of its rows."""
     given = {"text": rows["text"], "label": rows["label"]}
-    cards = (text_classification.CARD, text_regression.CARD)
+    cards = (text_classification.CARD, text_regression.CARD, multi_label_classification.CARD)
     best = None if file.usable is None else _best(cards, file.usable, given)
-    return text_classification.CARD if best is None else best[0]
+    if best is None:
+        return _of(text_classification.CARD, rows)
+    card, proposal = best
+    separator = {key: value for key, value in proposal.data.items() if key == "separator"}
+    return _of(card, {**rows, **separator})
 
 
 def _tagged(

@@ -28,7 +28,7 @@ from snugfit.tasks.task_card import Card
 from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
 
 _LIMIT_BYTES = 2**20
-_ONE_OR_MORE = ("text", "columns", "categories", "series", "known", "past")
+_ONE_OR_MORE = ("text", "label_columns", "columns", "categories", "series", "known", "past")
 """Settings of `data` that take one name, or a list of names."""
 
 

@@ -20,6 +20,7 @@ from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
+from snugfit.step.label_metrics import OF_LABEL_SETS, macro_f1_of
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.step.quantile_metrics import OF_QUANTILES, MeanOverSteps
 from snugfit.strategies.base import Strategy
@@ -83,7 +84,7 @@ class _ByClass:
             raise SettingError(
                 "evaluate.metrics",
                 "metrics of classes need integer labels",
-                "Use mse or mae, or for soft labels a metric of your own.",
+                "Use mse or mae; micro_f1 for any number of labels a row; for soft labels a metric of your own.",
             )
         if logits.shape[:-1] != labels.shape or logits.shape[-1] < 2:
             raise SettingError(
@@ -116,13 +117,6 @@ class _ByClass:
 
 def _accuracy(right: Tensor, _predicted: Tensor, true: Tensor) -> float:
     return float(right.sum() / true.sum())
-
-
-def _macro_f1(right: Tensor, predicted: Tensor, true: Tensor) -> float:
-    """Return the mean of 2 right / (predicted + true) over the classes that are predicted or true at all."""
-    both = predicted + true
-    there = both > 0
-    return float((2 * right[there] / both[there]).mean())
 
 
 def _macro_precision(right: Tensor, predicted: Tensor, true: Tensor) -> float:
@@ -213,7 +207,7 @@ class _Rewards:
 # A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
     "accuracy": lambda: _ByClass(_accuracy),
-    "macro_f1": lambda: _ByClass(_macro_f1),
+    "macro_f1": lambda: _ByClass(macro_f1_of),
     "macro_precision": lambda: _ByClass(_macro_precision),
     "macro_recall": lambda: _ByClass(_macro_recall),
     "mean_iou": lambda: _ByClass(_mean_iou),
@@ -226,7 +220,7 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "reward_margin": lambda: _Rewards(lambda good, bad, _right: good - bad),
     "reward_chosen": lambda: _Rewards(lambda good, _bad, _right: good),
     "reward_rejected": lambda: _Rewards(lambda _good, bad, _right: bad),
-    **{name: partial(Collected, function) for name, function in OF_ALL_ROWS.items()},
+    **{name: partial(Collected, function) for name, function in {**OF_ALL_ROWS, **OF_LABEL_SETS}.items()},
     **OF_QUANTILES,
 }
 
@@ -277,7 +271,11 @@ def check_metrics(names: Iterable[str]) -> None:
             raise SettingError("evaluate.metrics", f"no metric '{name}'", nearest(name, known))
 
 
-_NO_CROSS_ENTROPY = {"mse": ("mse", "mae"), "pinball": ("pinball", "mase")}
+_NO_CROSS_ENTROPY = {
+    "binary_cross_entropy": ("that of each label on its own", "micro_f1"),
+    "mse": ("mse", "mae"),
+    "pinball": ("pinball", "mase"),
+}
 """What a loss is that is no cross-entropy, and the metric to use; one that is an object says so by its `no_cross_entropy`."""
 
 

@@ -1,4 +1,4 @@
-"""The classes that a row is most likely of, by a model's logits."""
+"""The classes that a row is most likely of, or the labels that it is likely to have, by a model's logits."""
 
 from __future__ import annotations
 
@@ -40,8 +40,36 @@ def most_likely(
     return predictions
 
 
+def likely_labels(
+    classes: Sequence[Any], threshold: float, outputs: Any, examples: Sequence[Any]
+) -> list[Prediction]:
+    """Return the labels of each row whose probability is at least the threshold, in their order, and the probability of each label."""
+    from snugfit.core.losses import logits_of
+    from snugfit.core.scalar_reads import read
+    from snugfit.step.label_metrics import are_predicted
+
+    logits = logits_of(outputs)
+    nothing = [[0] * len(classes)] * len(examples)
+    present = read(are_predicted(logits, threshold), assume=nothing)
+    probabilities = read(logits.float().sigmoid(), assume=nothing)
+    return [
+        {
+            "prediction": [name for name, one in zip(classes, row, strict=True) if one],
+            **dict(zip(_each(classes), values, strict=True)),
+        }
+        for row, values in zip(present, probabilities, strict=True)
+    ]
+
+
+def columns_of_labels(classes: Sequence[Any]) -> tuple[str, ...]:
+    """Return names of what `likely_labels` gives for a row."""
+    return ("prediction", *_each(classes))
+
+
 def in_detail(use: Inference, *, top: int = 1, every: bool = False) -> Inference:
     """Return the use of a classifier with more in its predictions; the arguments are those of `most_likely`."""
+    if use.any_number:  # each probability is there already
+        return use
     columns = [name for pair in _columns(min(top, len(use.classes))) for name in pair]
     return replace(
         use,

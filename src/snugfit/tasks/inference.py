@@ -47,6 +47,7 @@ class Inference:
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
+        any_number: a prediction is a list of such names, none of them or all.
         loss: by which a file is evaluated.
         metrics: by which it is, where none are named.
         own_metrics: those that the task makes, by their names.
@@ -66,6 +67,7 @@ class Inference:
     view: Callable[[MapStyle, int], MapStyle] | None = None
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()
+    any_number: bool = False
     loss: Loss | None = None
     metrics: tuple[str, ...] = ()
     own_metrics: Mapping[str, RowMetric] = field(default_factory=dict)

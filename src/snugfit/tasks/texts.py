@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from snugfit.data.causal import CausalData
     from snugfit.data.file_rows import FileRows
     from snugfit.data.instruct import InstructData
+    from snugfit.data.label_sets import LabelSets
     from snugfit.data.preferences import PreferenceData
     from snugfit.data.tagged_texts import TagData
     from snugfit.data.text import TextData
@@ -61,26 +62,38 @@ _PAIRS = (
 """Names of columns whose texts are read as a pair."""
 
 
-def labelled_text_task(recipe: Recipe, empty: bool, keep: KeepPart | None, *, classes: bool) -> Task:
-    """Return a model that tells a class or a number of each text, or of each pair of texts, with its rows.
+def labelled_text_task(
+    recipe: Recipe,
+    empty: bool,
+    keep: KeepPart | None,
+    *,
+    classes: bool,
+    sets: LabelSets | None = None,
+    meta: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, RowMetric] | None = None,
+) -> Task:
+    """Return a model that tells a class, labels or a number of each text, or of each pair of texts, with its rows.
 
     Args:
         classes: whether the label is a class, or else a number: the model tells that in units of its spread over the rows to train
             on, from their mean.
+        sets: the place of the labels, where a row has any number of them.
+        meta: what the task keeps with its model besides.
+        metrics: those that the task makes.
     """
     from snugfit.data.text import TextSettings, load_text
     from snugfit.kit.rescaled import Rescaled, RescaledError
-    from snugfit.models.huggingface import load_classifier
+    from snugfit.models.huggingface import ANY_LABELS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
-    settings = TextSettings(
-        label=recipe.data.label, pair=recipe.data.pair, classes=classes, **row_settings(recipe)
-    )
+    label = recipe.data.label if sets is None else sets
+    settings = TextSettings(label=label, pair=recipe.data.pair, classes=classes, **row_settings(recipe))
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_text(settings, tokenizer, folder=recipe.folder)
     load = partial(
         load_classifier,
         labels=data.labels if classes else (recipe.data.label,),
+        problem=None if sets is None else ANY_LABELS,
         tokenizer=tokenizer,
         folder=recipe.folder,
         empty=empty,
@@ -93,19 +106,22 @@ def labelled_text_task(recipe: Recipe, empty: bool, keep: KeepPart | None, *, cl
         keep=keep,
     )
     check_length(loaded.model, recipe.data.max_length)
-    material = material_of(recipe, loaded, data, load)
+    material = material_of(recipe, loaded, data, load, metrics=metrics)
     scale: dict[str, Any] = {}
     if not classes:
         scale = {"middle": data.middle, "spread": data.spread}
         loss = RescaledError(data.spread) if recipe.loss == "mse" else material.loss
         material = replace(material, forward=Rescaled(**scale), loss=loss)
-    meta = {
+    whole = {
         "labels": list(data.labels),
         **scale,
+        **(meta or {}),
         "pair_column": recipe.data.pair,
         "label_column": recipe.data.label,
     }
-    return task_of_texts(recipe, material, loaded, data, tokenizer, meta=meta, example_rows=data.example_rows)
+    return task_of_texts(
+        recipe, material, loaded, data, tokenizer, meta=whole, example_rows=data.example_rows
+    )
 
 
 def labelled_text_inference(
@@ -114,11 +130,13 @@ def labelled_text_inference(
     labels: Sequence[str] | None,
     decode: Callable[[Any, Sequence[Any]], list[Prediction]],
     columns: tuple[str, ...],
+    sets: LabelSets | None = None,
 ) -> Inference:
     """Return the use of such a model, but for what it is scored by.
 
     Args:
         labels: names of the classes; None where a label is a number.
+        sets: the place of the labels, where a row has any number of them.
     """
     from snugfit.data.bad_rows import text_of
     from snugfit.data.text import load_text_rows
@@ -137,7 +155,7 @@ def labelled_text_inference(
             tokenizer,
             text=meta["text_columns"],
             pair=pair,
-            label=meta["label_column"] if labelled else None,
+            label=(sets or meta["label_column"]) if labelled else None,
             labels=labels if labelled else (),
             max_length=meta["max_length"],
             bad_rows=bad_rows,
@@ -154,18 +172,21 @@ def labelled_text_inference(
     )
 
 
-def text_columns(rows: Rows, label: str, data: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the columns of text, and as `pair` the column of a second text where two are named as the texts of a pair are.
+def text_columns(
+    rows: Rows, label: str | Sequence[str], data: Mapping[str, Any]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the columns of text beside those of labels, and as `pair` the column of a second text where two are named as the texts of a pair are.
 
     Columns of text are those with sentences, and those with texts under a usual name.
     """
     if given := data.get("text"):
         return columns_of(given), {"pair": data["pair"]} if data.get("pair") else {}
+    labels = columns_of(label)
     for names in _PAIRS:
-        first, second = (rows.named([name]) for name in names)
-        if first and second and label not in (first, second) and rows.is_text(first) and rows.is_text(second):
-            return (first,), {"pair": second}
-    columns = [column for column in rows.columns if column != label and rows.is_text(column)]
+        pair = [column for name in names if (column := rows.named([name])) and column not in labels]
+        if len(pair) == 2 and all(map(rows.is_text, pair)):
+            return (pair[0],), {"pair": pair[1]}
+    columns = [column for column in rows.columns if column not in labels and rows.is_text(column)]
     usual = {name for name in columns if name.strip().casefold() in _TEXTS}
     return tuple(column for column in columns if column in usual or rows.is_prose(column)), {}
 

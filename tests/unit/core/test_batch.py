@@ -146,6 +146,14 @@ def test_features_that_are_as_wide_as_what_is_left_of_the_texts_stay_whole() -> 
     assert torch.equal(short.padded_to(6).data["features"], features[:2])
 
 
+def test_labels_of_0_and_1_that_are_as_many_as_the_tokens_that_are_left_stay_whole() -> None:
+    labels = torch.tensor([[1.0, 0.0, 0.0, 1.0]] * 3)
+    short = Batch.of(texts([2, 4, 6], labels=labels)).select([0, 1])
+    assert width_of(short, [0]) == 2
+    assert torch.equal(short.select([0]).data["labels"], labels[:1])
+    assert torch.equal(short.padded_to(6).data["labels"], labels[:2])
+
+
 def test_extras_are_never_trimmed() -> None:
     """An embedding may be as wide as the text is long."""
     batch = Batch.of(texts([2, 4, 6])).with_extras(cached=torch.randn(3, 6))

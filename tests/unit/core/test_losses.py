@@ -16,6 +16,7 @@ from snugfit.core.losses import (
     InfoNCE,
     LossTerms,
     as_terms,
+    binary_cross_entropy,
     causal_lm,
     couples_rows,
     cross_entropy,
@@ -163,6 +164,26 @@ def test_mse_compares_bf16_outputs_with_the_labels_as_they_are() -> None:
     labels = torch.tensor([1000.25])
     terms = mse(torch.tensor([1000.0], dtype=torch.bfloat16), (None, labels))
     assert terms.values.tolist() == [0.0625]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+def test_binary_cross_entropy_is_that_of_torch_for_each_label(kind: torch.dtype) -> None:
+    logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=kind)
+    terms = binary_cross_entropy(logits, (None, labels))
+    assert terms.values.shape == (3, 4) and terms.weight() == 12.0
+    torch.testing.assert_close(mean(terms), nn.BCEWithLogitsLoss()(logits, labels.float()))
+
+
+def test_binary_cross_entropy_of_bf16_logits_is_summed_in_float32() -> None:
+    terms = binary_cross_entropy(torch.zeros(2, 1, dtype=torch.bfloat16), (None, torch.tensor([1.0, 0.0])))
+    assert terms.values.dtype is torch.float32
+    assert terms.values.tolist() == pytest.approx([math.log(2)] * 2)
+
+
+def test_binary_cross_entropy_refuses_a_class_for_many_logits() -> None:
+    with pytest.raises(SettingError, match=r"logits of shape \(2, 3\) and labels of shape \(2,\)"):
+        binary_cross_entropy(torch.zeros(2, 3), (None, torch.zeros(2)))
 
 
 def test_mse_refuses_outputs_of_other_rows() -> None:

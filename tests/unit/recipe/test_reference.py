@@ -19,6 +19,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "recipe_reference.md"
 BARE = {
     "text-classification": {"model": "m", "data": {"train": "rows.csv"}},
     "text-regression": {"model": "m", "data": {"train": "rows.csv"}},
+    "multi-label-classification": {"model": "m", "data": {"train": "rows.jsonl"}},
     "token-classification": {"model": "m", "data": {"train": "rows.jsonl"}},
     "causal-lm": {"model": "m", "data": {"train": "rows.txt"}},
     "instruction": {"model": "m", "data": {"train": "rows.jsonl"}},

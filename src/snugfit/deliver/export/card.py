@@ -130,7 +130,7 @@ def _what(subject: ExportedModel) -> str:
             else f", trained from {named}"
         )
     labels = (
-        f" of {len(classes)} classes ({', '.join(map(str, classes[:10]))}{' …' if len(classes) > 10 else ''})"
+        f" of {len(classes)} {'labels' if subject.names_any_number else 'classes'} ({', '.join(map(str, classes[:10]))}{' …' if len(classes) > 10 else ''})"
         if classes
         else ""
     )
@@ -176,7 +176,11 @@ def _limits(subject: ExportedModel) -> list[str]:
     ]
     if length := subject.meta.get("max_length"):
         limits.append(f"It was trained on at most {length:,} tokens a row.")
-    if subject.meta.get("labels"):
+    if subject.names_any_number:
+        limits.append(
+            f"A label is given where the sigmoid of its logit is {subject.meta['threshold']:g} or more, so that a row may have none."
+        )
+    elif subject.meta.get("labels"):
         limits.append("Whatever it is given, it names one of its classes.")
     if subject.generates:
         limits.append(

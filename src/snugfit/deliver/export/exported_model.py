@@ -65,8 +65,13 @@ class ExportedModel:
 
     @property
     def names_classes(self) -> bool:
-        """True where it gives each row one class."""
-        return self.card is not None and self.card.classes
+        """True where its logits are of named classes, of which a row has one or any number."""
+        return (self.card is not None and self.card.classes) or self.names_any_number
+
+    @property
+    def names_any_number(self) -> bool:
+        """True where it gives each row any number of labels."""
+        return self.predictor.use is not None and self.predictor.use.any_number
 
     @property
     def pipeline(self) -> str:
@@ -86,7 +91,7 @@ class ExportedModel:
 
     @property
     def labels_texts(self) -> bool:
-        """True where it gives each text, or each pair of texts, one class or one number."""
+        """True where it gives each text, or each pair of texts, one class, labels or one number."""
         return self.kind == "encoder" and (self.names_classes or self.scale is not None)
 
     @property

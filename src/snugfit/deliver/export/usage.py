@@ -55,6 +55,8 @@ def pipeline_usage(subject: ExportedModel) -> str:
     more = ""
     if subject.scale is not None:
         more += ', function_to_apply="none"'
+    if subject.names_any_number:
+        more += ", top_k=None"
     if subject.labels_texts:
         more += ", truncation=True"
     example = '"picture.png"' if subject.kind == "pictures" else '"a text"'

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN
+from snugfit.data.label_sets import LabelSets
 from snugfit.data.masks import read_masks
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.sources import read_table
@@ -21,14 +22,15 @@ from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
 from snugfit.tasks.python import training_rows
+from snugfit.tasks.recognition import columns_of
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.tools.cross_validation.result import Fold
 
 SIDES = ("train", "validation")
-COLUMNS = ("pair", "label", "completion")
-"""Settings of `data` that name a column, besides `text`."""
+COLUMNS = ("pair", "label", "label_columns", "completion")
+"""Settings of `data` that name columns, besides `text`."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class FoldRows:
 
     `records` are the columns that the task reads, None where the rows are the objects of a Python data set; `contents` are what
     two rows must not share across a fold. `sha256` is that of the source, empty where it has none. `classes` are those of all rows, where
-    a fold would count those of its own.
+    a fold would have those of its own.
     """
 
     count: int
@@ -118,11 +120,15 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     columns = part.columns
     if columns is None:
         named = {name: getattr(data, name) for name in COLUMNS if name in card.settings}
-        others = {f"data.{name}": [column] for name, column in named.items() if column is not None}
+        if named.get("label_columns"):
+            del named["label"]
+        others = {f"data.{name}": columns_of(asked) for name, asked in named.items() if asked is not None}
         check_columns(part.table, others)
-        columns = (*data.text, *(name for (name,) in others.values()))
+        columns = (*data.text, *(name for asked in others.values() for name in asked))
     records = [{column: part.table.rows[row].get(column) for column in columns} for row in part.row_indices]
     dealt = _dealt(part, records, part.contents, notes, group_by, labelled=card.classes)
+    if "label_columns" in card.settings and data.label_columns is None:
+        return replace(dealt, classes=LabelSets(names=data.classes or ()).names_in(part.labels))
     return replace(dealt, classes=part.classes)
 
 

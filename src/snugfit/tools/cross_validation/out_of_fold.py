@@ -37,7 +37,7 @@ def write_out_of_fold(
     card = find(recipe.task)
     if not card.predicts_files or card.model == "decoder":  # answers take long, and are scored by other means
         return None
-    label = recipe.data.label
+    labels = recipe.data.label_columns or (recipe.data.label,)
     lines: list[dict[str, Any]] = []
     for score in scores:
         predictor = load_predictor(Path(score.run_dir) / "best", allow_code=True)
@@ -49,7 +49,8 @@ def write_out_of_fold(
         predictions = detailed.predict_examples(rows.examples)
         for row, prediction in zip(rows.rows, predictions, strict=True):
             _, _, line = row[ORIGIN]
-            lines.append({"source_line": line, "fold": score.fold, label: row.get(label), **prediction})
+            own = {name: row.get(name) for name in labels}
+            lines.append({"source_line": line, "fold": score.fold, **own, **prediction})
     lines.sort(key=lambda each: each["source_line"])
     path = folder / OUT_OF_FOLD
     temporary = path.with_name(f".{path.name}.part")

@@ -247,6 +247,27 @@ def text_classifier(folder: Path, pairs: bool = False) -> tuple[Path, str]:
     return folder / "best", _rows_of_words(folder)
 
 
+def text_labeller(folder: Path) -> tuple[Path, str]:
+    """The folder of a model that gives texts any number of three labels, and a file of rows."""
+    labels = ["film", "praise", "blame"]
+    meta = {
+        "task": "multi-label-classification",
+        "labels": labels,
+        "text_columns": ["title", "text"],
+        "pair_column": None,
+        "label_column": "labels",
+        "label_columns": [],
+        "separator": ";",
+        "threshold": 0.45,
+        "max_length": 12,
+        "numerics": "fp32",
+    }
+    model = encoder_of_words(labels)
+    model.config.problem_type = "multi_label_classification"
+    save_bundle(folder / "best", model, meta, of_words())
+    return folder / "best", _rows_of_words(folder)
+
+
 def text_regressor(folder: Path, pairs: bool = False, **meta: Any) -> tuple[Path, str]:
     """The folder of a model that tells a number of texts, or of pairs, about 40 with a deviation of 8, and a file of rows."""
     columns = (
