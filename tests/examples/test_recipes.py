@@ -88,6 +88,16 @@ def test_multi_label_classification(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (run_of["status"], run_of["updates"]) == ("finished", 2)
 
 
+@pytest.mark.parametrize("third", ["data.negative=null", "data.negative=negative"])
+def test_sentence_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str], third: str) -> None:
+    write_encoder(tmp_path / "encoder")
+    rows = [{"anchor": f"film {at}", "positive": f"good {at}", "negative": f"bad {at}"} for at in range(200)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=16", third]
+    run_of = run(capsys, "sentence_embedding.yaml", f"model={tmp_path / 'encoder'}", *data)
+    assert (run_of["status"], run_of["updates"]) == ("finished", 2)
+
+
 def test_token_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_encoder(tmp_path / "encoder")
     rows = [{"words": [name, "met", "Bob"], "tags": ["B-p", "O", "B-p"]} for name in ("Ann", "Bob")] * 40

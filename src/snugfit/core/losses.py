@@ -15,6 +15,7 @@ from torch.nn.modules.loss import _Loss
 
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
+from snugfit.core.embedding_pairs import no_negatives
 from snugfit.errors import DataError, SettingError, nearest
 
 
@@ -278,6 +279,8 @@ class InfoNCE:
 
     The model returns entries `query` and `key` of shape (rows, width), a tuple that begins with both, or one tensor
     (rows, 2, width): two views of each row. They are normalised to length 1 and compared in float32 at least.
+    Embeddings of texts come as `logits` (rows, texts, width), with `texts`, numbers that tell texts apart: the first of a row is its query, the second its key,
+    and further ones are keys of no row. Texts that are right too, as `no_negatives` has them, are not compared.
 
     Args:
         temperature: what cosines are divided by, positive.
@@ -298,14 +301,17 @@ class InfoNCE:
             )
 
     def __call__(self, outputs: Any, data: Any) -> LossTerms:  # noqa: ARG002  # pairs need no labels
-        query, key = pair_of(outputs)
-        own = torch.arange(query.shape[0], device=query.device)
+        query, key, texts = _sides_of(outputs)
+        rows = query.shape[0]
+        own = torch.arange(rows, device=query.device)
         with torch.autocast(query.device.type, enabled=False):  # bf16 cosines have two digits
             query, key = (F.normalize(side.to(_wide(side.dtype)), dim=1) for side in (query, key))
             scores = query @ key.T / self.temperature
+            if texts is not None:
+                scores = scores.masked_fill(no_negatives(texts), -math.inf)
             values = F.cross_entropy(scores, own, reduction="none")
             if self.symmetric:
-                values = (values + F.cross_entropy(scores.T, own, reduction="none")) / 2
+                values = (values + F.cross_entropy(scores[:, :rows].T, own, reduction="none")) / 2
         return LossTerms(values)
 
 
@@ -455,6 +461,14 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype is torch.float32 else tensor.to(_wide(tensor.dtype))
+
+
+def _sides_of(outputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return queries, the keys of all rows with further ones behind them, and the numbers of texts, where outputs are of texts."""
+    match outputs:
+        case {"logits": Tensor(ndim=3) as sides, "texts": Tensor() as texts} if sides.shape[1] > 1:
+            return sides[:, 0], torch.cat([sides[:, 1], sides[:, 2:].flatten(0, 1)]), texts
+    return (*pair_of(outputs), None)
 
 
 def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:

@@ -84,6 +84,8 @@ def sequences_in(example: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """
     if not any(isinstance(each, list) for each in example["input_ids"][:1]):
         return [example]
+    if "labels" not in example:  # texts that are compared as a whole
+        return [{"input_ids": ids} for ids in example["input_ids"]]
     both = zip(example["input_ids"], example["labels"], strict=True)
     return [{"input_ids": ids, "labels": labels} for ids, labels in both]
 

@@ -68,7 +68,7 @@ def save_bundle(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     adapters_of: nn.Module | None = None,
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, in place of the bundle there.
 
@@ -78,7 +78,7 @@ def save_bundle(
     Args:
         adapters_of: the model whose adapters were merged into `model`; they are written alone to `adapter/`, in peft's
             format. Nothing is where it has none.
-        settings: further JSON files by their names, in which other libraries look for how the model is used.
+        settings: further JSON files by their paths in the folder, in which other libraries look for how the model is used.
     Raises:
         RunFolderError: the folder cannot be written, or holds something else than a bundle.
         ModelError: the model holds state that safetensors cannot.
@@ -107,6 +107,7 @@ def save_bundle(
         if tokenizer is not None:
             save_tokenizer(tokenizer, new, meta.get("max_length") if meta.get("labels") else None)
         for name, values in (settings or {}).items():
+            (new / name).parent.mkdir(exist_ok=True)
             (new / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         if adapters_of is not None and adapted(adapters_of):
             save_adapter(adapters_of, new / ADAPTER)

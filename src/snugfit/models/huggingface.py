@@ -104,6 +104,45 @@ def load_classifier(
     return LoadedModel(loaded.model, tuple(messages))
 
 
+def load_encoder(
+    source: str | Path,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    from_scratch: bool = False,
+    folder: Path | None = None,
+    techniques: Sequence[Technique] = (),
+    empty: bool = False,
+    keep: KeepPart | None = None,
+) -> LoadedModel:
+    """Load a model without a head, in float32; the arguments are those of `load_classifier`.
+
+    A pooler, which makes something of the first token alone, is kept and never trained.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    if empty:
+        loaded = _empty("AutoModel", name, local, config, tokenizer)
+        _freeze_pooler(loaded.model)
+        return loaded
+    drawn = _load("AutoModel", name, local, config, seed, from_scratch, techniques, keep)
+    _freeze_pooler(drawn.model)
+    if tokenizer is not None:
+        fit_tokenizer(drawn.model, tokenizer, source)
+    # what it says of a head is of the pooler alone, as all else is body
+    messages = drawn.messages if from_scratch or not drawn.new_head else drawn.messages[:-1]
+    return LoadedModel(drawn.model, messages)
+
+
+def _freeze_pooler(model: torch.nn.Module) -> None:
+    pooler = getattr(model, "pooler", None)
+    if isinstance(pooler, torch.nn.Module):
+        pooler.requires_grad_(False)
+
+
 def load_causal_lm(
     source: str | Path,
     *,
@@ -315,6 +354,8 @@ def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> 
 
 def _in_body(model: Any, key: str) -> bool:
     """Return whether a weight is none of the head, which timm's models have inside their body."""
+    if model.base_model is model:
+        return not key.startswith("pooler.")
     body = f"{model.base_model_prefix}."
     if not key.startswith(body):
         return False

@@ -49,6 +49,8 @@ _Times = Annotated[float, Bound(least=1)]
 COLUMNS = (
     "text",
     "pair",
+    "positive",
+    "negative",
     "label",
     "label_columns",
     "completion",
@@ -89,6 +91,13 @@ class Data(Section):
         None,
         takes="a name or null",
         example="answer",
+    )
+    positive: str = setting("column of a text that belongs to that of data.text", "positive")
+    negative: str | None = setting(
+        "column of a text that is like those of the row and does not belong to them; null: other rows' texts alone are told apart",
+        None,
+        takes="a name or null",
+        example="negative",
     )
     label: str = setting("column of labels", "label")
     separator: str = setting(

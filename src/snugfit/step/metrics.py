@@ -23,6 +23,7 @@ from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
 from snugfit.step.label_metrics import OF_LABEL_SETS, macro_f1_of
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.step.quantile_metrics import OF_QUANTILES, MeanOverSteps
+from snugfit.step.retrieval_metrics import OF_EMBEDDINGS
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -96,15 +97,16 @@ class _ByClass:
         counts = labels != IGNORE_INDEX
         predicted, true = logits.argmax(dim=-1)[counts], labels[counts].long()
         classes = logits.shape[-1]
+        highest = read(true.max(), assume=0) if true.numel() else 0
+        if highest >= classes:  # before they are counted, in a table of as many entries
+            raise SettingError(
+                "evaluate.metrics",
+                f"metrics of classes found the label {highest}, and the model has {classes} classes",
+                "Correct the labels, give the model more outputs, or choose metrics of the task.",
+            )
         tallies = [
             torch.bincount(each, minlength=classes) for each in (true[predicted == true], predicted, true)
         ]
-        if tallies[-1].numel() > classes:
-            raise SettingError(
-                "evaluate.metrics",
-                f"metrics of classes found the label {tallies[-1].numel() - 1}, and the model has {classes} classes",
-                "Correct the labels, or give the model more outputs.",
-            )
         stacked = torch.stack(tallies)
         self._counts = stacked if self._counts is None else self._counts + stacked
 
@@ -220,7 +222,10 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "reward_margin": lambda: _Rewards(lambda good, bad, _right: good - bad),
     "reward_chosen": lambda: _Rewards(lambda good, _bad, _right: good),
     "reward_rejected": lambda: _Rewards(lambda _good, bad, _right: bad),
-    **{name: partial(Collected, function) for name, function in {**OF_ALL_ROWS, **OF_LABEL_SETS}.items()},
+    **{
+        name: partial(Collected, function)
+        for name, function in {**OF_ALL_ROWS, **OF_LABEL_SETS, **OF_EMBEDDINGS}.items()
+    },
     **OF_QUANTILES,
 }
 

@@ -20,7 +20,8 @@ class Task:
     """Material of a run, and what its folder has to remember of it.
 
     `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
-    files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `example` is one to train on as the model reads it: parts
+    files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `settings` are further JSON files by their paths in the folder, in which other libraries
+    look for how it is used; `example` is one to train on as the model reads it: parts
     of text, each with whether it is scored.
     """
 
@@ -32,6 +33,7 @@ class Task:
     messages: tuple[str, ...] = ()
     tokenizer: Any = None
     processor: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     example_rows: list[dict[str, Any]] = field(default_factory=list)
     example: list[list[Any]] = field(default_factory=list)
 
@@ -42,7 +44,7 @@ class Task:
         from snugfit.models.bundle import save_bundle
         from snugfit.models.folders import PROCESSOR
 
-        settings = {} if self.processor is None else {PROCESSOR: self.processor}
+        settings = {**self.settings, **({} if self.processor is None else {PROCESSOR: self.processor})}
         meta = {**self.meta, **description}
         save_bundle(folder, model, meta, self.tokenizer, adapters_of=trained, settings=settings)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from snugfit.data.preferences import PreferenceData
     from snugfit.data.tagged_texts import TagData
     from snugfit.data.text import TextData
+    from snugfit.data.text_pairs import PairData
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
@@ -245,7 +246,7 @@ def task_of_texts(
     recipe: Recipe,
     material: Material,
     loaded: LoadedModel,
-    data: TextData | CausalData | InstructData | PreferenceData | TagData,
+    data: TextData | CausalData | InstructData | PreferenceData | TagData | PairData,
     tokenizer: PreTrainedTokenizerBase,
     *,
     meta: Mapping[str, Any],
@@ -276,7 +277,7 @@ def task_of_texts(
 def material_of(
     recipe: Recipe,
     loaded: LoadedModel,
-    data: TextData | CausalData | InstructData | PreferenceData | TagData,
+    data: TextData | CausalData | InstructData | PreferenceData | TagData | PairData,
     load: Callable[[str], LoadedModel],
     loss: str | Loss | None = None,
     metrics: Mapping[str, RowMetric] | None = None,

@@ -21,7 +21,7 @@ from snugfit.deliver.export.metric_changes import metric_changes
 from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES
-from snugfit.errors import MissingExtra, RunFolderError, SettingError
+from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
 from snugfit.system.disk_errors import disk_problem
 
 
@@ -82,6 +82,12 @@ def export_model(
         RunFolderError: the output cannot be written.
     """
     format = check_request(to, output, numbers, quantize)
+    if subject.embeds_texts:
+        raise ModelError(
+            "--to",
+            f"got {to}, and a model of embeddings has no logits by which an export is compared with it",
+            "Take its folder best/, which sentence-transformers and transformers load by themselves.",
+        )
     stored = stored_numbers(subject.model)
     default = stored if stored in format.numbers and quantize is None else next(iter(format.numbers), "")
     choice = ExportOptions(numbers or default, quantize)

@@ -15,6 +15,7 @@ from snugfit.deliver.predict import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
+from snugfit.kit.text_embeddings import TextEmbeddings
 from snugfit.models.bundle import find_bundle, is_transformers_model
 from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.tasks import known
@@ -88,6 +89,11 @@ class ExportedModel:
     def reads_tokens(self) -> bool:
         """True where its inputs are tokens of texts, of any length."""
         return self.kind in ("encoder", "decoder")
+
+    @property
+    def embeds_texts(self) -> bool:
+        """True where it puts out an embedding of each text."""
+        return self.predictor.use is not None and isinstance(self.predictor.use.forward, TextEmbeddings)
 
     @property
     def labels_texts(self) -> bool:

@@ -37,7 +37,8 @@ def write_out_of_fold(
     card = find(recipe.task)
     if not card.predicts_files or card.model == "decoder":  # answers take long, and are scored by other means
         return None
-    labels = recipe.data.label_columns or (recipe.data.label,)
+    one = (recipe.data.label,) if "label" in card.settings or card.own_code else ()
+    labels = recipe.data.label_columns or one
     lines: list[dict[str, Any]] = []
     for score in scores:
         predictor = load_predictor(Path(score.run_dir) / "best", allow_code=True)
