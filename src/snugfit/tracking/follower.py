@@ -135,6 +135,8 @@ class Tracker:
 
     def flush(self, timeout: float | None = None) -> TrackingResult:
         """Send what is in the spool now and go on following; waits like `close`."""
+        # what the wait itself writes is not waited for, and so is not missing either
+        last = Pending(self.run_dir / SPOOL_NAME, 0).size() if self._last is None else self._last
         with self._changed:
             self._asked += 1
             asked = self._asked
@@ -146,7 +148,7 @@ class Tracker:
                     lambda: self._answered >= asked or not self._thread.is_alive(), seconds
                 )
 
-        return self._result(self._wait(answered, timeout))
+        return self._result(self._wait(answered, timeout), last)
 
     def begin_to_close(self) -> None:
         """Have the thread send the rest and stop, without waiting for it: of several trackers each has its time then."""
@@ -173,7 +175,7 @@ class Tracker:
         if self._thread.is_alive():
             self._unfinished = f"{redact(self.uri)} has not ended its work ({late})."
         self._given_up = True  # a batch under way may still be acknowledged; the next is left to a replay
-        return self._result(late)
+        return self._result(late, self._last)
 
     def _wait(self, until: Callable[[float], bool], timeout: float | None) -> str:
         """Wait until that holds, which gets the seconds to wait in; returns what to say if the tracker has not answered by then."""
@@ -195,13 +197,13 @@ class Tracker:
             else f"no answer within {END_SECONDS if timeout is None else timeout:g} s"
         )
 
-    def _result(self, late: str) -> TrackingResult:
+    def _result(self, late: str, last: int | None) -> TrackingResult:
         if self._sender is not None:
-            sent, unsent = self._sender.sent, self._sender.unsent(self._last)
+            sent, unsent = self._sender.sent, self._sender.unsent(last)
         else:
             known = Cursors(self.run_dir, self._files).get(self.uri)
             offset = known.offset if known else 0
-            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset, self._last)
+            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset, last)
         problem = self.problem
         if problem is None and unsent:
             problem = late

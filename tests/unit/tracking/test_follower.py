@@ -167,6 +167,26 @@ def test_a_flush_and_the_close_after_it_wait_for_any_tracker_in_one_bound_and_sa
     go_on.set()
 
 
+def test_what_a_flush_writes_while_it_waits_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, spool = new_run(tmp_path)
+    tracker = Tracker(run_dir, uri=URI, backend=FakeBackend(Store()), interval_seconds=600).start()
+    train(spool, range(1, 4))
+    wait = tracker._wait
+
+    def wait_and_write(until: Callable[[float], bool], timeout: float | None) -> str:
+        late = wait(until, timeout)
+        spool.append("note", text="waiting up to 30 s")
+        return late
+
+    monkeypatch.setattr(tracker, "_wait", wait_and_write)
+    result = tracker.flush(60)
+    assert (result.unsent, result.problem, result.run_id) == (0, None, "run-1")
+    monkeypatch.undo()
+    assert tracker.close(60).unsent == 0
+
+
 def test_ctrl_c_ends_the_wait_for_a_tracker_and_nothing_else(tmp_path: Path) -> None:
     run_dir, spool = new_run(tmp_path)
     go_on = threading.Event()
