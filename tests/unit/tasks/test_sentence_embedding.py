@@ -47,13 +47,13 @@ PARTNERS = ["lives", "met", "new", "york", "food", "not", "very"]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Texts of three words, and of the three words that belong to these: no word stands on both sides."""
+    """Texts of two to four words, and of the words that belong to these: no word stands on both sides."""
     monkeypatch.chdir(tmp_path)
     write_encoder(tmp_path / "encoder")
     drawn = random.Random(0)
     rows = []
     for _ in range(ROWS):
-        places = drawn.sample(range(7), 3)
+        places = drawn.sample(range(7), drawn.randint(2, 4))
         other = [(place + 1) % 7 for place in places]
         rows.append(
             {
