@@ -28,8 +28,10 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.devices.precision import usual_level, usual_precision
 from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.label_metrics import OF_LABEL_SETS
 from snugfit.step.metrics import METRICS
 from snugfit.step.quantile_metrics import OF_QUANTILES
+from snugfit.step.retrieval_metrics import OF_EMBEDDINGS
 from snugfit.step.row_coupling import compare_rows
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
@@ -51,9 +53,14 @@ def logits_of_class_0(outputs: Tensor, data: Any) -> Tensor:
 OF_CLASSES = ("accuracy", "macro_f1", "macro_precision", "macro_recall", "auroc", "perplexity")
 OF_MASKS = ("mean_iou", "main_loss", "auxiliary_loss")
 OF_REWARDS = tuple(name for name in METRICS if name.startswith("reward_"))
-OF_NUMBERS = tuple(
-    name for name in METRICS if name not in (*OF_CLASSES, *OF_MASKS, *OF_REWARDS, *OF_QUANTILES)
-)
+OF_TASKS = {
+    **dict.fromkeys(OF_MASKS, "masks"),
+    **dict.fromkeys(OF_REWARDS, "rewards"),
+    **dict.fromkeys(OF_QUANTILES, "quantiles"),
+    **dict.fromkeys(OF_LABEL_SETS, "labels"),
+    **dict.fromkeys(OF_EMBEDDINGS, "embeddings"),
+}
+OF_NUMBERS = tuple(name for name in METRICS if name not in (*OF_CLASSES, *OF_TASKS))
 
 
 @pytest.mark.slow
@@ -112,7 +119,7 @@ def test_a_metric_of_numbers_makes_no_float64_on_the_device(name: str) -> None:
     assert scores[name] == scores[name]
 
 
-@pytest.mark.parametrize("name", [*OF_MASKS, *OF_REWARDS, *OF_QUANTILES])
+@pytest.mark.parametrize("name", OF_TASKS)
 def test_a_metric_of_a_task_makes_no_float64_on_the_device(name: str) -> None:
     source = torch.Generator().manual_seed(0)
 
@@ -129,7 +136,9 @@ def test_a_metric_of_a_task_makes_no_float64_on_the_device(name: str) -> None:
             {"logits": drawn(4, 6, 3), "levels": torch.tensor([[0.1, 0.5, 0.9]]).expand(4, 3)},
             {"labels": drawn(4, 6), "error_unit": torch.ones(4)},
         ),
-    }["masks" if name in OF_MASKS else "rewards" if name in OF_REWARDS else "quantiles"]
+        "labels": (drawn(4, 3), {"labels": torch.eye(4)[:, :3]}),
+        "embeddings": (drawn(4, 2, 5), {"labels": torch.arange(8).view(4, 2)}),
+    }[OF_TASKS[name]]
     metric = METRICS[name]()
     with WithoutFloat64():
         metric.update(outputs, Batch(data, rows=4))
