@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import snugfit as sf
@@ -15,11 +16,12 @@ from snugfit.display.event_lines import header_lines
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.run.plans import export_plan
+from snugfit.run.plans import export_plan, plan_recipe
+from snugfit.system.memory import memory_bytes
 from snugfit.tools.setup import module_setup
 from snugfit.tracking.spool import read_events
 from tests.unit.run.test_from_python import train
-from tests.unit.run.test_plan_assumed import add_tokenizer, folder, planned  # noqa: F401 - a fixture
+from tests.unit.run.test_plan_assumed import Here, add_tokenizer, folder, planned  # noqa: F401 - a fixture
 from tests.unit.run.training.runs import points, small_model
 
 
@@ -172,10 +174,8 @@ def test_windows_that_differ_in_size_are_not_exported(folder: Path, changes: lis
 
 @pytest.mark.slow
 def test_the_largest_batch_is_looked_for_without_growth(folder: Path) -> None:  # noqa: F811
-    from snugfit.run.plans import plan_recipe
-    from tests.unit.run.test_plan_assumed import Here
-
-    target = Target(device="cpu", memory=2**29, search=False, largest="batch")
+    memory = 2 * memory_bytes(torch.device("cpu"))  # this process has the libraries of all tests before it
+    target = Target(device="cpu", memory=memory, search=False, largest="batch")
     asked = recipe(folder, "schedule=null", "train.updates=10", "train.start_batch=2")
     largest = plan_recipe(asked, target, Here()).largest  # type: ignore[arg-type]
     assert largest is not None and largest.value > 4
