@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,7 +233,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
             answer = plans.plan_recipe(recipe, target, worker, anew=asked.replan)
     consent = ["--allow-code"] if allow_code and recipe.code else []
     devices = recipe.plan.devices if asked.devices is None else asked.devices
-    answer = _with_command(answer, path, overrides, devices, consent, recipe.plan.devices)
+    sizes = recipe.train.sizes_removed
+    answer = _with_command(answer, path, overrides, devices, consent, recipe.plan.devices, sizes)
     _deliver(answer, recipe, asked)
     if as_json:
         show(answer.as_dict(), as_json)
@@ -299,11 +301,13 @@ def _with_command(
     devices: int,
     consent: Sequence[str],
     of_recipe: int = 1,
+    sizes_removed: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Return the answer with the command that runs its choice; a recipe that is run on one node plans for itself.
 
     Args:
         devices: of each node; `of_recipe`: those that the recipe names.
+        sizes_removed: of the recipe's windows, `Train.sizes_removed`; the largest batch is of one size.
     """
     import shlex
     from dataclasses import replace
@@ -313,7 +317,11 @@ def _with_command(
     if answer.largest is not None:
         value = answer.largest.value
         sizes = {
-            "batch": (f"train.global_batch={value}", f"plan.micro_batch={value}"),
+            "batch": (
+                f"train.global_batch={value}",
+                f"plan.micro_batch={value}",
+                *(f"train.{name}={json.dumps(each)}" for name, each in (sizes_removed or {}).items()),
+            ),
             "sequence": (f"data.max_length={value}",),
         }
         overrides = [*overrides, *sizes[answer.largest.what]]

@@ -138,6 +138,11 @@ class Train(Section):
         return {name: value for name, value in given.items() if value != self.settings()[name].default}
 
     @property
+    def sizes_removed(self) -> dict[str, Any]:
+        """The defaults of those settings, by name, with which windows are of one size in examples."""
+        return {name: self.settings()[name].default for name in self.sizes_given}
+
+    @property
     def sizes_unset(self) -> list[str]:
         """The names of the other such settings."""
         return [name for name in _OF_SIZES if name not in self.sizes_given]

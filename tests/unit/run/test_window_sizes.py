@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
+from snugfit.cli.plan import _with_command
 from snugfit.core.batch import Batch
+from snugfit.core.windows import Sizes
 from snugfit.display.event_lines import header_lines
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.target import Target
@@ -177,5 +179,8 @@ def test_the_largest_batch_is_looked_for_without_growth(folder: Path) -> None:  
     memory = 2 * memory_bytes(torch.device("cpu"))  # this process has the libraries of all tests before it
     target = Target(device="cpu", memory=memory, search=False, largest="batch")
     asked = recipe(folder, "schedule=null", "train.updates=10", "train.start_batch=2")
-    largest = plan_recipe(asked, target, Here()).largest  # type: ignore[arg-type]
-    assert largest is not None and largest.value > 4
+    answer = plan_recipe(asked, target, Here())  # type: ignore[arg-type]
+    assert answer.largest is not None and answer.largest.value > 4
+    command = _with_command(answer, "recipe.yaml", [], 1, [], sizes_removed=asked.train.sizes_removed).command
+    changes = command.split()[3:]
+    assert recipe(folder, *changes).train.sizes == Sizes(answer.largest.value)
