@@ -34,7 +34,7 @@ def card(folder: Path, metrics: dict[str, Any], **event: Any) -> ModelCard:
     }
     predictor = predictor_of(nn.Linear(2, 2), meta, None, "cpu", "here")
     subject = subject_of(predictor, folder / "best")
-    compared = [Comparison("transformers 5.23.0", 8, 2e-7, 1e-6, checked=("tokens",))]
+    compared = [Comparison("transformers 5.23.0", 8, 2e-7, 1e-6, checked=("tokens",)).in_words()]
     written = Written(
         usage="print('used')\n", notes=["It is small."], header={"library_name": "transformers"}
     )
