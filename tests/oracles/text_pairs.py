@@ -10,10 +10,10 @@ def cosine(one: list[float], other: list[float]) -> float:
     return dot / math.sqrt(sum(a * a for a in one)) / math.sqrt(sum(b * b for b in other))
 
 
-def is_right(rows: list[list[str]], row: int, text: str, owner: int, place: int) -> bool:
-    """Return whether a text is right for a row too: its own texts, and the partner of another row with the same first text."""
-    first, second = rows[row][:2]
-    return text in (first, second) or (place == 1 and rows[owner][0] == first)
+def is_right(rows: list[list[str]], row: int, text: str) -> bool:
+    """Return whether a text is right for a row too: its first text, and the partner of any row with the same first text."""
+    first = rows[row][0]
+    return text == first or any(each[0] == first and each[1] == text for each in rows)
 
 
 def losses(embeddings: list[list[list[float]]], rows: list[list[str]], temperature: float) -> list[float]:
@@ -24,7 +24,7 @@ def losses(embeddings: list[list[list[float]]], rows: list[list[str]], temperatu
         total = math.exp(own)
         for owner, others in enumerate(rows):
             for place in range(1, len(others)):
-                if (owner, place) == (row, 1) or is_right(rows, row, others[place], owner, place):
+                if (owner, place) == (row, 1) or is_right(rows, row, others[place]):
                     continue
                 total += math.exp(cosine(embeddings[row][0], embeddings[owner][place]) / temperature)
         assert len(texts) > 1
@@ -41,11 +41,7 @@ def ranks(embeddings: list[list[list[float]]], rows: list[list[str]]) -> list[fl
         for owner, others in enumerate(rows):
             for place in range(1, len(others)):
                 text = others[place]
-                right = (
-                    any(is_right(rows, row, text, at, 1) for at in range(len(rows)) if rows[at][1] == text)
-                    or text in rows[row][:2]
-                )
-                if not right:
+                if not is_right(rows, row, text):
                     known.setdefault(text, cosine(embeddings[row][0], embeddings[owner][place]))
         above = sum(each > own + 1e-9 for each in known.values())
         level = sum(abs(each - own) <= 1e-9 for each in known.values())

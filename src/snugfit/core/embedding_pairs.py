@@ -9,8 +9,8 @@ from torch import Tensor
 def no_negatives(texts: Tensor, rows: range | None = None) -> Tensor:
     """Return which keys are no negatives of rows, as they are right too; a row's own key is not among these.
 
-    Keys are the second texts of all rows, and behind them the further ones, row by row. Right is a key that is the row's first or second text,
-    or the second text of a row with the same first text.
+    Keys are the second texts of all rows, and behind them the further ones, row by row. Right is a key that is the row's first text, or the
+    second text of a row with the same first text, wherever it stands.
 
     Args:
         texts: numbers that tell texts apart, shape (rows, texts).
@@ -22,10 +22,10 @@ def no_negatives(texts: Tensor, rows: range | None = None) -> Tensor:
     [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
     """
     rows = range(len(texts)) if rows is None else rows
-    of_rows = texts[rows.start : rows.stop]
-    first, second = of_rows[:, :1], of_rows[:, 1:2]
-    of_first = (texts[:, 1] == first) | (texts[:, 1] == second) | (texts[:, 0] == first)
+    keys = torch.cat([texts[:, 1], texts[:, 2:].flatten()])
+    first = texts[rows.start : rows.stop, :1]
+    of_same_first = (texts[:, 0] == first).float() @ (texts[:, 1:2] == keys).float()
+    right = (of_same_first > 0) | (keys == first)
     places = torch.arange(rows.start, rows.stop, device=texts.device)
-    of_first[places - rows.start, places] = False
-    further = texts[:, 2:].flatten()
-    return torch.cat([of_first, (further == first) | (further == second)], dim=1)
+    right[places - rows.start, places] = False
+    return right

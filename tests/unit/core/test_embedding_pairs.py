@@ -10,6 +10,8 @@ from snugfit.core.losses import InfoNCE
 from tests.oracles.text_pairs import losses
 
 PAIRS = [["a", "b"], ["c", "d"], ["a", "e"], ["f", "b"], ["g", "a"], ["c", "d"]]
+SHARED = [["a", "p"], ["a", "q"], ["b", "q"], ["b", "r"]]
+"""A partner of one text that is the partner of another one too."""
 TRIPLETS = [["a", "b", "x"], ["c", "d", "b"], ["a", "e", "c"], ["f", "b", "y"], ["g", "a", "x"]]
 """Texts that stand in rows twice, as a first, a second and a third one."""
 
@@ -24,7 +26,7 @@ def drawn(rows: list[list[str]], width: int = 4) -> Tensor:
     return table[numbers(rows)]
 
 
-@pytest.mark.parametrize("rows", [PAIRS, TRIPLETS], ids=["pairs", "triplets"])
+@pytest.mark.parametrize("rows", [PAIRS, SHARED, TRIPLETS], ids=["pairs", "shared", "triplets"])
 def test_texts_that_are_right_too_are_no_negatives(rows: list[list[str]]) -> None:
     embeddings = drawn(rows)
     terms = InfoNCE(temperature=0.3)({"logits": embeddings, "texts": numbers(rows)}, None)
