@@ -1,4 +1,4 @@
-"""Metrics of rows with any number of labels: logits and labels of 0 and 1, both of shape (rows, labels)."""
+"""Metrics of rows with any number of labels: logits and labels of 0 and 1, both of shape (rows, labels). Logits that are NaN have no score."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ def are_predicted(logits: Tensor, threshold: float = THRESHOLD) -> Tensor:
 
 def micro_f1(logits: Tensor, labels: Tensor, threshold: float = THRESHOLD) -> float:
     """Return 2 right / (predicted + true), summed over all labels: each label of a row counts once; NaN where there are none."""
+    if bool(logits.isnan().any()):
+        return math.nan
     right, predicted, true = (float(each.sum()) for each in _tallies(logits, labels, threshold))
     return 2 * right / (predicted + true) if predicted + true else math.nan
 
 
 def macro_f1(logits: Tensor, labels: Tensor, threshold: float = THRESHOLD) -> float:
     """Return the mean of the F1 of each label, over the labels that are predicted or true at all."""
-    return macro_f1_of(*_tallies(logits, labels, threshold))
+    return math.nan if bool(logits.isnan().any()) else macro_f1_of(*_tallies(logits, labels, threshold))
 
 
 def exact_match(logits: Tensor, labels: Tensor, threshold: float = THRESHOLD) -> float:
     """Return the share of rows of which every label is right."""
     true = _as_truth(logits, labels)
+    if bool(logits.isnan().any()):
+        return math.nan
     return float((are_predicted(logits, threshold) == true).all(dim=1).double().mean())
 
 
@@ -44,6 +48,8 @@ def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
     Source: the sum of precision times the rise of recall from one score to the next lower, as scikit-learn has it, not interpolated.
     """
     true = _as_truth(logits, labels)
+    if bool(logits.isnan().any()):
+        return math.nan
     values = [
         _average_precision(logits[:, place], true[:, place])
         for place in range(true.shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -18,6 +19,8 @@ _ROWS = 1024
 
 
 def _mean_over_ranks(value: Callable[[Tensor], Tensor], embeddings: Tensor, texts: Tensor) -> float:
+    if bool(embeddings.isnan().any()):
+        return math.nan  # nothing is nearer than what is no number, so that each partner would be the nearest
     return float(value(ranks_of(embeddings, texts)).double().mean())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,13 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
-from snugfit.step.label_metrics import label_set_metrics, macro_f1, mean_average_precision, micro_f1
+from snugfit.step.label_metrics import (
+    exact_match,
+    label_set_metrics,
+    macro_f1,
+    mean_average_precision,
+    micro_f1,
+)
 from snugfit.step.metrics import check_fit, make_metric, monitored
 from snugfit.strategies.base import Strategy
 
@@ -75,6 +82,13 @@ def test_without_any_label_there_is_no_score() -> None:
     logits, none = torch.full((4, 3), -5.0), torch.zeros(4, 3)
     assert math.isnan(micro_f1(logits, none)) and math.isnan(mean_average_precision(logits, none))
     assert evaluated("exact_match", logits, none) == 1.0
+
+
+@pytest.mark.parametrize("metric", [micro_f1, macro_f1, exact_match, mean_average_precision])
+def test_logits_that_are_no_numbers_have_no_score(metric: Any) -> None:
+    logits, labels = torch.zeros(4, 3), torch.eye(4, 3)
+    logits[2, 1] = torch.nan
+    assert math.isnan(metric(logits, labels))
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.int64), torch.full((4, 3), 0.5)])

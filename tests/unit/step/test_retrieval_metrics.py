@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -12,12 +14,12 @@ from snugfit.step.metrics import make_metric, monitored
 from snugfit.step.retrieval_metrics import ranks_of
 from snugfit.strategies.base import Strategy
 from tests.oracles.text_pairs import ranks
-from tests.unit.core.test_embedding_pairs import PAIRS, TRIPLETS, drawn, numbers
+from tests.unit.core.test_embedding_pairs import PAIRS, SHARED, TRIPLETS, drawn, numbers
 
 MANY = [[first, chr(ord(first) + 26)] for first in "abcdefghijklmnopqrstuvwxyz"]
 
 
-@pytest.mark.parametrize("rows", [PAIRS, TRIPLETS, MANY], ids=["pairs", "triplets", "many"])
+@pytest.mark.parametrize("rows", [PAIRS, SHARED, TRIPLETS, MANY], ids=["pairs", "shared", "triplets", "many"])
 @pytest.mark.parametrize("at_once", [2, 1024])
 def test_the_ranks_are_those_of_a_loop(
     rows: list[list[str]], at_once: int, monkeypatch: pytest.MonkeyPatch
@@ -25,6 +27,23 @@ def test_the_ranks_are_those_of_a_loop(
     monkeypatch.setattr(retrieval_metrics, "_ROWS", at_once)
     embeddings = drawn(rows)
     assert ranks_of(embeddings, numbers(rows)).tolist() == ranks(embeddings.tolist(), rows)
+
+
+@pytest.mark.parametrize("rows", [PAIRS, SHARED, TRIPLETS], ids=["pairs", "shared", "triplets"])
+def test_the_ranks_do_not_depend_on_the_order_of_the_rows(rows: list[list[str]]) -> None:
+    other = rows[::-1]
+    assert sorted(ranks_of(drawn(rows), numbers(rows)).tolist()) == sorted(
+        ranks_of(drawn(other), numbers(other)).tolist()
+    )
+
+
+@pytest.mark.parametrize("name", ["mrr", "recall_at_1", "recall_at_10"])
+def test_embeddings_that_are_no_numbers_have_no_score(name: str) -> None:
+    embeddings = drawn(MANY)
+    embeddings[3] = torch.nan
+    metric = make_metric(name)
+    metric.update({"logits": embeddings}, Batch.of({"labels": numbers(MANY)}))
+    assert math.isnan(metric.compute(Strategy()))
 
 
 def test_embeddings_that_are_all_the_same_find_nothing() -> None:
