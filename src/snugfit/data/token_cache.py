@@ -139,6 +139,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str | None:
         ],
         "sides": [tokenizer.truncation_side, tokenizer.padding_side],
         "inputs": list(tokenizer.model_input_names),
+        "splits_special": getattr(tokenizer, "split_special_tokens", None),
         "template": tokenizer.chat_template,
     }
     return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()

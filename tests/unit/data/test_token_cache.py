@@ -253,11 +253,13 @@ def test_another_tokenizer_is_another_entry_and_its_last_text_is_none(
     chatting, left = make_tokenizer(), make_tokenizer()
     chatting.chat_template = "{{ messages }}"
     left.truncation_side = "left"
-    others = (other, bare, ending, chatting, left)
-    assert len({own, *map(tokenizer_digest, others)}) == 6
+    splitting = make_tokenizer()
+    splitting.split_special_tokens = True
+    others = (other, bare, ending, chatting, left, splitting)
+    assert len({own, *map(tokenizer_digest, others)}) == 7
     for each in (used, *others, make_tokenizer()):
         cached("test", {}, each, lambda: entry_of(400))
-    assert len(entries(folder)) == 6
+    assert len(entries(folder)) == 7
 
 
 def test_texts_and_their_order_are_what_is_digested() -> None:
