@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
-from snugfit.data.order import total_windows
+from snugfit.data.order import total_windows, training_order
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
@@ -315,6 +317,7 @@ def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Techniqu
         "examples": len(data),
         "global_batch": job.train.global_batch,
         "window": job.train.sizes_given,
+        **({} if job.train.batch_tokens is None else {"tokens": _digest(training_order(job, data).lengths)}),
         "updates": total_windows(job, data),
         "seed": job.train.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
@@ -327,6 +330,11 @@ def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Techniqu
             for settings in as_entry(each).values()
         ],
     }
+
+
+def _digest(lengths: Sequence[int] | None) -> str:
+    """Return a digest of the tokens of each example, by which windows are cut."""
+    return hashlib.sha256(array("q", lengths or ()).tobytes()).hexdigest()[:16]
 
 
 def _optimizer_settings(optimizer: Any) -> dict[str, Any]:

@@ -78,6 +78,22 @@ def test_a_resume_with_other_sizes_is_refused(
         train(**after, updates=9, on_update=stop, resume=run, output=tmp_path)
 
 
+class Lengths(list[Any]):
+    """Points that say how many tokens each of them has."""
+
+    lengths: tuple[int, ...]
+
+
+def test_a_resume_is_refused_where_windows_in_tokens_are_cut_elsewhere(tmp_path: Path) -> None:
+    data = Lengths(points(40))
+    data.lengths = tuple(range(1, 41))
+    settings: dict[str, Any] = {"batch_tokens": 60, "updates": 9, "output": tmp_path}
+    run = train(data=data, **settings, on_update=lambda _: "enough").run_dir
+    data.lengths = data.lengths[::-1]
+    with pytest.raises(RunFolderError, match=r"^resume: not what it was when this run began\. tokens: "):
+        train(data=data, **settings, resume=run)
+
+
 def test_batch_norm_is_refused_a_first_window_of_one_example(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     with pytest.raises(SettingError, match=r"^train\.global_batch: a window of 1 of the 40 examples"):
