@@ -145,7 +145,8 @@ def _read_back(
     if quantized:
         from snugfit.deliver.export.requantized import judged_quantised
 
-        comparison = judged_quantised(reading, scored)
+        one = subject.scale is None and not subject.names_any_number
+        comparison = judged_quantised(reading, scored, chooses_one=one)
     else:
         comparison = judged(reading, scored, whole=rounded_logits(scored, rounding_to(choice.numbers)))
     return [with_uses(comparison, reading, subject, scored)]

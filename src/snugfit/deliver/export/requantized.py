@@ -10,8 +10,12 @@ from snugfit.deliver.export.read_back import Reading, texts_of
 from snugfit.deliver.export.scored import ScoredRows
 
 
-def judged_quantised(reading: Reading, scored: ScoredRows) -> Comparison:
-    """Return how far a quantised model is from what was scored; that it is some way off was asked for, and no fault."""
+def judged_quantised(reading: Reading, scored: ScoredRows, *, chooses_one: bool) -> Comparison:
+    """Return how far a quantised model is from what was scored; that it is some way off was asked for, and no fault.
+
+    Args:
+        chooses_one: whether its logits are of a choice of one among several, such as the next token.
+    """
     difference, largest = differences(scored.logits, reading.logits)
     checked, missed = texts_of(reading, scored)
     equal = sum(own == other for own, other in zip(scored.answers, reading.answers, strict=True))
@@ -25,7 +29,7 @@ def judged_quantised(reading: Reading, scored: ScoredRows) -> Comparison:
         (equal, len(scored.answers)) if scored.answers else None,
         checked,
         missed or (None if finite else "its logits are not finite"),
-        lost=divergence(scored.logits, reading.logits) if scored.logits else None,
+        lost=divergence(scored.logits, reading.logits) if scored.logits and chooses_one else None,
     )
 
 

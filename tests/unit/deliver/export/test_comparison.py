@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from snugfit.deliver.export.comparison import Comparison, check, differences
 from snugfit.deliver.export.numbers import rounding_to
 from snugfit.deliver.export.read_back import Reading, judged, stop_problem
-from snugfit.deliver.export.requantized import divergence
+from snugfit.deliver.export.requantized import divergence, judged_quantised
 from snugfit.deliver.export.scored import Answer, ScoredRows, logits_for, rounded
 from snugfit.errors import ModelError
 
@@ -148,3 +148,10 @@ def test_the_loss_of_quantising_is_the_divergence_from_what_was_scored() -> None
     own, other = torch.tensor([[0.0, 0.0]]), torch.tensor([[math.log(3.0), 0.0]])
     expected = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     assert divergence([own], [other]) == pytest.approx(expected)
+
+
+def test_only_a_choice_of_one_among_several_loses_nats(scored: ScoredRows) -> None:
+    read = reading(scored, logits=[each + 1e-3 for each in scored.logits])
+    assert judged_quantised(read, scored, chooses_one=True).lost is not None
+    lost = judged_quantised(read, scored, chooses_one=False)
+    assert lost.lost is None and "nats" not in lost.in_words() and lost.difference is not None
