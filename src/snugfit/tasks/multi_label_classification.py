@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -128,7 +129,7 @@ def _label_column(rows: Rows, data: Mapping[str, Any]) -> tuple[str | None, str 
     named = rows.named(_LABELS)
     for column in (given,) if given else (*((named,) if named else ()), *rows.columns):
         cells = rows.values(column)
-        listed = [cell for cell in cells if isinstance(cell, (list, tuple))]
+        listed = [cell for cell in map(_from_json, cells) if isinstance(cell, (list, tuple))]
         if cells and len(listed) == len(cells):
             names = {str(each) for cell in listed for each in cell}
             plain = all(isinstance(each, (str, int)) for cell in listed for each in cell)
@@ -141,6 +142,16 @@ def _label_column(rows: Rows, data: Mapping[str, Any]) -> tuple[str | None, str 
         if count := _joined(rows.values(column), separator):
             return column, separator, count
     return None, None, 0
+
+
+def _from_json(cell: Any) -> Any:
+    """Return the list that a text writes as JSON; what is none as it is."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+        return cell
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
 
 
 def _joined(cells: Sequence[str], separator: str) -> int:

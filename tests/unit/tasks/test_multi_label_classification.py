@@ -166,6 +166,7 @@ def test_folds_of_columns_have_these_columns(project: Path) -> None:
     ("columns", "task", "data"),
     [
         (("text", "tags"), "multi-label-classification", {"label": "tags"}),
+        (("text", "written"), "multi-label-classification", {"label": "written"}),
         (("text", "genres"), "multi-label-classification", {"label": "genres", "separator": "|"}),
         (("id", "text", "rude", "sad"), "multi-label-classification", {"label_columns": ("rude", "sad")}),
         (("text", "label"), "text-classification", {"label": "label"}),
@@ -178,6 +179,7 @@ def test_rows_with_any_number_of_labels_are_recognised(
     kinds: dict[str, Callable[[int], Any]] = {
         "id": lambda place: f"{place:04x}b",
         "tags": lambda place: [["a"], ["b", "a"], []][place % 3],
+        "written": lambda place: ['["a"]', '["b", "a"]', "[]"][place % 3],
         "genres": lambda place: ["a", "b|a", "", "c|b", "c"][place % 5],
         "rude": lambda place: str(place % 2),
         "sad": lambda place: str(int(place % 3 == 0)),

@@ -50,6 +50,7 @@ def write_card(
         "\n".join(f"- {each}." for each in compared),
         "## Metrics",
         _metrics(subject),
+        *(["These are of the weights before they were quantised."] if choice.quantize else []),
         "## Data",
         _data(subject),
         "## Limits",

@@ -105,8 +105,11 @@ def export_model(
         if quantize is not None and format.load is not None:
             tell("scoring rows before and after …")
             changes = metric_changes(subject, format.load(subject, draft), draft, rows)
-        if changes is not None:
-            sentences.append(changes.in_words())
+            sentences.append(
+                "no metrics before and after, as no file of rows with labels is known here: --rows names one"
+                if changes is None
+                else changes.in_words()
+            )
         write_card(subject, draft, format, choice, scored, written, sentences)
     return {
         "output": str(output),

@@ -293,7 +293,10 @@ def test_the_metrics_before_and_after_quantising_are_those_of_evaluate_and_of_th
     assert result["sentences"][-1] in (tmp_path / "out" / "README.md").read_text()
 
     unlabelled = export_source(texts[0], "hf", tmp_path / "other", quantize="int8", rows=texts[1])
-    assert "changes" not in unlabelled and unlabelled["compared"]
+    assert "changes" not in unlabelled and unlabelled["sentences"][-1].startswith(
+        "no metrics before and after"
+    )
+    assert "of the weights before they were quantised" in (tmp_path / "other" / "README.md").read_text()
 
 
 def test_a_format_refuses_a_model_that_it_does_not_hold(texts: tuple[Path, str], tmp_path: Path) -> None:
