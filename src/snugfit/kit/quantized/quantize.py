@@ -178,11 +178,8 @@ def loading(model: nn.Module, skip: Sequence[str], technique: str, **config: Any
 
     wanted = quantisable(model, skip, technique)
     others = [name for name in _linear(model) if name not in wanted]
-    # a name in the list stands for each that ends with it too: one expression tells those apart that another name ends with
-    ambiguous = [name for name in others if any(each.endswith(name) for each in wanted)]
-    left = [name for name in others if name not in ambiguous]
-    if ambiguous:
-        left.append(f"(?:{'|'.join(name.replace('.', '[.]') for name in ambiguous)})$")
+    # one expression: a name in the list would stand for each that ends with it; runs are compared by it when they are resumed
+    left = [f"(?:{'|'.join(name.replace('.', '[.]') for name in others)})$"] if others else []
     return {
         "quantization_config": BitsAndBytesConfig(**config, llm_int8_skip_modules=left),
         "device_map": {"": "cpu"},
