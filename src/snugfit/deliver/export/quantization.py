@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -12,8 +12,6 @@ from snugfit.techniques import find
 
 QUANTIZATIONS = ("nf4", "int8")
 """Techniques that quantise a base by bitsandbytes, by the names that `--quantize` takes."""
-
-_LEFT = "llm_int8_skip_modules"
 
 PACKAGES = ("bitsandbytes", "accelerate")
 """Packages that transformers quantises with, by the names that they are imported by."""
@@ -31,23 +29,7 @@ def quantization_settings(
     """
     technique: Any = find(name)
     config = technique(**(settings or {})).loading(model)["quantization_config"]
-    values = {key: value for key, value in config.to_diff_dict().items() if not key.startswith("_")}
-    if left := values.get(_LEFT):
-        values[_LEFT] = _by_name(left, model)
-    return values
-
-
-def _by_name(expressions: Sequence[str], model: nn.Module) -> list[str]:
-    """Return the modules that are left whole by their names, as people read them; in an expression those that another name ends with."""
-    names = [
-        name for each in expressions for name in each[len("(?:") : -len(")$")].replace("[.]", ".").split("|")
-    ]
-    others = [name for name, _ in model.named_modules() if name not in names]
-    ambiguous = [name for name in names if any(each.endswith(name) for each in others)]
-    plain = [name for name in names if name not in ambiguous]
-    if ambiguous:
-        plain.append(f"(?:{'|'.join(name.replace('.', '[.]') for name in ambiguous)})$")
-    return plain
+    return {key: value for key, value in config.to_diff_dict().items() if not key.startswith("_")}
 
 
 def base_quantization(subject: ExportedModel) -> dict[str, Any]:
