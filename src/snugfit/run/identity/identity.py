@@ -385,6 +385,8 @@ def _differing(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
         mine, its = before.get(part, _NOTHING), after.get(part, _NOTHING)
         if mine == its or (mine != mine and its != its) or NO_DIGEST in (mine, its):  # NaN is the same as NaN
             continue
+        if mine is _NOTHING and its is None:  # a setting that there was not, and that is not given
+            continue
         if {} in (mine, its) and any(each.startswith(f"{part} ") for each in both):  # its entries say it
             continue
         changes.append((part, mine, its))

@@ -259,6 +259,8 @@ def test_a_run_whose_checkpoint_says_no_version_is_resumed_though_its_code_has_o
 
 def test_an_empty_part_is_another_than_none_and_nan_is_the_same_as_nan() -> None:
     assert differences({"labels": {}}, {"labels": None}) == ["labels {} then, None now"]
+    assert differences({"data": {"label": "x"}}, {"data": {"label": "x", "classes": None}}) == []
+    assert differences({"data": {"classes": None}}, {"data": {"classes": ["a"]}}) != []
     assert differences({"labels": {}}, {"labels": {"0": "a"}}) == ["labels 0 is new"]
     assert differences({"labels": {}}, {}) == ["labels is gone"]
     assert differences({"ignored": math.nan}, {"ignored": math.nan}) == []
