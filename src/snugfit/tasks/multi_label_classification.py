@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _LABELS = ("labels", "label", "tags", "topics", "categories", "genres", "keywords", "classes", "emotions")
+_CLASSES = ("label", "class", "target")
+"""Names of a column of one class a row, in the order in which they are looked for."""
+
 _SEPARATORS = ("|", ";", ",")
 _LISTED, _JOINED, _BINARY = 0.9, 0.85, 0.82
 """How likely rows have any number of labels: by lists, by texts with separators under a usual name, by columns of 0 and 1."""
@@ -106,6 +109,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         settings = {"label_columns": used}
         reason, score = f"a column of 0 and 1 for each of {len(used):,} labels", _BINARY
     else:
+        return None
+    class_column = None if data.get("label") or data.get("label_columns") else source.named(_CLASSES)
+    if class_column is not None and class_column not in used:  # what rows have besides is no label of theirs
         return None
     texts, second = text_columns(source, used, data)
     if not texts:

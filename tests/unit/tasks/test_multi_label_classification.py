@@ -171,6 +171,8 @@ def test_folds_of_columns_have_these_columns(project: Path) -> None:
         (("id", "text", "rude", "sad"), "multi-label-classification", {"label_columns": ("rude", "sad")}),
         (("text", "label"), "text-classification", {"label": "label"}),
         (("text", "rude"), "text-classification", {"label": "rude"}),
+        (("text", "label", "rude", "sad"), "text-classification", {"label": "label"}),
+        (("text", "label", "numbers"), "text-classification", {"label": "label"}),
     ],
 )
 def test_rows_with_any_number_of_labels_are_recognised(
@@ -181,6 +183,7 @@ def test_rows_with_any_number_of_labels_are_recognised(
         "tags": lambda place: [["a"], ["b", "a"], []][place % 3],
         "written": lambda place: ['["a"]', '["b", "a"]', "[]"][place % 3],
         "genres": lambda place: ["a", "b|a", "", "c|b", "c"][place % 5],
+        "numbers": lambda place: [place % 3, 7],
         "rude": lambda place: str(place % 2),
         "sad": lambda place: str(int(place % 3 == 0)),
         "label": lambda place: "ab"[place % 2],
