@@ -373,15 +373,18 @@ def evaluate_file(
     }
 
 
-def scores_on(predictor: Predictor, data: str, *, most: int) -> tuple[int, dict[str, float]]:
-    """Return how many rows of a file were scored, at most about so many, and the loss and the metrics of the task on them.
+def scores_beside(
+    predictor: Predictor, other: nn.Module, data: str, *, most: int
+) -> tuple[int, dict[str, float], dict[str, float]]:
+    """Return how many rows of a file were scored, the first ones up to so many, with the loss and the metrics of a model and of another in its place.
 
     Raises:
         UserError: the model scores no rows of files, or the data cannot be used.
     """
     _check_reads(predictor)
     rows = _rows(predictor, data, labelled=True, bad_rows="skip")
-    return min(len(rows.examples), most), _scores(predictor, rows, (), most)
+    before, after = (_scores(each, rows, (), most) for each in (predictor, replace(predictor, model=other)))
+    return min(len(rows.examples), most), before, after
 
 
 def _scores(

@@ -66,7 +66,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if not isinstance(source, Rows):
         return None
     named = data.get("label") or source.named(_LABELS)
-    possible = [named] if named else list(source.columns)
+    possible = [named] if named else [column for column in source.columns if not source.counts_rows(column)]
     numbers = [column for column in possible if _may_be_label(source, column)]
     if not numbers:
         return None
@@ -90,9 +90,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 
 
 def _may_be_label(rows: Rows, column: str) -> bool:
-    """Return whether a column holds numbers, enough of them, that do not only count the rows."""
+    """Return whether a column holds numbers, and enough of them."""
     numbers = holds_numbers([row.get(column) for row in rows.rows])
-    return numbers and len(rows.classes(column)) >= _FEWEST_VALUES and not rows.counts_rows(column)
+    return numbers and len(rows.classes(column)) >= _FEWEST_VALUES
 
 
 def _comment(rows: Rows, label: str, others: Sequence[str]) -> str:

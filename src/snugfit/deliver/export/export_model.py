@@ -17,7 +17,7 @@ from snugfit.deliver.export.export_format import ExportOptions, Format
 from snugfit.deliver.export.exported_model import ExportedModel, load_subject
 from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
-from snugfit.deliver.export.metric_changes import metric_changes
+from snugfit.deliver.export.metric_changes import MetricChanges, metric_changes
 from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES
@@ -101,14 +101,12 @@ def export_model(
         comparisons = format.read_back(subject, draft, choice, scored)
         check(comparisons, str(output))
         sentences = [each.in_words() for each in comparisons]
-        changes = None
+        changes: MetricChanges | str | None = None
         if quantize is not None and format.load is not None:
             tell("scoring rows before and after …")
             changes = metric_changes(subject, format.load(subject, draft), draft, rows)
             sentences.append(
-                "no metrics before and after, as no file of rows with labels is known here: --rows names one"
-                if changes is None
-                else changes.in_words()
+                f"no metrics before and after: {changes}" if isinstance(changes, str) else changes.in_words()
             )
         write_card(subject, draft, format, choice, scored, written, sentences)
     return {
@@ -123,7 +121,7 @@ def export_model(
         },
         "compared_on": scored.in_words,
         "compared": [each.as_dict() for each in comparisons],
-        **({} if changes is None else {"changes": changes.as_dict()}),
+        **({"changes": changes.as_dict()} if isinstance(changes, MetricChanges) else {}),
         "sentences": sentences,
     }
 

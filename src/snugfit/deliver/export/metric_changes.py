@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from snugfit.deliver.export.exported_model import ExportedModel
-from snugfit.deliver.predict import scores_on
+from snugfit.deliver.predict import scores_beside
 from snugfit.errors import UserError
 
 ROWS = 256
@@ -60,23 +60,22 @@ def metric_changes(
     quantised: nn.Module,
     folder: Path,
     rows: str | Path | Sequence[Mapping[str, Any]] | None,
-) -> MetricChanges | None:
-    """Return the metrics of a model beside those of its weights in fewer bits; None where there are no rows with labels.
+) -> MetricChanges | str:
+    """Return the metrics of a model beside those of its weights in fewer bits, or why there are none.
 
     Args:
         folder: of the quantised model's files.
-        rows: a file of them, in place of those that the run was validated on.
+        rows: a file of rows with labels, in place of the one that the run was validated on.
     """
     named = isinstance(rows, (str, Path))
     source = rows if named else (subject.recipe.get("data") or {}).get("validation")
     if subject.predictor.use is None or not isinstance(source, (str, Path)):
-        return None
+        return "no file of rows with labels is known here, which --rows would name"
     try:
-        count, before = scores_on(subject.predictor, str(source), most=ROWS)
-    except UserError:  # rows without labels do to compare outputs on
-        return None
-    with _without_a_line_for_each_product():
-        _, after = scores_on(replace(subject.predictor, model=quantised), str(source), most=ROWS)
+        with _without_a_line_for_each_product():
+            count, before, after = scores_beside(subject.predictor, quantised, str(source), most=ROWS)
+    except UserError as error:  # rows without labels do to compare outputs on
+        return str(error)
     return MetricChanges(
         Path(source).name,
         count,
