@@ -6,6 +6,7 @@ import functools
 import itertools
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,6 +120,23 @@ def total_windows(job: Job, dataset: Any) -> int:
         SettingError: as `training_order`.
     """
     return job.train.updates or training_order(job, dataset).windows
+
+
+def longest_that_fit(train: Train, dataset: Any) -> int:
+    """Return how many of the longest examples a window holds, which is in tokens."""
+    return train.examples_of(max(token_counts(dataset) or (train.sizes.last,)))
+
+
+def in_examples(job: Job, rows: int, dataset: Any) -> Job:
+    """Return a job whose windows have so many examples, and which has as many updates, where those of `job` are in tokens.
+
+    Args:
+        dataset: the examples to train on; None where they are only assumed, and the updates stay as the job says them.
+    """
+    if job.train.batch_tokens is None:
+        return job
+    changed = replace(job, train=replace(job.train.grown, batch_tokens=None, global_batch=rows))
+    return changed if dataset is None else changed.for_updates(total_windows(job, dataset))
 
 
 def _sums(lengths: Sequence[int], seed: int, shuffle: bool) -> Sums:

@@ -15,7 +15,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader
-from snugfit.data.order import Order, total_windows, training_order
+from snugfit.data.order import Order, in_examples, training_order
 from snugfit.kit.adapters.adapters import require_peft
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
@@ -129,7 +129,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
             _subject(
                 material,
                 window,
-                _in_examples(job, window, material.train, assumed=bool(assumed)),
+                in_examples(job, window.rows, None if assumed else material.train),
                 recipe.all_techniques(),
                 None,
             ),
@@ -267,15 +267,6 @@ def _mean_window(data: Any, job: Job) -> float:
         return rows / len(largest)
     mean_length = sum(order.lengths) / order.examples
     return min(1.0, rows * mean_length / sum(order.lengths[index] for _, index in largest))
-
-
-def _in_examples(job: Job, window: Batch, data: Any, *, assumed: bool) -> Job:
-    """Return a job whose windows have as many examples as `window`, and which has as many updates, where those of `job` are in tokens."""
-    if job.train.batch_tokens is None:
-        return job
-    train = replace(job.train.grown, batch_tokens=None, global_batch=window.rows)
-    in_examples = replace(job, train=train)
-    return in_examples if assumed else in_examples.for_updates(total_windows(job, data))
 
 
 def _worst(data: Any, material: Material, job: Job, rows: int) -> Batch:

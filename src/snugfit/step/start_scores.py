@@ -20,6 +20,7 @@ from snugfit.core.phases import phase
 from snugfit.core.preferences import REFERENCE
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read
+from snugfit.data.order import longest_that_fit
 from snugfit.errors import OutOfMemory, RunFolderError
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
 from snugfit.kit.product_rounding import products_as_chosen
@@ -29,6 +30,7 @@ from snugfit.step.micro_batching import first_line
 from snugfit.system.memory import is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
+    from snugfit.core.job import Train
     from snugfit.results.run_folder import RunFolder
     from snugfit.step.build import Material
     from snugfit.step.step import Step
@@ -44,6 +46,7 @@ def fill_start_scores(
     step: Step,
     material: Material,
     *,
+    train: Train | None = None,
     folder: RunFolder | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> None:
@@ -53,6 +56,7 @@ def fill_start_scores(
     scores keep them.
 
     Args:
+        train: says how many rows a window has at most, where it is in tokens.
         folder: where they are written, or read if a run goes on there.
         tell: is told what is being done.
     Raises:
@@ -70,6 +74,9 @@ def fill_start_scores(
     )  # else whoever has them hands windows over
     if not rows_are_here or all(REFERENCE in example for example in examples):
         return
+    at_once = step.micro_batch or int(step.nominal)
+    if step.micro_batch is None and train is not None and train.batch_tokens is not None:
+        at_once = longest_that_fit(train, examples)
     if _trains_adapters(step) and _begins_without_them(step, material, forward, examples[:1]):
         return
     key = _digest(examples)
@@ -80,7 +87,7 @@ def fill_start_scores(
         scores = stored
     else:
         tell(f"scoring {len(examples):,} rows with the model as it is before the first update")
-        scores = _scored_by_ranks(step, material, forward, examples)
+        scores = _scored_by_ranks(step, material, forward, examples, at_once)
         if folder is not None and strategy.rank == 0:
             folder.write_json(START_SCORES, {"examples": key, LOG_PROBABILITIES: scores})
     for example, own in zip(examples, scores, strict=True):
@@ -102,16 +109,16 @@ def _begins_without_them(
     step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any]
 ) -> bool:
     """Return whether the model with its adapters off is the one that it is: not where an adapter that has learned something goes on."""
-    with_them = _scored(step, material, forward, examples)
+    with_them = _scored(step, material, forward, examples, len(examples))
     with adapters_off(step.model):
-        without = _scored(step, material, forward, examples)
+        without = _scored(step, material, forward, examples, len(examples))
     pairs = zip(*(itertools.chain.from_iterable(each) for each in (with_them, without)), strict=True)
     apart = any(not math.isclose(one, other, rel_tol=_SAME) for one, other in pairs)
     return not any(step.strategy.counts(int(apart)))
 
 
 def _scored_by_ranks(
-    step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any]
+    step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any], at_once: int
 ) -> Scores:
     strategy = step.strategy
     parts = shared_out(len(examples), strategy.world_size)
@@ -120,14 +127,15 @@ def _scored_by_ranks(
     rows = [
         examples[own.start + place] if place < len(own) else examples[0] for place in range(len(parts[0]))
     ]
-    scores = _scored(step, material, forward, rows)[: len(own)]
+    scores = _scored(step, material, forward, rows, at_once)[: len(own)]
     return [each for of_rank in strategy.tell(scores) for each in of_rank]
 
 
-def _scored(step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any]) -> Scores:
+def _scored(
+    step: Step, material: Material, forward: AnswerScores, examples: Sequence[Any], size: int
+) -> Scores:
     assert material.collate is not None
     scores: Scores = []
-    size = step.micro_batch or int(step.nominal)
     with phase("reference"), preserved_randomness(step.device), products_as_chosen(step.device):
         while len(scores) < len(examples):
             batch = Batch.of(material.collate(list(examples[len(scores) : len(scores) + size]))).to(

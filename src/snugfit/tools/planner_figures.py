@@ -9,6 +9,7 @@ import torch
 from snugfit.core.job import Plan
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Technique
+from snugfit.data.order import in_examples
 from snugfit.errors import SnugfitError
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.devices.device import Device, Machine
@@ -81,10 +82,11 @@ class Predicted:
         if self._subject is None:
             material, given = self.setup.material, self.setup.optimizer
             empty = skeleton(material.model)
+            window = self.setup.loader().worst_window()[0]
             self._subject = Subject(
                 lambda: skeleton(empty),
-                self.setup.loader().worst_window()[0],
-                self.setup.job,
+                window,
+                in_examples(self.setup.job, window.rows, material.train),
                 len(material.train),
                 self.setup.techniques,
                 material.loss,

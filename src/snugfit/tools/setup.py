@@ -75,7 +75,7 @@ class Setup:
             optimizer,
             self.techniques if techniques is None else techniques,
         )
-        fill_start_scores(step, self.material)
+        fill_start_scores(step, self.material, train=self.job.train)
         return step
 
     def loader(self) -> Loader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
+from snugfit.core.job import Train
 from snugfit.core.preferences import DPO, ORPO
 from snugfit.data.preferences import PadPairs
 from snugfit.errors import OutOfMemory
@@ -54,6 +56,19 @@ def test_rows_to_train_and_to_validate_on_have_the_scores_of_the_first_model_wit
         for answer, score in zip(("chosen", "rejected"), own, strict=True):
             alone = oracle.log_probability(policy, row["prompt"], row[answer])
             assert score == pytest.approx(float(alone.detach()), rel=1e-6)
+
+
+def test_a_window_in_tokens_is_no_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, material = made()
+    step.micro_batch = None
+    step.nominal = 30.0  # tokens, as windows count them
+    tokens = max(sum(map(len, example["input_ids"])) for example in material.train)  # type: ignore[union-attr]
+    seen: list[int] = []
+    collate = material.collate
+    assert collate is not None
+    counted = replace(material, collate=lambda rows: seen.append(len(rows)) or collate(rows))
+    fill_start_scores(step, counted, train=Train(batch_tokens=30, global_batch=None, updates=1, epochs=None))
+    assert max(seen) == 30 // tokens < len(material.train)  # type: ignore[arg-type]
 
 
 def test_scores_stay_those_of_the_first_model() -> None:

@@ -40,6 +40,20 @@ def test_asking_leaves_model_and_randomness_as_they_were() -> None:
     assert not optimizer.state
 
 
+class Texts(list[tuple[torch.Tensor, torch.Tensor]]):
+    """Rows that say how many tokens each of them has."""
+
+    lengths = (1, 2, 3, 4) * 4
+
+
+def test_windows_in_tokens_are_planned_as_windows_of_examples() -> None:
+    rows = Texts((torch.randn(8), torch.tensor(place % 3)) for place in range(16))
+    setup = module_setup(nn.Linear(8, 3), rows, batch_tokens=12, epochs=2, device="cpu")
+    use = Predicted(setup, find_device("cpu"), micro_batch=2)
+    assert use.subject.total_updates == setup.windows and use.subject.job.train.batch_tokens is None
+    assert use.memory().basis == "predicted" and use.first_update().basis == "predicted"
+
+
 def test_a_model_that_asks_for_numbers_has_no_gain() -> None:
     class Asking(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -96,7 +96,9 @@ def assemble(
     data = data_identity(files or {}, train, held_out, plan.num_workers)
     if step.strategy.world_size > 1:
         check_ranks({"data": data_of_rank(data, train, held_out, plan.num_workers)}, step.strategy)
-    fill_start_scores(step, material, folder=folder, tell=lambda text: emit(DOING, text=text))
+    fill_start_scores(
+        step, material, train=job.train, folder=folder, tell=lambda text: emit(DOING, text=text)
+    )
     return Training(
         job=job,
         step=step,

@@ -104,7 +104,7 @@ class Trials:
             setup.techniques if techniques is None else techniques,
             strategy=strategy or (_OtherDraws() if other_draws else None),
         )
-        fill_start_scores(step, setup.material)
+        fill_start_scores(step, setup.material, train=setup.job.train)
         if not dropout:
             without_dropout_(step.model)
         return step
