@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snugfit.core.embedding_pairs import no_negatives
 from snugfit.errors import SettingError
 from snugfit.step.metrics_over_all import OfAllRows
 
@@ -46,6 +45,9 @@ def ranks_of(embeddings: Tensor, texts: Tensor) -> Tensor:
     unit = F.normalize(embeddings.float(), dim=2)
     keys = torch.cat([unit[:, 1], unit[:, 2:].flatten(0, 1)])
     numbers = torch.cat([texts[:, 1], texts[:, 2:].flatten()])
+    different, places_of = torch.cat([texts[:, 0], numbers]).unique(return_inverse=True)
+    queries, known = places_of[: len(texts)], places_of[len(texts) :]
+    pairs = (queries * len(different) + known[: len(texts)]).unique()
     first = torch.full((len(numbers),), False)
     first[_first_places(numbers)] = True
     ranks = []
@@ -55,7 +57,11 @@ def ranks_of(embeddings: Tensor, texts: Tensor) -> Tensor:
         places = torch.arange(len(rows)), torch.arange(rows.start, rows.stop)
         scores = unit[part, 0] @ keys.T
         own = scores[places].unsqueeze(1)
-        others = first & ~no_negatives(texts, rows)
+        query = queries[part].unsqueeze(1)
+        right = torch.isin(query * len(different) + known, pairs) | (
+            known == query
+        )  # as `no_negatives` has it
+        others = first & ~right
         others[places] = False
         above = ((scores > own) & others).sum(dim=1)
         level = ((scores == own) & others).sum(dim=1)
