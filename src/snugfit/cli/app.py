@@ -48,7 +48,7 @@ from snugfit.cli.training import (
     resume_run,
     run_options,
     split,
-    train_inferred,
+    train_on_rows,
     train_recipe,
 )
 from snugfit.cli.tune import tune
@@ -159,13 +159,21 @@ def train(
     recipe: RecipeArgument = None,
     overrides: OverrideArguments = None,
     data: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Without a recipe: the training rows.")
+        str | None,
+        typer.Option(
+            metavar="DATA", help="Without a recipe: a file or folder to train on, or hf://OWNER/NAME."
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The task, where the data are of use for several.")
     ] = None,
     text: Annotated[
         str | None, typer.Option(metavar="COLUMNS", help="The columns of text: title,text.")
     ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of labels.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="A Hugging Face name or folder.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A Hugging Face name, a folder, or a network's name.")
+    ] = None,
     time: TimeOption = None,
     stop_after: StopAfterOption = None,
     fast_dev_run: _FastDevRun = False,
@@ -183,7 +191,8 @@ def train(
 ) -> int:
     """Train from a recipe, or from a data file.
 
-    Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
+    Without a recipe, data are enough: task, columns and a model that can be had here are found out, said, and written into a recipe
+    here, as `snugfit init` does.
     """
     options = run_options(
         stop_after,
@@ -198,10 +207,21 @@ def train(
     )
     path, changes = split(recipe, overrides)
     changes += placement_settings(devices, strategy)
-    columns = {"--data": data, "--text": text, "--label": label, "--model": model}
+    if path is None and data is not None:
+        named = {"task": task, "model": model}
+        changes = [
+            *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None),
+            *changes,
+        ]
+        return train_on_rows(data, changes, options, max_restarts, as_json, quiet, text=text, label=label)
     if path is None:
-        return train_inferred(columns, changes, options, max_restarts, as_json, quiet)
-    given = [option for option, value in columns.items() if value is not None]
+        raise SettingError(
+            "train",
+            "got neither a recipe nor data",
+            "Name a recipe, or what to train on with --data. For an example type: snugfit train --help",
+        )
+    of_rows = {"--data": data, "--task": task, "--text": text, "--label": label, "--model": model}
+    given = [option for option, value in of_rows.items() if value is not None]
     if given:
         raise SettingError(
             given[0],

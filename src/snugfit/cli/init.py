@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from snugfit.cli.options import JsonOption
 from snugfit.cli.output import show
 from snugfit.errors import SettingError
+
+if TYPE_CHECKING:
+    from snugfit.tools.init.door import Beginning
 
 
 def init(
@@ -59,19 +62,29 @@ def init(
     if as_json:
         show(made.as_dict(), as_json)
         return
+    print("\n".join(beginning_lines(made)))
+
+
+def beginning_lines(made: Beginning, *, train: bool = False) -> list[str]:
+    """Return what was written and why; what to do next, or, where it is trained on at once, how to have another task."""
+    new = "" if made.files else ", as it is there"
     lines = [
-        ("recipe", str(made.recipe)),
+        ("recipe", f"{made.recipe}{new}"),
         ("task", f"{made.task}: {made.reason}"),
         ("model", f"{made.model}: {made.origin}"),
-        *(("or", f"{task}: {command}") for task, command in made.others.items()),
+        *(
+            ("or", f"--task {task}" if train else f"{task}: {command}")
+            for task, command in made.others.items()
+        ),
         *(("note", note) for note in made.notes),
     ]
-    width = max(len(command) for command, _ in made.commands)
-    lines += [
-        ("next" if place == 0 else "", f"{command:<{width}}  {purpose}")
-        for place, (command, purpose) in enumerate(made.commands)
-    ]
-    print("\n".join(f"{label:<9}{text}" for label, text in lines))
+    if not train:
+        width = max(len(command) for command, _ in made.commands)
+        lines += [
+            ("next" if place == 0 else "", f"{command:<{width}}  {purpose}")
+            for place, (command, purpose) in enumerate(made.commands)
+        ]
+    return [f"{label:<9}{text}" for label, text in lines]
 
 
 def _print_diff(script: Path, as_json: bool) -> None:

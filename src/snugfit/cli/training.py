@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -88,30 +88,36 @@ def no_recipe(command: str, rest: str = "") -> SettingError:
     )
 
 
-def train_inferred(
-    columns: Mapping[str, str | None],
+def train_on_rows(
+    data: str,
     overrides: Sequence[str],
     options: RunOptions,
     max_restarts: int,
     as_json: bool,
     quiet: bool,
+    *,
+    text: str | None,
+    label: str | None,
 ) -> int:
-    """Train on a data file without a recipe: infer it, print it, and save it once it has held."""
-    data = columns["--data"]
-    if data is None:
-        raise SettingError(
-            "train",
-            "got neither a recipe nor data",
-            "Name a recipe, or a data file with --data, --text, --label and --model. For an example type: snugfit "
-            "train --help",
-        )
-    from snugfit.recipe import infer_recipe
+    """Train on rows without a recipe: one is written here, as `snugfit init` does, and said."""
+    from snugfit.cli import recipes
+    from snugfit.cli.init import beginning_lines
+    from snugfit.tools.init.door import begin_here
 
-    recipe = infer_recipe(data, columns["--text"], columns["--label"], columns["--model"], overrides)
-    text = recipe.to_yaml(defaults=False)
-    if not quiet:
-        print(text, file=sys.stderr)
-    return train_recipe(recipe, options, max_restarts, as_json, quiet, save=text)
+    def tell(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr)
+
+    made = begin_here(data, overrides, tell, text=text, label=label)
+    for line in beginning_lines(made, train=True):
+        tell(line)
+    return train_recipe(
+        recipes.load(str(made.recipe), (), allow_code=True, quiet=quiet),
+        options,
+        max_restarts,
+        as_json,
+        quiet,
+    )
 
 
 def train_recipe(
@@ -120,48 +126,20 @@ def train_recipe(
     max_restarts: int,
     as_json: bool,
     quiet: bool,
-    save: str | None = None,
 ) -> int:
-    """Train; `save` is the recipe to write beside the user as soon as data and model have held."""
+    """Train, and return the exit code."""
     from snugfit.display import TerminalDisplay
 
     if must_start(recipe.plan.devices):
         from snugfit.run.launch import train_on_devices
 
-        code = train_on_devices(recipe, options, max_restarts, _shown(as_json, quiet))
-        if save is not None:
-            saved = _save_recipe(recipe.name, save)
-            if not quiet:
-                print(saved, file=sys.stderr)
-        return code
+        return train_on_devices(recipe, options, max_restarts, _shown(as_json, quiet))
     quiet = quiet or follows()
     with _interruptible(), TerminalDisplay(quiet=quiet) as display:
         from snugfit.run import from_recipe  # takes seconds, and the display says so
 
-        def see(event: Mapping[str, Any]) -> None:
-            display(event)
-            if save is not None and event["event"] == "run":
-                display.note(_save_recipe(recipe.name, save))
-
-        result = from_recipe.train_recipe(recipe, options, see)
+        result = from_recipe.train_recipe(recipe, options, display)
     return finish(result, as_json)
-
-
-def _save_recipe(name: str, text: str) -> str:
-    """Write an inferred recipe under a name that is free; says where."""
-    for number in range(1, 1000):
-        path = Path(f"{name}.yaml" if number == 1 else f"{name}-{number}.yaml")
-        try:
-            if path.exists() and path.read_text(encoding="utf-8") == text:
-                return f"  recipe  {path}"
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-            return f"  recipe  saved in {path}"
-        except FileExistsError:
-            continue
-        except (OSError, ValueError) as error:
-            return f"  recipe  could not be saved in {path}: {error}"
-    return f"  recipe  could not be saved: {name}.yaml to {name}-999.yaml are taken"
 
 
 def resume_run(

@@ -237,9 +237,12 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
     elif window:
         micro_batches = f" in micro-batches of {micro_batch}" if micro_batch else ""
         parts.append(f"{window} examples an update{micro_batches}")
-    parts += [str(plan[key]) for key in ("numerics", "device") if plan.get(key)]
-    if devices > 1:
-        parts[-1] = f"{devices} devices by {plan.get('strategy')} ({parts[-1]})"
+    if plan.get("numerics"):
+        parts.append(str(plan["numerics"]))
+    if device := plan.get("device"):
+        parts.append(
+            f"{devices} devices by {plan.get('strategy')} ({device})" if devices > 1 else str(device)
+        )
     if run.get("total_updates"):
         per_epoch = "" if sizes else f" ({run.get('updates_per_epoch', 0):,} an epoch)"
         parts.append(f"{run['total_updates']:,} updates{per_epoch}")

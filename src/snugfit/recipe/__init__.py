@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from snugfit.recipe.declarations import COLUMNS, Recipe
-from snugfit.recipe.infer import infer_recipe
 from snugfit.recipe.load import load_recipe
 from snugfit.recipe.located import located
 from snugfit.recipe.overrides import is_override
@@ -12,7 +11,6 @@ from snugfit.recipe.schema import json_schema, schema_with_plugins
 __all__ = [
     "COLUMNS",
     "Recipe",
-    "infer_recipe",
     "is_override",
     "json_schema",
     "load_recipe",

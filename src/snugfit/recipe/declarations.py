@@ -358,7 +358,7 @@ class Track(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
-    """A recipe, checked: what is learned from what; made by `load_recipe` or `infer_recipe`.
+    """A recipe, checked: what is learned from what; made by `load_recipe`.
 
     Every default is filled in and every path is absolute, so a copy of it means the same anywhere on the machine.
     """

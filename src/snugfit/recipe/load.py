@@ -148,7 +148,7 @@ def _rows_given(path: Path) -> SettingError:
     return SettingError(
         path,
         "is a file of rows, and a recipe is expected",
-        f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path} --model MODEL",
+        f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path}",
     )
 
 

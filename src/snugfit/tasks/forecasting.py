@@ -290,6 +290,7 @@ CARD = Card(
     ),
     load=_load,
     inference=_inference,
+    networks=NETWORKS,
     model="series",
     recognize=_recognize,
     rows="a long table: a row for each step of each series, with its time and its number",

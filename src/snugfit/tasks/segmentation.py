@@ -181,6 +181,7 @@ CARD = Card(
     settings=("image", "label", "classes", "size", "augment", "bad_rows"),
     load=_load,
     inference=_inference,
+    networks=NETWORKS,
     model="masks",
     recognize=_recognize,
     rows="a folder with folders of images and of masks, or a file of rows with paths of both",

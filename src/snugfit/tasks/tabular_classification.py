@@ -10,6 +10,7 @@ from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.tables import (
     LABELS,
+    NETWORKS,
     ROWS,
     SETTINGS,
     label_comment,
@@ -94,6 +95,7 @@ CARD = Card(
     load=_load,
     classes=True,
     inference=_inference,
+    networks=NETWORKS,
     model="table",
     recognize=_recognize,
     rows=ROWS,

@@ -10,6 +10,7 @@ from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.tables import (
     LABELS,
+    NETWORKS,
     ROWS,
     SETTINGS,
     label_comment,
@@ -81,6 +82,7 @@ CARD = Card(
     settings=SETTINGS,
     load=_load,
     inference=_inference,
+    networks=NETWORKS,
     model="table",
     recognize=_recognize,
     rows=ROWS,

@@ -48,6 +48,7 @@ class Card:
         make_model: its model anew, with other weights, given what the best one was saved with; None where transformers, or the function
             that a recipe names, makes it.
         own_code: model and rows are made by functions of the user's own.
+        networks: names of the models that it makes itself, where it reads none from files.
         model: kind of the model: an encoder or decoder of texts, with a tokenizer, one that sees pictures, a network for tables, series or masks, or one of its own.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
@@ -73,6 +74,7 @@ class Card:
     inference: Callable[[Mapping[str, Any], Any], Inference] | None = None
     make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None
     own_code: bool = False
+    networks: tuple[str, ...] = ()
     model: ModelKind = "encoder"
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
     rows: str = "a file of rows"

@@ -22,7 +22,7 @@ import snugfit.run.from_recipe
 import snugfit.tracking.sender
 from snugfit import tasks, techniques
 from snugfit.cli import main
-from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
+from snugfit.errors import Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answers.answer import Largest
 from snugfit.recipe import load_recipe
 from snugfit.recipe.declarations import unused
@@ -146,8 +146,8 @@ def test_resume_takes_a_run_and_a_time(train):
     [
         (["train", "none.yaml"], "SettingError", "there is no recipe none.yaml"),
         (["train", "a.yaml", "b.yaml"], "SettingError", "one recipe at a time"),
-        (["train"], "SettingError", "Name a recipe, or a data file"),
-        (["train", "train.epochs=1"], "SettingError", "Name a recipe, or a data file"),
+        (["train"], "SettingError", "Name a recipe, or what to train on"),
+        (["train", "train.epochs=1"], "SettingError", "Name a recipe, or what to train on"),
         (["train", "my.yaml", "--data", "a.csv"], "SettingError", "data.train=FILE"),
         (["train", "my.yaml", "train.epoch=1"], "SettingError", "Did you mean 'epochs'"),
         (["train", "my.yaml", "--stop-after", "soon"], "SettingError", "--stop-after: 'soon' cannot be read"),
@@ -157,7 +157,7 @@ def test_resume_takes_a_run_and_a_time(train):
             "Give one of them",
         ),
         (["train", "my.yaml", "--overfit-batches", "0"], "UsageError", "--overfit-batches"),
-        (["train", "--data", "none.csv", "--model", "m"], "DataError", "--data"),
+        (["train", "--data", "none.csv"], "DataError", "no file none.csv"),
         (["train", "--fast-dev"], "UsageError", "--fast-dev"),
         (["trian"], "UsageError", "trian"),
         (["predict", "runs/my/1"], "UsageError", "DATA"),
@@ -235,39 +235,38 @@ def test_a_run_that_is_interrupted_twice_can_go_on_where_it_has_a_checkpoint(
 
 @pytest.fixture
 def rows(tmp_path) -> str:
-    (tmp_path / "news.csv").write_text("title,text,label\nOne,Two,a\n")
+    lines = (f"{number % 7},{'ab'[number % 2]},{number % 12}" for number in range(60))
+    (tmp_path / "news.csv").write_text("\n".join(["size,kind,stars", *lines]))
     return "news.csv"
 
 
-def test_without_a_recipe_the_inferred_one_is_shown_and_saved(tmp_path, train, rows, capsys):
+def test_data_alone_are_trained_on_by_the_recipe_that_is_written_for_them(tmp_path, train, rows, capsys):
     train.events = [RUN]
-    arguments = ["train", "--data", rows, "--text", "title,text", "--model", "some/encoder", "train.epochs=1"]
-    assert main(arguments) == 0
-    saved = tmp_path / "news.yaml"
-    assert yaml.safe_load(saved.read_text())["data"] == {
-        "train": str(tmp_path / rows),
-        "text": ["title", "text"],
-    }
+    assert main(["train", "--data", rows, "--label", "kind", "--model", "mlp", "train.epochs=1"]) == 0
     shown = capsys.readouterr().err
-    assert saved.read_text() in shown
-    assert "saved in news.yaml" in shown
+    assert "recipe   news.yaml\n" in shown
+    assert "task     tabular-classification: 60 rows, 2 columns, 2 classes in column 'kind'\n" in shown
     ((recipe, _),) = train.calls
-    assert load_recipe(saved) == recipe
+    assert load_recipe(tmp_path / "news.yaml") == recipe
+    assert (recipe.model, recipe.train.epochs) == ("mlp", 1)
+    assert main(["train", "--data", rows, "--task", "tabular-regression", "--quiet"]) == 0
+    assert train.calls[-1][0].task == "tabular-regression" and not capsys.readouterr().err
 
 
-def test_an_inferred_recipe_replaces_no_file(tmp_path, train, rows):
+def test_the_recipe_of_data_replaces_no_file_and_is_taken_again(tmp_path, train, rows, capsys):
     train.events = [RUN]
     (tmp_path / "news.yaml").write_text("mine")
-    arguments = ["train", "--data", rows, "--text", "text", "--model", "some/encoder", "--quiet"]
     for _ in range(2):  # the second time it is there already
-        assert main(arguments) == 0
+        assert main(["train", "--data", rows]) == 0
+    shown = capsys.readouterr().err
+    assert "recipe   news-2.yaml, as it is there\n" in shown and "or       --task tabular-" in shown
     assert (tmp_path / "news.yaml").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.glob("*.yaml")) == ["news-2.yaml", "news.yaml"]
 
 
-def test_nothing_is_saved_when_the_data_cannot_be_used(tmp_path, train, rows):
-    train.outcome = DataError.from_text("data.train: one label only")
-    assert main(["train", "--data", rows, "--text", "text", "--model", "some/encoder"]) == 2
+def test_nothing_is_written_when_the_data_are_of_no_use(tmp_path, train, rows):
+    (tmp_path / rows).write_text("label\na\na\na\n")
+    assert main(["train", "--data", rows]) == 2
     assert [path.name for path in tmp_path.iterdir()] == [rows]
 
 

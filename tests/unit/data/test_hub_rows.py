@@ -139,14 +139,9 @@ def test_a_data_set_is_read_by_its_name_and_from_then_on_without_the_hub(tmp_pat
     assert "save_to_disk('FOLDER')" in unknown
 
 
-def test_a_recipe_is_made_for_a_data_set_on_the_disk(tmp_path: Path) -> None:
-    from snugfit.recipe.infer import infer_recipe
-
-    recipe = infer_recipe(str(_saved(tmp_path / "set")), model="some/model")
-    assert (recipe.task, recipe.data.text, recipe.data.label) == ("text-classification", ("text",), "label")
-
-
-def test_init_reads_a_data_set_on_the_disk_and_says_what_to_do_with_a_name(tmp_path: Path) -> None:
+def test_a_recipe_is_begun_with_a_data_set_on_the_disk_and_with_the_name_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from snugfit.tools.init.source import find_source
 
     told: list[str] = []
@@ -157,8 +152,12 @@ def test_init_reads_a_data_set_on_the_disk_and_says_what_to_do_with_a_name(tmp_p
     datasets.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "set"))
     source = find_source(str(tmp_path / "set"), None, {}, told.append)
     assert source.path == tmp_path / "set"
-    with pytest.raises(DataError, match="snugfit train --data hf://me/days"):
-        find_source("hf://me/days", None, {}, told.append)
+    monkeypatch.setattr(
+        "snugfit.data.sources.read_hub", lambda name, setting: datasets.Dataset.from_dict(rows).to_list()
+    )
+    monkeypatch.chdir(tmp_path)
+    named = find_source("hf://me/days", None, {}, told.append)
+    assert (named.name, named.content.columns) == ("hf://me/days", ("text", "label"))
 
 
 def test_a_class_without_a_name_stays_a_number() -> None:

@@ -16,13 +16,14 @@ import torch
 from snugfit.cli import main
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks.forecasting import CARD
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
@@ -250,10 +251,8 @@ def test_rows_that_are_no_series_are_left_to_other_tasks(lines: list[str]) -> No
 
 def test_a_table_without_times_says_what_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("plain.csv").write_text("a,b\n" + "\n".join(f"{number},{number % 3}" for number in range(30)))
-    with pytest.raises(
-        DataError, match="no column of times at which each series has one row.*data.time=COLUMN"
-    ):
-        infer_recipe("plain.csv", model="tide")
-    with pytest.raises(SettingError, match="--label: plain.csv has no column 'c'"):
-        infer_recipe("plain.csv", label="c", model="tide")
+    Path("plain.csv").write_text("a,b\n" + "\n".join(f"{number % 7},{number % 3}" for number in range(30)))
+    with pytest.raises(DataError, match=r"can have the model 'tide' \(forecasting\)"):
+        begin_here("plain.csv", ["model=tide"])
+    with pytest.raises(DataError, match="--label: plain.csv has no column 'c'"):
+        begin_here("plain.csv", ["model=tide"], label="c")

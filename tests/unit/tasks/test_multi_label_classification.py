@@ -14,7 +14,7 @@ import torch
 
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import SettingError
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -23,6 +23,7 @@ from snugfit.tasks.prepare import prepare
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -200,6 +201,6 @@ def test_rows_with_any_number_of_labels_are_recognised(
 
 def test_a_file_a_model_and_a_column_are_a_recipe(project: Path) -> None:
     for options in ({}, {"text": "text", "label": "labels"}):
-        recipe = infer_recipe("rows.csv", model="./encoder", **options)
+        recipe = load_recipe(begin_here("rows.csv", ["model=./encoder"], **options).recipe)
         assert (recipe.task, recipe.data.label) == ("multi-label-classification", "labels")
         assert recipe.data.separator == "|"

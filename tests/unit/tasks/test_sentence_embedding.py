@@ -16,7 +16,7 @@ from snugfit.data.text_pairs import PairData, PairSettings, load_pairs
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -24,6 +24,7 @@ from snugfit.tasks import discover
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -214,7 +215,7 @@ def test_pairs_that_belong_together_are_recognised(
 
 
 def test_a_file_and_a_model_are_a_recipe(project: Path) -> None:
-    recipe = infer_recipe("rows.jsonl", model="./encoder")
+    recipe = load_recipe(begin_here("rows.jsonl", ["model=./encoder"]).recipe)
     assert (recipe.task, recipe.data.positive, recipe.data.negative) == (
         "sentence-embedding",
         "positive",

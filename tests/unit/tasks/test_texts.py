@@ -15,7 +15,7 @@ from snugfit.data.text import TextSettings, load_text
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError
 from snugfit.models.tokenizer import load_tokenizer
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -23,6 +23,7 @@ from snugfit.tasks import discover
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -223,8 +224,9 @@ def test_pairs_and_numbers_are_recognised_by_their_columns(
 
 
 def test_a_file_and_a_model_are_a_recipe_for_fractions_and_for_numbered_classes(project: Path) -> None:
-    assert infer_recipe("rows.csv", text="first", label="price", model="./encoder").task == "text-regression"
+    priced = begin_here("rows.csv", ["model=./encoder"], text="first", label="price")
+    assert load_recipe(priced.recipe).task == "text-regression"
     Path("numbered.csv").write_text(
         "text,label\n" + "".join(f"some film {at},{at % 12}\n" for at in range(60))
     )
-    assert infer_recipe("numbered.csv", model="./encoder").task == "text-classification"
+    assert begin_here("numbered.csv", ["model=./encoder"]).task == "text-classification"

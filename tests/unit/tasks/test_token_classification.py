@@ -14,7 +14,7 @@ import torch
 from snugfit.data.tags import spans_of
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import ModelError, SettingError
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -24,6 +24,7 @@ from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -251,5 +252,5 @@ def test_one_faulty_row_of_many_hides_no_tags_and_one_of_two_does(
 
 
 def test_a_file_and_a_model_are_a_recipe(project: Path) -> None:
-    recipe = infer_recipe("rows.jsonl", model="./encoder")
+    recipe = load_recipe(begin_here("rows.jsonl", ["model=./encoder"]).recipe)
     assert (recipe.task, recipe.data.text, recipe.data.label) == ("token-classification", ("words",), "tags")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,16 +15,30 @@ from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, as_utf8
 from snugfit.errors import DataError, RunFolderError, SettingError, nearest
-from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task_card import Card
-from snugfit.tools.init.model_settings import SCRATCH_PRESET, learn, put_model, shown_path
+from snugfit.tools.init.local_models import LocalModel
+from snugfit.tools.init.model_settings import (
+    SCRATCH_PRESET,
+    learn,
+    new_model_folder,
+    put_model,
+    shown_path,
+)
 from snugfit.tools.init.recipe_text import SCHEMA, commented
-from snugfit.tools.init.source import Source, Tell, find_model, find_source
+from snugfit.tools.init.source import (
+    NO_OPTIONS,
+    Source,
+    Tell,
+    check_columns,
+    find_model,
+    find_source,
+    split_columns,
+)
 from snugfit.tools.init.surroundings import no_task
 
 _EPOCHS = 3
@@ -81,7 +96,7 @@ def begin(
     """Write a recipe for rows, a script or a model; nothing is overwritten.
 
     Args:
-        source: a folder, a file or a model; what lies in the current folder where it is None.
+        source: a folder, a file, a name of rows, or a model; what lies in the current folder where it is None.
         overrides: settings that are fixed, such as `data.label=team`.
         output: the recipe's file.
         tell: hears what is done next.
@@ -94,87 +109,196 @@ def begin(
     tell(f"looking at {source or 'this folder'} …")
     model = find_model(source)
     place = find_source(source, model, given, tell)
-    card, recognition, others = _recognized(place.content, given)
-    folder = place.folder if output is None else output.parent
-    name = _name(place.path)
-    recipe = output or folder / f"{name}.yaml"
+    seen = _Seen(place, model, given, tuple(overrides), *_recognized(place.content, given))
+    recipe = output or place.folder / f"{seen.name}.yaml"
     if recipe.exists():
         raise SettingError(
             recipe, "exists, and nothing is overwritten", "Name another file: snugfit init … -o OTHER.yaml"
         )
-    tree, comments, notes = _tree(name, card, place, recognition, folder)
+    return _compose(seen, seen.name, recipe, tell).write()
+
+
+def begin_here(
+    data: str,
+    overrides: Sequence[str] = (),
+    tell: Tell = lambda _: None,
+    *,
+    text: str | None = None,
+    label: str | None = None,
+) -> Beginning:
+    """Write a recipe for rows into the current folder, under a name that is free; one there that says the same is taken as it is.
+
+    Args:
+        text, label: as `--text`, which may be several columns with commas between them, and `--label` have them.
+    Raises:
+        As `begin`.
+    """
+    asked = {"text": text, "label": label}
+    options = {setting: f"--{setting}" for setting, value in asked.items() if value is not None}
+    given = apply_overrides({}, overrides, Places())
+    if options:
+        given["data"] = {**given.get("data", {}), **{setting: asked[setting] for setting in options}}
+    place = find_source(data, None, given, tell, options)
+    if text is not None and isinstance(place.content, Rows):
+        given["data"]["text"] = columns = split_columns(text, place.content.columns)
+        overrides = [*overrides, f"data.text={json.dumps(columns)}"]
+    if label is not None:
+        overrides = [*overrides, f"data.label={json.dumps(label)}"]
+    seen = _Seen(place, None, given, tuple(overrides), *_recognized(place.content, given, options))
+    for number in itertools.count(1):
+        name = seen.name if number == 1 else f"{seen.name}-{number}"
+        recipe, model = Path(f"{name}.yaml"), new_model_folder(name, Path())
+        there = recipe.exists()
+        if there or not model.exists():
+            made = _compose(seen, name, recipe, tell, there=there)
+            if not there:
+                return made.write()
+            if recipe.read_bytes() == made.text.encode():
+                return made.beginning(())
+    raise AssertionError("numbers do not end")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Rows, a script or a model, and the task that suits them best."""
+
+    place: Source
+    model: LocalModel | None
+    given: Mapping[str, Any]
+    overrides: tuple[str, ...]
+    card: Card
+    recognition: Recognition
+    others: Mapping[str, Recognition]
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return _name(self.place.path)
+
+
+@dataclass(frozen=True)
+class _Composed:
+    """A recipe that can be written, with what has to be written beside it."""
+
+    recipe: Path
+    text: str
+    writes: Sequence[Callable[[], list[Path]]]
+    seen: _Seen
+    model: str
+    origin: str
+    others: Mapping[str, str]
+    notes: Sequence[str]
+
+    def write(self) -> Beginning:
+        """Write all of it.
+
+        Raises:
+            RunFolderError, SettingError: it cannot be written, or is there already.
+        """
+        files = [path for write in self.writes for path in write()]
+        files = [*_written(self.recipe, self.text), *files]
+        schema = self.recipe.parent / SCHEMA
+        if not schema.exists():
+            files += _written(schema, _schema())
+        return self.beginning(files)
+
+    def beginning(self, files: Iterable[Path]) -> Beginning:
+        """Return what is there to begin with, of which `files` are new."""
+        shown = os.path.relpath(self.recipe)
+        return Beginning(
+            recipe=Path(shown),
+            files=tuple(Path(os.path.relpath(path)) for path in files),
+            task=self.seen.card.name,
+            reason=self.seen.recognition.reason,
+            model=self.model,
+            origin=self.origin,
+            others=self.others,
+            notes=tuple(self.notes),
+            commands=(
+                (f"snugfit train {shown} --fast-dev-run", "two updates: everything runs"),
+                (f"snugfit plan {shown}", "memory and time, before it runs"),
+                (f"snugfit train {shown}", "the run itself"),
+            ),
+        )
+
+
+def _compose(seen: _Seen, name: str, recipe: Path, tell: Tell, *, there: bool = False) -> _Composed:
+    """Return the recipe of that name; where it is `there` already, so may be the model that is made for it.
+
+    Raises:
+        ModelError, SettingError, MissingExtra: as `begin`.
+    """
+    place, card, folder = seen.place, seen.card, recipe.parent
+    tree, comments, notes = _tree(name, card, place, seen.recognition, folder)
     writes: list[Callable[[], list[Path]]] = []
+    overrides = seen.overrides
+    of_recipe: dict[str, Any] = {"folder": folder.absolute(), "name": recipe.stem, "allow_code": True}
     if card.own_code:
-        tree["model"], origin = str(recognition.model), f"in {place.path.name}"
+        tree["model"], origin = str(seen.recognition.model), f"in {place.path.name}"
     else:
-        origin = put_model(tree, comments, card, place, model, given, writes, folder, tell)
+        origin = put_model(
+            tree, comments, card, place, seen.model, seen.given, writes, folder, tell, there=there
+        )
         if card.loss_from_scratch and tree.get("from_scratch") and "loss" not in tree:
             tree["loss"] = card.loss_from_scratch
             comments["loss"] = f"for a model that has learned nothing yet; {card.loss} for one that answers"
     if writes:  # the model that is named is the architecture of a new one
-        overrides = [each for each in overrides if not each.startswith("model=")]
+        overrides = tuple(each for each in overrides if not each.startswith("model="))
+    # an error about an override names it, and no line of a recipe that is not there yet
+    build(read_yaml(json.dumps(tree), "", Places()), overrides, Places(), **of_recipe)
     tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
-    path = os.path.relpath(place.path)
-    labels = {} if "label" in recognition.data else _labels(others)
-    other_tasks = {
-        other: f"snugfit init {path} task={other}{labels.get(other, '')} -o {other}.yaml" for other in others
+    path = shlex.quote(place.name or os.path.relpath(place.path))
+    labels = {} if "label" in seen.recognition.data else _labels(seen.others)
+    others = {
+        other: f"snugfit init {path} task={other}{labels.get(other, '')} -o {other}.yaml"
+        for other in seen.others
     }
     header = [
-        f"{card.summary.rstrip('.')}: {recognition.reason}.",
-        *(f"Another task for these rows is {task}: {command}" for task, command in other_tasks.items()),
+        f"{card.summary.rstrip('.')}: {seen.recognition.reason}.",
+        *(f"Another task for these rows is {task}: {command}" for task, command in others.items()),
     ]
     text = commented(tree, header, comments)
     # what is written has been read as a recipe
     places = Places(str(recipe))
-    checked = read_yaml(text, str(recipe), places)
-    build(checked, (), places, folder=folder.absolute(), name=recipe.stem, allow_code=True)
+    build(read_yaml(text, str(recipe), places), (), places, **of_recipe)
     if place.sample is not None:
         writes.insert(0, lambda: _written(place.path, str(place.sample)))
-    files = [path for write in writes for path in write()]
-    files = [*_written(recipe, text), *files]
-    schema = folder / SCHEMA
-    if not schema.exists():
-        files += _written(schema, _schema())
-    shown = os.path.relpath(recipe)
-    return Beginning(
-        recipe=Path(shown),
-        files=tuple(Path(os.path.relpath(path)) for path in files),
-        task=card.name,
-        reason=recognition.reason,
-        model=str(tree["model"]),
-        origin=origin,
-        others=other_tasks,
-        notes=tuple(notes),
-        commands=(
-            (f"snugfit train {shown} --fast-dev-run", "two updates: everything runs"),
-            (f"snugfit plan {shown}", "memory and time, before it runs"),
-            (f"snugfit train {shown}", "the run itself"),
-        ),
-    )
+    return _Composed(recipe, text, writes, seen, str(tree["model"]), origin, others, notes)
 
 
 def _recognized(
-    content: Rows | Script, given: Mapping[str, Any]
+    content: Rows | Script, given: Mapping[str, Any], options: Mapping[str, str] = NO_OPTIONS
 ) -> tuple[Card, Recognition, dict[str, Recognition]]:
     """Return the task that suits best, and the others that could be.
 
     Raises:
         DataError: none does, or not the one that is asked for.
+        SettingError: there is no such task.
     """
-    data = given.get("data") or {}
-    proposals = {name: card.recognize(content, data) for name, card in discover().items()}
+    data, asked, model = given.get("data") or {}, given.get("task"), given.get("model")
+    if asked is not None and asked not in discover():
+        raise SettingError("task", f"there is no task '{asked}'", nearest(str(asked), discover()))
+    if isinstance(content, Rows):
+        check_columns(content, data, options)
+    cards = {name: card for name, card in discover().items() if _can_have(card, model)}
+    proposals = {name: card.recognize(content, data) for name, card in cards.items()}
     suitable = {name: each for name, each in proposals.items() if each is not None}
+    if not suitable and isinstance(content, Rows):
+        if model is not None:
+            names = ", ".join(name for name, card in cards.items() if not card.own_code)
+            raise DataError(
+                content.path,
+                f"was not recognised as rows for a task that can have the model '{model}' ({names})",
+                "Name its columns, such as data.label=COLUMN, or leave the model out.",
+            )
+        raise no_task(content)
     if not suitable:
-        if isinstance(content, Rows):
-            raise no_task(content)
         raise DataError(
             content.path,
             "has no model and rows that can be imported without training",
             f"Keep your loop, and put a step into it: snugfit init --from {content.path.name}",
         )
-    if isinstance(content, Rows):
-        _check_columns(content, data)
-    name = given.get("task") or max(suitable, key=lambda each: suitable[each].score)
+    name = asked or max(suitable, key=lambda each: suitable[each].score)
     if name not in suitable:
         raise DataError(
             content.path,
@@ -183,6 +307,15 @@ def _recognized(
         )
     others = {other: each for other, each in suitable.items() if other != name}
     return discover()[name], suitable[name], others
+
+
+def _can_have(card: Card, model: Any) -> bool:
+    """Return whether a task can have the model that is given: a network that it makes, by name or by the JSON file of one, or one of files."""
+    if model is None or card.own_code:
+        return True
+    if any(model in each.networks for each in discover().values()):
+        return model in card.networks
+    return bool(card.networks) if Path(str(model)).suffix == ".json" else card.reads_models
 
 
 def _labels(others: Mapping[str, Recognition]) -> dict[str, str]:
@@ -199,26 +332,12 @@ def _columns_to_name(name: str, data: Mapping[str, Any]) -> str:
     return " ".join(missing or ["data.text=COLUMN"])
 
 
-def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:
-    """See that columns that are fixed are there.
-
-    Raises:
-        DataError: one is not.
-    """
-    for setting in COLUMNS:
-        for column in columns_of(data.get(setting) or ()):
-            if column not in rows.columns:
-                raise DataError(
-                    f"data.{setting}", f"{rows.path} has no column '{column}'", nearest(column, rows.columns)
-                )
-
-
 def _tree(
     name: str, card: Card, place: Source, recognition: Recognition, folder: Path
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Return the recipe's settings but for the model and what is learned by, comments, and notes."""
     comments, notes = dict(recognition.comments), []
-    data: dict[str, Any] = {"train": shown_path(place.path, folder)}
+    data: dict[str, Any] = {"train": place.name or shown_path(place.path, folder)}
     data["validation"] = shown_path(place.validation, folder) if place.validation else 0.1
     data |= recognition.data
     if place.faults:

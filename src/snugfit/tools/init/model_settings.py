@@ -35,8 +35,10 @@ def put_model(
     writes: list[Callable[[], list[Path]]],
     folder: Path,
     tell: Tell,
+    *,
+    there: bool = False,
 ) -> str:
-    """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
+    """Put a model that can be had into the settings, or have a small one written, unless it is `there`; return where it comes from."""
     if card.model == "table":
         return _put_network(tree, comments, card, given)
     if card.model == "masks":
@@ -58,7 +60,7 @@ def put_model(
             "Name another, or leave it out: a small one is made from scratch.",
         )
     if not card.reads_texts:
-        return _put_picture_model(tree, comments, model, writes, folder)
+        return _put_picture_model(tree, comments, model, writes, folder, there=there)
     if model is not None and model.weights and not model.tokenizer:
         raise ModelError(
             "model",
@@ -69,7 +71,7 @@ def put_model(
         tree["data"]["max_length"] = min(tree["data"]["max_length"], model.positions)
     if model is not None and model.tokenizer:
         return _put_local(tree, comments, model, folder)
-    new = _new_folder(tree, folder)
+    new = _new_folder(tree, folder, there=there)
     origin = (
         f"a small model from scratch, with a tokenizer learned from these rows; no pretrained {_WANTED[card.model]} is here"
         if model is None
@@ -190,14 +192,19 @@ def _put_local(tree: dict[str, Any], comments: dict[str, str], model: LocalModel
     return origin
 
 
-def _new_folder(tree: dict[str, Any], folder: Path) -> Path:
+def new_model_folder(name: str, folder: Path) -> Path:
+    """Return the folder of a model that is made for the recipe of that name in a folder."""
+    return folder / f"{name}-model"
+
+
+def _new_folder(tree: dict[str, Any], folder: Path, *, there: bool) -> Path:
     """Put the folder of a model that is to be written into the settings, and return it.
 
     Raises:
         SettingError: it is there already.
     """
-    new = folder / f"{tree['name']}-model"
-    if new.exists():
+    new = new_model_folder(tree["name"], folder)
+    if new.exists() and not there:
         raise SettingError(
             new, "exists, and nothing is overwritten", f"Name it: snugfit init … model={new.name}"
         )
@@ -211,11 +218,13 @@ def _put_picture_model(
     model: LocalModel | None,
     writes: list[Callable[[], list[Path]]],
     folder: Path,
+    *,
+    there: bool,
 ) -> str:
     """Put a model that sees pictures into the settings, or have a small one written; return where it comes from."""
     if model is not None:
         return _put_local(tree, comments, model, folder)
-    new = _new_folder(tree, folder)
+    new = _new_folder(tree, folder, there=there)
 
     def write() -> list[Path]:
         from snugfit.models.small import write_small_picture_model

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved
-from snugfit.errors import DataError
+from snugfit.errors import DataError, nearest
 from snugfit.models.folders import CONFIG
+from snugfit.recipe import COLUMNS
+from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import Rows, Script
+from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script, columns_of
 from snugfit.tools.init.local_models import LocalModel, model_at, models_in, named_model
 from snugfit.tools.init.surroundings import (
     Surroundings,
@@ -29,7 +32,11 @@ from snugfit.tools.init.surroundings import (
 
 Tell = Callable[[str], None]
 
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+"""For settings that were given by no options of a command."""
+
 _SCRIPT = ".py"
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Source:
         faults: of rows that cannot be read.
         validation, test: files for that.
         sample: the text of rows of ours, where there are none; it is not written yet.
+        name: of rows that are no file: a data set on the hub, or `package.module:function`.
     """
 
     content: Rows | Script
@@ -49,6 +57,7 @@ class Source:
     validation: Path | None = None
     test: Path | None = None
     sample: str | None = None
+    name: str | None = None
 
     @property
     def path(self) -> Path:
@@ -57,7 +66,7 @@ class Source:
 
 def find_model(source: str | None) -> LocalModel | None:
     """Return the model that the source names; None where it names none."""
-    if source is None:
+    if source is None or _is_name(source):
         return None
     path = Path(source).expanduser()
     if path.name == CONFIG and path.is_file():
@@ -69,18 +78,24 @@ def find_model(source: str | None) -> LocalModel | None:
     return named_model(source)
 
 
-def find_source(source: str | None, model: LocalModel | None, given: Mapping[str, Any], tell: Tell) -> Source:
+def find_source(
+    source: str | None,
+    model: LocalModel | None,
+    given: Mapping[str, Any],
+    tell: Tell,
+    options: Mapping[str, str] = NO_OPTIONS,
+) -> Source:
     """Return the rows or the script to begin with.
 
+    Args:
+        options: of a command, by the settings of `data` that were given by them.
     Raises:
-        DataError: there are none.
+        DataError: there are none, or a column that is named is not among theirs.
     """
-    if source is not None and is_hub_name(source):
-        raise DataError(
-            "init",
-            f"takes what lies on this machine, got {source}",
-            f"Train on it at once: snugfit train --data {source} --text COLUMN --label COLUMN --model MODEL",
-        )
+    if source is not None and _is_name(source):
+        tell(f"reading {source} …")
+        rows, faults = read_rows(source)
+        return Source(rows, Path.cwd(), faults, name=source)
     path = Path.cwd() if source is None else Path(source).expanduser()
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
@@ -100,7 +115,7 @@ def find_source(source: str | None, model: LocalModel | None, given: Mapping[str
     if not path.is_dir() or is_saved(path):
         if not path.exists():
             read_rows(path)  # says so, with the nearest name
-        return _rows_of(survey(path.parent), path, given, tell)
+        return _rows_of(survey(path.parent), path, given, tell, options)
     here = survey(path)
     if here.tables:
         return _rows_of(here, None, given, tell)
@@ -123,7 +138,60 @@ def find_source(source: str | None, model: LocalModel | None, given: Mapping[str
     raise nothing_here(here)
 
 
-def _rows_of(here: Surroundings, path: Path | None, given: Mapping[str, Any], tell: Tell) -> Source:
+def _is_name(source: str) -> bool:
+    """Return whether a source of rows is no file: a data set on the hub, or a Python function."""
+    return is_hub_name(source) or (is_python_path(source) and not Path(source).exists())
+
+
+def check_columns(rows: Rows, data: Mapping[str, Any], options: Mapping[str, str] = NO_OPTIONS) -> None:
+    """See that columns that are fixed are there.
+
+    Raises:
+        DataError: one is not, or the rows have none.
+    """
+    fixed = [setting for setting in COLUMNS if data.get(setting)]
+    if fixed and rows.path.suffix.lower() == PLAIN_TEXT:
+        raise DataError(
+            options.get(fixed[0], f"data.{fixed[0]}"),
+            f"{rows.path} is plain text, so it has no columns",
+            "Leave it out, or name a table.",
+        )
+    for setting in fixed:
+        value = data[setting]
+        by_option = setting in options and isinstance(value, str)
+        columns = split_columns(value, rows.columns) if by_option else columns_of(value)
+        for column in columns:
+            if column not in rows.columns:
+                guess = nearest(column, rows.columns)
+                hint = f"{guess} " if guess.startswith("Did you mean") else ""
+                raise DataError(
+                    options.get(setting, f"data.{setting}"),
+                    f"{rows.path} has no column '{column}'",
+                    f"{hint}Its columns are {_listed(rows.columns)}.",
+                )
+
+
+def split_columns(text: str, columns: Sequence[str]) -> list[str]:
+    """Return columns as an option gives them: one, or several with commas between them.
+
+    >>> split_columns("title,text", ["title", "text"]), split_columns("title,text", ["title,text"])
+    (['title', 'text'], ['title,text'])
+    """
+    return [text] if text in columns else [part.strip() for part in text.split(",")]
+
+
+def _listed(columns: Sequence[str]) -> str:
+    more = " and more" if len(columns) > _MOST_LISTED else ""
+    return f"{', '.join(columns[:_MOST_LISTED])}{more}"
+
+
+def _rows_of(
+    here: Surroundings,
+    path: Path | None,
+    given: Mapping[str, Any],
+    tell: Tell,
+    options: Mapping[str, str] = NO_OPTIONS,
+) -> Source:
     """Return the rows of a file, or of the first of a folder's files that a task has a use for."""
     own = path is not None
     problem: DataError | None = None
@@ -134,6 +202,8 @@ def _rows_of(here: Surroundings, path: Path | None, given: Mapping[str, Any], te
         except DataError as error:
             problem = problem or error
             continue
+        if own:
+            check_columns(rows, given.get("data") or {}, options)
         if any(card.recognize(rows, given.get("data") or {}) for card in discover().values()):
             validation = _alike(here.validation, rows) if path != here.validation else None
             folder = Path.cwd() if own else here.folder

@@ -128,13 +128,13 @@ def read_picture_folder(folder: Path) -> Rows:
     return Rows(folder, ("image", "label"), rows)
 
 
-def read_rows(path: Path) -> tuple[Rows, tuple[Fault, ...]]:
-    """Return all rows of a file, and the faults of those that cannot be read.
+def read_rows(path: Path | str) -> tuple[Rows, tuple[Fault, ...]]:
+    """Return all rows of a file, or of what a name stands for, and the faults of those that cannot be read.
 
     Raises:
-        DataError: the file cannot be read, or has no row that can be.
+        DataError: they cannot be read, or there is no row that can be.
     """
-    table = read_table(path, setting="init")
+    table = read_table(path, setting="data", folder=Path.cwd())
     if not table.rows:
         fault = table.faults[0]
         if fault.reason == NOT_UTF8:
@@ -142,7 +142,7 @@ def read_rows(path: Path) -> tuple[Rows, tuple[Fault, ...]]:
         raise DataError(
             f"{path}:{fault.line}", f"no row can be used; this one has {fault.detail}", "Correct the file."
         )
-    return Rows(path, table.columns, table.rows), table.faults
+    return Rows(Path(path), table.columns, table.rows), table.faults
 
 
 def read_script(path: Path) -> Script:

@@ -1,0 +1,254 @@
+"""`snugfit train --data`: data alone are enough, and become a recipe in the current folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from snugfit.data.sources import read_table
+from snugfit.errors import DataError, SettingError
+from snugfit.models.small import write_small_model
+from snugfit.recipe import Recipe, load_recipe
+from snugfit.tools.init import local_models
+from snugfit.tools.init.door import begin_here
+
+TEXTS = [f"the {what} was {how}" for what in ("film", "food", "room") for how in ("good", "bad", "new")]
+
+
+@pytest.fixture(autouse=True)
+def encoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A pretrained encoder in the current folder, as far as a recipe looks at it, and none elsewhere."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(local_models, "PACKAGE", "no_such_package")
+    write_small_model(Path("enc"), TEXTS, decoder=False, width=64, layers=1, vocabulary=300)
+    Path("enc/model.safetensors").write_bytes(b"weights that are not read here")
+
+
+def infer(data: str, *overrides: str, text: str | None = None, label: str | None = None) -> Recipe:
+    return load_recipe(begin_here(data, overrides, text=text, label=label).recipe)
+
+
+def table(columns: tuple[str, ...], name: str = "shop.csv", rows: int = 60) -> None:
+    kinds = {
+        "score": lambda place: f"{place / 7:.2f}",
+        "stars": lambda place: str(place % 5),
+        "label": lambda place: "ab"[place % 2],
+        "size": lambda place: str(place % 7),
+        "price": lambda place: str(place * 1.5),
+    }
+    lines = [
+        ",".join(kinds.get(name, lambda place: f"some text of row {place}")(place) for name in columns)
+        for place in range(rows)
+    ]
+    Path(name).write_text("\n".join([",".join(columns), *lines]) + "\n")
+
+
+def test_columns_that_are_named_count(tmp_path: Path) -> None:
+    table(("title", "text", "label"), "my rows.csv")
+    recipe = infer("my rows.csv", "train.epochs=1", text="title,text", label="label")
+    assert (recipe.name, recipe.task, recipe.data.text) == (
+        "my-rows",
+        "text-classification",
+        ("title", "text"),
+    )
+    assert recipe.data.train == str(tmp_path / "my rows.csv")
+    assert (recipe.train.epochs, recipe.folder) == (1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "task", "data"),
+    [
+        (("text", "label"), "text-classification", {"text": ("text",), "label": "label"}),
+        (("text", "score"), "text-regression", {"text": ("text",), "label": "score"}),
+        (
+            ("sentence1", "sentence2", "score"),
+            "text-regression",
+            {"text": ("sentence1",), "pair": "sentence2", "label": "score"},
+        ),
+        (
+            ("premise", "hypothesis", "label"),
+            "text-classification",
+            {"text": ("premise",), "pair": "hypothesis", "label": "label"},
+        ),
+        (("review", "stars"), "text-classification", {"text": ("review",), "label": "stars"}),
+        (
+            ("prompt", "chosen", "rejected"),
+            "preference",
+            {"text": ("prompt",), "answers": ("chosen", "rejected")},
+        ),
+        (("prompt", "response"), "instruction", {"text": ("prompt",), "completion": "response"}),
+        (("size", "stars", "price"), "tabular-regression", {"label": "price"}),
+    ],
+)
+def test_data_alone_are_enough(columns: tuple[str, ...], task: str, data: dict[str, Any]) -> None:
+    table(columns)
+    recipe = infer("shop.csv", *(["data.label=price"] if "price" in columns else []))
+    assert (recipe.task, {name: getattr(recipe.data, name) for name in data}) == (task, data)
+
+
+def test_a_folder_of_pictures_is_enough(tmp_path: Path) -> None:
+    for kind in ("cats", "dogs"):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8)).save(tmp_path / f"photos/{kind}/{number}.png")
+    made = begin_here("photos")
+    assert (made.task, made.model) == ("image-classification", "./photos-model")
+    assert Path("photos-model/config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "text\tlabel\nOne more\ta\nTwo more\tb\n"),
+        ("a.jsonl", '{"text": "One", "label": "b"}\n\n{"text": "Two", "label": "a"}\n'),
+        ("b.csv", "\ufefftext,label\nOne more,a\nTwo more,b\n"),
+    ],
+)
+def test_files_of_each_kind_are_read(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    recipe = infer(name)
+    assert (recipe.data.text, recipe.data.label) == (("text",), "label")
+
+
+def test_the_task_decides_what_is_made_of_rows_that_could_be_several(tmp_path: Path) -> None:
+    table(("review", "stars", "price"))
+    assert (infer("shop.csv").task, infer("shop.csv").data.label) == ("text-classification", "stars")
+    assert "tabular-regression" in begin_here("shop.csv").others
+    priced = infer("shop.csv", label="price")
+    assert (priced.task, priced.data.text) == ("text-regression", ("review",))
+    classes = infer("shop.csv", "task=text-classification", label="price")
+    assert (classes.task, classes.data.label) == ("text-classification", "price")
+    with pytest.raises(SettingError, match=r"no task 'text-regresion'. Did you mean 'text-regression'"):
+        infer("shop.csv", "task=text-regresion")
+    with pytest.raises(DataError, match="was not recognised as rows for task forecasting"):
+        infer("shop.csv", "task=forecasting")
+
+
+def test_the_model_decides_among_the_tasks_that_can_have_it() -> None:
+    table(("review", "stars", "price"))
+    recipe = infer("shop.csv", "model=mlp", label="price")
+    assert (recipe.task, recipe.model) == ("tabular-regression", "mlp")
+    assert infer("shop.csv", "model=enc", label="price").task == "text-regression"
+    with pytest.raises(DataError, match=r"can have the model 'unet' \(segmentation\)"):
+        infer("shop.csv", "model=unet")
+
+
+def test_plain_text_has_no_columns() -> None:
+    Path("book.txt").write_text("Once upon a time there was a fox. " * 400)
+    assert infer("book.txt").task == "causal-lm"
+    with pytest.raises(DataError, match="--label: book.txt is plain text, so it has no columns"):
+        infer("book.txt", label="label")
+
+
+def test_a_column_whose_name_has_a_comma_can_be_asked_for() -> None:
+    rows = "\n".join(f"some text of row {place},{'ab'[place % 2]}" for place in range(20))
+    Path("a.csv").write_text(f'"title,text",label\n{rows}\n')
+    assert infer("a.csv", text="title,text").data.text == ("title,text",)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (
+            {"text": "titel"},
+            r"--text: shop\.csv has no column 'titel'\. Did you mean 'title'\? Its columns are title, label",
+        ),
+        (
+            {"text": "title", "label": "labl"},
+            r"--label: shop\.csv has no column 'labl'\. Did you mean 'label'\?",
+        ),
+    ],
+)
+def test_a_missing_column_is_said_with_its_option_and_the_nearest(
+    columns: dict[str, str], words: str
+) -> None:
+    table(("title", "label"))
+    with pytest.raises(DataError, match=words):
+        infer("shop.csv", **columns)
+    assert not Path("shop.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epochs=many", "override 'train.epochs=many': train.epochs: must be a positive number"),
+        ("train.epoch=1", "override 'train.epoch=1': train.epoch: there is no such setting"),
+    ],
+)
+def test_an_impossible_setting_is_said_as_it_was_given(override: str, words: str) -> None:
+    table(("size", "label"))
+    with pytest.raises(SettingError, match=words):
+        infer("shop.csv", override)
+    assert not Path("shop.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("none.csv", None),
+        ("a.csv", b""),
+        ("a.csv", b"\x89PNG\r\n\x1a\n\x00\x00"),
+        ("a.xls", b"a,b"),
+        ("a.jsonl", b"[1]"),
+        ("a.jsonl", b"5\n"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_said_by_its_name(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=name):
+        infer(name)
+
+
+def test_a_recipe_that_says_the_same_is_taken_and_no_other_is_overwritten() -> None:
+    table(("size", "label"))
+    first = begin_here("shop.csv")
+    assert first.recipe == Path("shop.yaml") and first.recipe in first.files
+    again = begin_here("shop.csv")
+    assert again.recipe == first.recipe and not again.files
+    other = begin_here("shop.csv", ["train.epochs=1"])
+    assert other.recipe == Path("shop-2.yaml") and load_recipe(other.recipe).train.epochs == 1
+    assert load_recipe(first.recipe).train.epochs != 1
+
+
+def test_a_model_from_scratch_is_made_once(tmp_path: Path) -> None:
+    (tmp_path / "enc/model.safetensors").unlink()
+    (tmp_path / "enc").rename(tmp_path / "cache")
+    table(("text", "label"))
+    assert begin_here("shop.csv").model == "./shop-model"
+    learned = Path("shop-model/tokenizer.json").stat().st_mtime_ns
+    assert begin_here("shop.csv").recipe == Path("shop.yaml")
+    assert Path("shop-model/tokenizer.json").stat().st_mtime_ns == learned
+    Path("shop.yaml").unlink()  # and the model stays: it may be used
+    assert begin_here("shop.csv").recipe == Path("shop-2.yaml")
+
+
+def test_rows_of_a_function_are_recognised_too(tmp_path: Path) -> None:
+    (tmp_path / "drawn_rows.py").write_text(
+        "def rows():\n    return [{'size': n % 7, 'label': 'ab'[n % 2]} for n in range(30)]\n"
+    )
+    recipe = infer("drawn_rows:rows")
+    assert (recipe.task, recipe.data.train) == ("tabular-classification", "drawn_rows:rows")
+
+
+def test_a_file_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table(("size", "label"))
+    reads: list[Any] = []
+    monkeypatch.setattr(
+        "snugfit.tools.init.surroundings.read_table", lambda *a, **k: reads.append(a) or read_table(*a, **k)
+    )
+    infer("shop.csv")
+    assert len(reads) == 1
+
+
+def test_answers_that_are_called_good_or_bad_have_the_loss_of_such() -> None:
+    row = {"prompt": "say it", "completion": "it", "label": True}
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(9)))
+    recipe = infer("rows.jsonl")
+    assert (recipe.task, recipe.loss) == ("preference", "kto")
