@@ -7,11 +7,11 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from snugfit.data.picture_kinds import SUFFIXES
 
@@ -26,19 +26,39 @@ _CHARACTERS_OF_A_TOKEN = 3.5
 _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")
 
 
+Of = TypeVar("Of")
+
+
+def _once(method: Callable[[Rows, str], Of]) -> Callable[[Rows, str], Of]:
+    """Return a method that is computed once for each column: every task asks the same of all of them."""
+
+    @wraps(method)
+    def of_column(self: Rows, column: str) -> Of:
+        key = method.__name__, column
+        if key not in self.computed:
+            self.computed[key] = method(self, column)
+        result: Of = self.computed[key]
+        return result
+
+    return of_column
+
+
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file that can be read."""
+    """The rows of a file that can be read; what was asked of a column is kept in `computed`."""
 
     path: Path
     columns: tuple[str, ...]
     rows: Sequence[Mapping[str, Any]]
+    computed: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @_once
     def values(self, column: str) -> list[Any]:
         """Return what stands in a column, without empty cells."""
         cells = (row.get(column) for row in self.rows)
         return [cell for cell in cells if cell is not None and (not isinstance(cell, str) or cell.strip())]
 
+    @_once
     def is_text(self, column: str) -> bool:
         """Return whether a column holds texts alone, which are no numbers and no dates."""
         values = self.values(column)
@@ -46,6 +66,7 @@ class Rows:
         prose = not all(map(_NUMBER_OR_DATE.match, texts)) and not self.names_pictures(column)
         return bool(texts) and len(texts) == len(values) and prose
 
+    @_once
     def names_pictures(self, column: str) -> bool:
         """Return whether a column holds paths of pictures alone."""
         return bool(values := self.values(column)) and all(
@@ -56,10 +77,12 @@ class Rows:
         """Return whether a column holds texts of some words."""
         return self.is_text(column) and self.words(column) >= _PROSE_WORDS
 
+    @_once
     def words(self, column: str) -> float:
         """Return the median number of words in a column of texts."""
         return statistics.median(len(text.split()) for text in self.values(column))
 
+    @_once
     def classes(self, column: str) -> Counter[str]:
         """Return how often each value of a column stands there."""
         return Counter(str(value) for value in self.values(column))
@@ -70,6 +93,7 @@ class Rows:
         least, most = min(counts, default=0), max(counts, default=0)
         return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
+    @_once
     def counts_rows(self, column: str) -> bool:
         """Return whether a column only numbers the rows: whole, each one more than the one before."""
         values = [str(value) for value in self.values(column)]
