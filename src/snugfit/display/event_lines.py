@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snugfit.data.file_formats import READERS
 from snugfit.display.run_state import Standing
 from snugfit.tasks import known
 from snugfit.units import format_bytes, format_seconds
@@ -164,7 +165,9 @@ def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
     status, reason = end["status"], end.get("stop_reason")
     parts = [_many(end.get("updates", 0), "update"), _many(end.get("epochs", 0), "epoch")]
     if end.get("seconds") is not None:
-        parts += [format_seconds(end["seconds"]), f"{end.get('examples_per_second', 0):,.0f} examples/s"]
+        parts.append(format_seconds(end["seconds"]))
+    if rate := end.get("examples_per_second"):
+        parts.append(f"{rate:,.0f} examples/s")
     if end.get("peak_memory_bytes"):
         parts.append(f"peak memory {format_bytes(end['peak_memory_bytes'])}")
     lines = [f"{status:<10}{', '.join(parts)}"]
@@ -204,8 +207,19 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
     if end["status"] == "finished" and card is not None and card.model == "decoder":
         lines.append(f"{'next':<10}snugfit generate {folder} --prompt '…'")
     elif end["status"] == "finished" and card is not None and card.predicts_files:
-        lines.append(f"{'next':<10}snugfit predict {registered or folder} {card.new_rows} -o predictions.csv")
+        rows = _new_rows(card.new_rows, (run.get("recipe") or {}).get("data") or {})
+        lines.append(f"{'next':<10}snugfit predict {registered or folder} {rows} -o predictions.csv")
     return lines
+
+
+def _new_rows(name: str, data: Mapping[str, Any]) -> str:
+    """Return the name of a file of new rows, of the kind that was trained on.
+
+    >>> _new_rows("NEW.jsonl", {"train": "tickets.csv"}), _new_rows("PICTURES", {"train": "photos.csv"})
+    ('NEW.csv', 'PICTURES')
+    """
+    kind = Path(str(data.get("train"))).suffix.lower()
+    return str(Path(name).with_suffix(kind)) if Path(name).suffix and kind in READERS else name
 
 
 def _best(run: Mapping[str, Any], best: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ from snugfit.planner.answers.plan_words import compare_line
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
 _SHOWN_SKIPS = 5
+_MUCH_LONGER = 2.0
+"""Times as long as predicted, from which the reason is looked for outside the plan."""
 _BEFORE_HEADER = ("warning", "resume", "time", "fit", "plan")
 _ATTENTION = {
     "math": "a softmax of its own, which holds a number for each pair of tokens",
@@ -161,6 +163,11 @@ class TerminalDisplay:
 
     def _measured(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'plan':<10}{compare_line(self._predicted, event)}")
+        predicted, took = (each.get("seconds_per_update") for each in (self._predicted, event))
+        if predicted and took and took > _MUCH_LONGER * predicted:
+            screen.say(
+                f"{'':<10}other work took the device's time, or its speed was never measured: snugfit plan RECIPE --calibrate"
+            )
 
     def _attention(self, screen: Screen, event: Event) -> None:
         if str(self._standing.run.get("plan", {}).get("device", "cpu")).startswith("cpu"):

@@ -202,6 +202,22 @@ def test_the_kernel_of_attention_is_shown_on_accelerators_in_words():
     ]
 
 
+def test_time_far_from_what_was_predicted_has_its_reason_looked_for():
+    def measured(seconds: float) -> list[str]:
+        plan = {"event": "plan", "predicted": {"seconds_per_update": 0.1}}
+        return [
+            line
+            for line in shown(RUN, plan, {"event": "measured", "seconds_per_update": seconds})
+            if "--calibrate" in line
+        ]
+
+    assert measured(0.21) and not measured(0.19)
+
+
+def test_a_run_that_computed_nothing_has_no_rate():
+    assert not [line for line in shown(RUN, {**end(), "examples_per_second": 0.0}) if "examples/s" in line]
+
+
 def test_many_skipped_windows_are_counted_instead_of_listed():
     skipped = [{"event": "skipped", "window": window, "reason": "nan"} for window in range(100)]
     lines = shown(RUN, *skipped)
