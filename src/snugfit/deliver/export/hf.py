@@ -16,7 +16,7 @@ from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
-from snugfit.deliver.export.quantization import QUANTIZATIONS, quantization_settings
+from snugfit.deliver.export.quantization import QUANTIZATIONS, check_widths, quantization_settings
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
 from snugfit.deliver.export.usage import pipeline_usage
@@ -92,6 +92,7 @@ def _quantise(subject: ExportedModel, folder: Path, quantize: str) -> None:
     """Put the weights of a folder into fewer bits, by transformers and bitsandbytes."""
     import transformers
 
+    check_widths(subject.model, quantize)
     whole = folder / "whole"
     whole.mkdir()
     for name in ("config.json", *[path.name for path in folder.glob("model*")]):

@@ -210,15 +210,15 @@ def of_words() -> PreTrainedTokenizerFast:
     )
 
 
-def encoder_of_words(labels: list[str]) -> BertForSequenceClassification:
+def encoder_of_words(labels: list[str], width: int = 16) -> BertForSequenceClassification:
     """An encoder with drawn weights and a head for the labels."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(WORDS),
-        hidden_size=16,
+        hidden_size=width,
         num_hidden_layers=2,
         num_attention_heads=2,
-        intermediate_size=32,
+        intermediate_size=2 * width,
         max_position_embeddings=24,
         initializer_range=0.3,
         id2label=dict(enumerate(labels)),
@@ -227,7 +227,7 @@ def encoder_of_words(labels: list[str]) -> BertForSequenceClassification:
     return BertForSequenceClassification(config).eval()
 
 
-def text_classifier(folder: Path, pairs: bool = False) -> tuple[Path, str]:
+def text_classifier(folder: Path, pairs: bool = False, width: int = 16) -> tuple[Path, str]:
     """The folder of a classifier of texts, or of pairs, and a file of rows: one longer than it was trained on, one of two columns."""
     labels = ["neg", "neutral", "pos"]
     columns = (
@@ -243,7 +243,7 @@ def text_classifier(folder: Path, pairs: bool = False) -> tuple[Path, str]:
         "metrics": {"accuracy": 0.75, "loss": 0.5},
         "update": 30,
     }
-    save_bundle(folder / "best", encoder_of_words(labels), meta, of_words())
+    save_bundle(folder / "best", encoder_of_words(labels, width), meta, of_words())
     return folder / "best", _rows_of_words(folder)
 
 
