@@ -77,12 +77,9 @@ class Goal:
         if self.name != "finest":  # what is coarser is the choice where it is that many times as fast
             coarser = [_seconds(each) for each in fitting if each.level > max(level, FREE)]
             limit = min(limit, self.worth * min(coarser, default=float("inf")))
-        same = [
-            each.prediction.seconds_per_update
-            for each in fitting
-            if each.level is level or (each.level <= FREE and level <= FREE)
-        ]
-        return min(limit, min(same, default=float("inf")) / ALIKE)
+        same = [each for each in fitting if each.level is level or (each.level <= FREE and level <= FREE)]
+        # beside the one that is taken of those that are alike: beside the fastest, the two tolerances would add up
+        return min(limit, _seconds(fastest(same)) / ALIKE) if same else limit
 
     def _worthwhile(self, fitting: Sequence[Candidate]) -> Candidate:
         """Return the fastest down to `mixed`; of each level below only what is worth it beside what was taken so far."""
