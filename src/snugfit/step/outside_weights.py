@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -60,7 +60,10 @@ _REMEDY = "Make it a submodule of the model and call it in the model's forward, 
 
 
 def check_outside(
-    model: nn.Module, loss: str | Callable[..., Any], forward: Callable[..., Any] | None
+    model: nn.Module,
+    loss: str | Callable[..., Any],
+    forward: Callable[..., Any] | None,
+    fixed: Iterable[Tensor] = (),
 ) -> OutsideBuffers:
     """Refuse functions that hold trainable weights, or batch norm in training mode, outside of the model.
 
@@ -68,12 +71,14 @@ def check_outside(
     file. What is frozen, such as a teacher, is the function's own affair as long as it stays what it is. Weights that are only called under
     `no_grad` are refused too, as no window can show that a later one will not train them: to freeze them says so.
 
+    Args:
+        fixed: parameters and buffers of modules that another step trains.
     Returns:
         The buffers and frozen weights that they hold, to be checked after a window.
     Raises:
         SettingError: names the setting and the weight.
     """
-    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers(), *fixed)}
     buffers = OutsideBuffers()
     for setting, function in (("loss", loss), ("forward", forward)):
         if function is None or isinstance(function, str):
@@ -88,7 +93,7 @@ def check_outside(
                     f"got {len(trained)} trainable weights outside of the model, such as '{name}' of shape "
                     f"{tuple(trained[0][1].shape)}, which no optimizer or checkpoint would hold",
                     f"{_REMEDY} If they are not to train, as a teacher's that is called under no_grad, freeze them: "
-                    f"{where or 'weight'}.requires_grad_(False).",
+                    f"{where or 'weight'}.requires_grad_(False). If another step trains them: sf.Step(…, fixed_modules=[{where or 'module'}]).",
                 )
             if isinstance(value, Tensor):
                 continue

@@ -33,6 +33,7 @@ from snugfit.step.attention_masks import AttentionMasks
 from snugfit.step.changed_inputs import Inputs
 from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
+from snugfit.step.fixed_modules import FixedModules
 from snugfit.step.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.module_modes import Modes
@@ -89,6 +90,8 @@ class Step:
         nominal: a constant near the window's weight; only keeps half-precision gradients in range.
         cut_padding: whether micro-batches may be cut to their longest text. The first window in which they would be decides, by a
             comparison of outputs and losses with and without padding; `step.padding.message` says what was decided.
+        fixed_modules: modules that the loss or `forward` calls and another step trains, as a discriminator beside its generator; while this step
+            computes they stay as they are.
         load: finds another model for the same task by its name, for techniques that ask for one, such as a teacher.
         device: where the step runs; None stands for where the model's first parameter is.
 
@@ -111,6 +114,7 @@ class Step:
         nominal: float = 1.0,
         cut_padding: bool = True,
         strategy: Strategy | None = None,
+        fixed_modules: Sequence[nn.Module] = (),
         load: Callable[[str], nn.Module] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -135,7 +139,8 @@ class Step:
         model = unwrapped(model)
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)
-        self._outside = check_outside(model, loss, forward)
+        self._fixed = FixedModules(fixed_modules)
+        self._outside = check_outside(model, loss, forward, self._fixed.tensors)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
@@ -415,7 +420,8 @@ class Step:
             with phase("techniques"):
                 transformed = self.transformed(window)
             self.inputs.begin(transformed)
-            gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+            with self._fixed.held() if self._fixed.modules else _NOTHING:
+                gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
             self._outside.check()
             self.inputs.end()
             return gradients

@@ -121,3 +121,44 @@ def test_a_part_put_in_eval_mode_between_updates_stays_in_it() -> None:
     model.eval()
     step((inputs, labels))
     assert [part.training for part in model] == [True, False, True]
+
+
+# a branch that begins as nothing (ControlNet, Zhang et al. 2023, arXiv:2302.05543)
+
+
+class WithControl(nn.Module):
+    """A frozen network, and a branch over a second input behind a layer of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained = nn.Linear(4, 3).requires_grad_(False)
+        self.branch = nn.Sequential(nn.Linear(2, 5), nn.Tanh())
+        self.zero = nn.Linear(5, 3)
+        nn.init.zeros_(self.zero.weight)
+        nn.init.zeros_(self.zero.bias)
+
+    def forward(self, inputs: Tensor, control: Tensor) -> Any:
+        return self.trained(inputs) + self.zero(self.branch(control))
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_a_branch_behind_zeros_changes_nothing_at_update_0_and_learns_from_the_first(
+    micro_batch: int | None,
+) -> None:
+    torch.manual_seed(0)
+    model = WithControl()
+    inputs, labels, _ = window(6)
+    control = torch.randn(6, 2)
+    assert torch.equal(model(inputs, control), model.trained(inputs))
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    step = Step(
+        model,
+        SGD(learning_rate=0.5),
+        micro_batch=micro_batch,
+        forward=lambda model, data: model(data[0], data[1]),
+    )
+    for moves in ({"zero.weight", "zero.bias"}, set(first) - {"trained.weight", "trained.bias"}):
+        assert step((inputs, control, labels)).applied
+        assert {
+            name for name, value in model.state_dict().items() if not torch.equal(value, first[name])
+        } == moves

@@ -1,0 +1,42 @@
+"""Modules beside a step's model that other steps train: a discriminator beside its generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from torch import Tensor, nn
+
+from snugfit.core.buffers import Buffers
+
+
+class FixedModules:
+    """Modules that a loss or a forward function calls and another step trains.
+
+    While this step computes, their weights get no gradient, which would be added to that of their own step, and their buffers, such as batch
+    norm's statistics, are as before afterwards: those are their own step's to change. Gradients go through them to this step's model.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = tuple(modules)
+        self._buffers = [Buffers(module) for module in self.modules]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return their parameters and buffers."""
+        return [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Temporarily keep all of them as they are."""
+        trained = [each for module in self.modules for each in module.parameters() if each.requires_grad]
+        for each in trained:
+            each.requires_grad_(False)
+        try:
+            with ExitStack() as stack:
+                for buffers in self._buffers:
+                    stack.enter_context(buffers.restore_on_exit())
+                yield
+        finally:
+            for each in trained:
+                each.requires_grad_(True)
