@@ -12,7 +12,7 @@ from snugfit.tasks.recognition import (
     Rows,
     Script,
     columns_of,
-    length_of_rows,
+    length_of_conversations,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -81,7 +81,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={
             "text": prompts,
             "completion": completion,
-            "max_length": length_of_rows(source.characters(columns)),
+            **length_of_conversations(source.characters(columns)),
         },
         reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}) and its answer ({completion})",
         score=0.9,
@@ -100,7 +100,7 @@ def _recognize_chats(rows: Rows, data: Mapping[str, Any]) -> Recognition | None:
         return None
     lengths = [sum(len(text) + AROUND_A_TURN for text in texts_in(row, form)) for row in rows.rows]
     return Recognition(
-        data={"format": form, "max_length": length_of_rows(lengths)},
+        data={"format": form, **length_of_conversations(lengths)},
         reason=f"{len(rows.rows):,} conversations in column '{COLUMNS[form]}'",
         score=0.95,
         examples=len(rows.rows),

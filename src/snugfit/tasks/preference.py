@@ -13,7 +13,7 @@ from snugfit.tasks.recognition import (
     Rows,
     Script,
     columns_of,
-    length_of_rows,
+    length_of_conversations,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -142,7 +142,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={
             "text": prompts,
             "completion": completion,
-            "max_length": length_of_rows(
+            **length_of_conversations(
                 [_written(row, prompts) + _written(row, (completion,)) for row in source.rows]
             ),
         },
@@ -164,7 +164,7 @@ def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> 
         data={
             **({"text": there} if there else {}),
             "answers": answers,
-            "max_length": length_of_rows(lengths),
+            **length_of_conversations(lengths),
         },
         reason=f"{len(source.rows):,} rows with {prompt}a better answer ({answers[0]}) and a worse one ({answers[-1]})",
         score=0.98,

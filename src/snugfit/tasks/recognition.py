@@ -23,6 +23,8 @@ AROUND_A_TURN = 70
 
 _PROSE_WORDS = 3
 _CHARACTERS_OF_A_TOKEN = 3.5
+_CHARACTERS_OF_A_SHORT_TOKEN = 2.0
+"""Of a small vocabulary."""
 _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")
 
 
@@ -164,6 +166,17 @@ def length_of_rows(characters: Sequence[int]) -> int:
     """
     usual = sorted(characters)[int(0.94 * (len(characters) - 1))] if characters else 0
     return min(512, max(32, _power_of_two(usual / _CHARACTERS_OF_A_TOKEN + 2)))
+
+
+def length_of_conversations(characters: Sequence[int]) -> dict[str, Any]:
+    """Return `max_length` for conversations of so many characters, and that the prompts of longer ones are cut, where some may be.
+
+    >>> length_of_conversations([60]), length_of_conversations([60, 5000])
+    ({'max_length': 32}, {'max_length': 32, 'too_long': 'cut_prompt'})
+    """
+    length = length_of_rows(characters)
+    longest = max(characters, default=0) / _CHARACTERS_OF_A_SHORT_TOKEN
+    return {"max_length": length, **({"too_long": "cut_prompt"} if longest > length else {})}
 
 
 def length_of_stream(characters: int) -> int:

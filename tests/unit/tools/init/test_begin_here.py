@@ -252,3 +252,11 @@ def test_answers_that_are_called_good_or_bad_have_the_loss_of_such() -> None:
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(9)))
     recipe = infer("rows.jsonl")
     assert (recipe.task, recipe.loss) == ("preference", "kto")
+
+
+def test_prompts_that_are_too_long_are_cut_where_there_are_some() -> None:
+    rows = [{"prompt": f"say {text}", "completion": text} for text in TEXTS]
+    for name, more in (("few.jsonl", []), ("long.jsonl", [{"prompt": "say it " * 500, "completion": "it"}])):
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    assert infer("few.jsonl").data.too_long == "cut_end"
+    assert infer("long.jsonl").data.too_long == "cut_prompt"
