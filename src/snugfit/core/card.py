@@ -25,12 +25,13 @@ class Stage(enum.IntEnum):
     DRAW = 12  # what was drawn for each row travels along; the examples stay as they are
     ARRANGE = 13  # the order of the rows
     # loss
-    FOCUS = 20  # values are changed one by one
-    SMOOTH = 21  # the label is softened
-    SHARE = 22  # the loss is shared between two labels
-    TEACH = 23  # the loss is shared with a teacher's
-    TERM = 24  # something is added; holds any number, a sum has no order
-    CHUNK = 25  # all of that, on some of the tokens at a time
+    WEIGH = 20  # how much a label counts
+    FOCUS = 21  # values are changed one by one
+    SMOOTH = 22  # the label is softened
+    SHARE = 23  # the loss is shared between two labels
+    TEACH = 24  # the loss is shared with a teacher's
+    TERM = 25  # something is added; holds any number, a sum has no order
+    CHUNK = 26  # all of that, on some of the tokens at a time
     # gradients
     BACKEND = 30
     COUPLING = 31

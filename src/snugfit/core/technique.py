@@ -132,7 +132,8 @@ class Context:
     `load` finds another model for the same task by its name. `start` is a copy of a model that is spread over devices, made before
     it was; `spread` does the same to another one, and leaves it alone where the model itself is whole. `exchange` is how several devices add
     up gradients, where a technique says so. `any_rank` says in a forward whether any of the ranks says so that gather weights together; all call
-    it. Elsewhere a rank decides by itself.
+    it. Elsewhere a rank decides by itself. `class_counts` are rows to train on by the name of their class, in the order of the labels; None where
+    nobody says, empty where they are assumed, as in a plan.
     """
 
     model: nn.Module
@@ -146,6 +147,7 @@ class Context:
     spread: Callable[[nn.Module], nn.Module] = lambda model: model
     exchange: Exchange | None = None
     any_rank: Callable[[bool], bool] = bool
+    class_counts: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from snugfit.system.mkl_mode import fix_sums
 class Material:
     """The material of a training: a module and map-style data sets, however they came about.
 
-    `metrics` are those that a task makes of its data, by their names.
+    `metrics` are those that a task makes of its data, by their names; `class_counts` as `core.technique.Context` has them.
     """
 
     model: nn.Module
@@ -43,6 +43,7 @@ class Material:
     forward: Forward | None = None
     load: Callable[[str], nn.Module] | None = None
     metrics: Mapping[str, RowMetric] = field(default_factory=dict)
+    class_counts: Mapping[str, int] | None = None
 
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:
@@ -119,6 +120,7 @@ def make_step(
         device=plan.device,
         load=material.load,
         strategy=strategy,
+        class_counts=material.class_counts,
     )
     check_saved(step)
     step.seams.begin(

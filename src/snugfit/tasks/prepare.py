@@ -35,7 +35,7 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     """
     task = find(recipe.task).load(recipe, empty, keep)
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
-    return task
+    return replace(task, material=replace(task.material, class_counts=task.class_counts))
 
 
 def prepare_sides(recipe: Recipe, sides: Sides) -> Task:

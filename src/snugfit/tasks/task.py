@@ -37,6 +37,12 @@ class Task:
     example_rows: list[dict[str, Any]] = field(default_factory=list)
     example: list[list[Any]] = field(default_factory=list)
 
+    @property
+    def class_counts(self) -> dict[str, int] | None:
+        """Rows to train on by class, in the order of the labels; None where rows have none."""
+        counts, names = self.data.get("labels"), self.meta.get("labels")
+        return {name: counts.get(name, 0) for name in names} if counts and names else None
+
     def save_best(
         self, folder: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module
     ) -> None:

@@ -184,7 +184,7 @@ def _step(subject: Subject, plan: Plan, techniques: Sequence[Technique]) -> Step
     model = _made(subject, "cpu")
     optimizer = None if subject.optimizer is None else subject.optimizer.on(model, nullcontext())
     data = range(subject.examples)
-    material = Material(model, data, None, subject.loss, None, subject.forward, subject.load)
+    material = Material(model, data, None, subject.loss, None, subject.forward, subject.load, class_counts={})
     return make_step(subject.job, plan, material, optimizer, techniques)
 
 

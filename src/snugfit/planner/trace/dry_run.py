@@ -235,7 +235,7 @@ def _own(model: nn.Module) -> Iterator[Tensor]:
 
 def _material(subject: Subject, model: nn.Module) -> Material:
     data = range(subject.examples)
-    return Material(model, data, None, subject.loss, None, subject.forward, subject.load)
+    return Material(model, data, None, subject.loss, None, subject.forward, subject.load, class_counts={})
 
 
 @contextmanager
