@@ -14,7 +14,7 @@ from snugfit.data.file_formats import TEXT_COLUMN
 from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table, read_table
+from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.token_rows import TokenBlocks, TokenRows, TokenWriter
@@ -105,7 +105,7 @@ def load_causal(
             tokens_median=median(lengths),
             unit="blocks",
         ),
-        fingerprints={table.source: table.sha256 for table in tables},
+        fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
     )
 
@@ -128,13 +128,13 @@ def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]
         check_columns(table, {"data.text": columns})
     texts = []
     rows = []
-    for number, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for number, row in enumerate(table.rows):
         try:
             texts.append(text_of(row, columns))
             rows.append(number)
         except BadRow as bad:
-            faults.append(bad.at(table.source, line))
-    return Examples.of(texts, table, rows), sorted(faults, key=lambda fault: fault.line)
+            faults.append(table.fault(number, bad))
+    return Examples.of(texts, table, rows), table.in_order(faults)
 
 
 def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> Examples:
@@ -266,5 +266,5 @@ def read_causal_rows(
         report=DataReport(
             train=0, validation=len(examples), skipped=skipped, tokens_total=sum(lengths), unit=unit
         ),
-        fingerprints={table.source: table.sha256},
+        fingerprints=table.fingerprints,
     )

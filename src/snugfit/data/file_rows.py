@@ -11,6 +11,7 @@ from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from snugfit.data.report import DataReport
+    from snugfit.data.sources import RowSource
 
 Collate = Callable[[list[Any]], Any]
 
@@ -36,7 +37,7 @@ class FileRows:
 
 
 def read_rows(
-    source: str,
+    source: RowSource,
     encode: Callable[[Mapping[str, Any]], Any],
     collate: Collate,
     *,
@@ -66,7 +67,7 @@ def read_rows(
             examples.append(encode(row))
             places.append(place)
         except BadRow as fault:
-            faults.append(fault.at(table.source, table.lines[place]))
+            faults.append(table.fault(place, fault))
     skipped = settle(faults, bad_rows)
     if not examples:
         raise DataError(setting, f"{table.source} has no row that can be used", "Give another file.")
@@ -77,5 +78,5 @@ def read_rows(
         columns=table.columns,
         collate=collate,
         report=DataReport(train=0, validation=len(examples), skipped=skipped),
-        fingerprints={table.source: table.sha256},
+        fingerprints=table.fingerprints,
     )

@@ -23,7 +23,7 @@ from snugfit.data.series_windows import (
     seasonal_naive,
     steps_of,
 )
-from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
 from snugfit.data.split import check_fraction
 from snugfit.data.time_steps import TimeStep, calendar_columns, infer_step, read_frequency
 from snugfit.errors import DataError, SettingError
@@ -267,7 +267,7 @@ def load_series(settings: ForecastSettings, *, folder: Path | None = None) -> Fo
             baseline=naive.scores,
         ),
         series=len(series),
-        fingerprints={each.source: each.sha256 for each in tables},
+        fingerprints=fingerprints_of(tables),
     )
 
 
@@ -299,7 +299,7 @@ def load_series_rows(
         columns=(),
         collate=collate,
         report=report,
-        fingerprints={table.source: table.sha256},
+        fingerprints=table.fingerprints,
     )
 
 

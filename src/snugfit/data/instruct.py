@@ -25,7 +25,7 @@ from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table, read_table
+from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.token_cache import TokenEntry, cached
 from snugfit.data.token_rows import Example, TokenWriter
@@ -119,7 +119,7 @@ def load_instruct(
             ),
             form=" and ".join(forms),
         ),
-        fingerprints={table.source: table.sha256 for table in tables} | template_file,
+        fingerprints=fingerprints_of(tables) | template_file,
         stops=coder.stops,
     )
 
@@ -399,7 +399,7 @@ def read_conversations(
             tokens_total=sum(read.lengths),
             tokens_max=max(read.lengths),
         ),
-        fingerprints={table.source: table.sha256},
+        fingerprints=table.fingerprints,
     )
 
 
@@ -476,14 +476,15 @@ def _prompts(
 ) -> _Read:
     """Return the rows of a table in the tokens that ask for their answers."""
     faults, prompts, places = list(table.faults), [], []
-    for place, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for place, row in enumerate(table.rows):
         try:
             prompts.append(coder.prompt(conversation(row)))
             places.append(place)
         except BadRow as bad:
-            faults.append(bad.at(table.source, line))
-    faults.sort(key=lambda fault: fault.line)
-    return _Read(Examples.of(prompts, table, places), places, list(map(len, prompts)), faults, 0, form)
+            faults.append(table.fault(place, bad))
+    return _Read(
+        Examples.of(prompts, table, places), places, list(map(len, prompts)), table.in_order(faults), 0, form
+    )
 
 
 def decisive(table: Table, settings: RowSettings) -> dict[str, Any]:
@@ -497,10 +498,9 @@ def decisive(table: Table, settings: RowSettings) -> dict[str, Any]:
 def faults_of(table: Table, entry: TokenEntry) -> list[Fault]:
     """Return the faults of a table in the order of its lines: of rows that could not be read, and of those that have no tokens."""
     bad_rows = [
-        Fault(table.source, table.lines[number], reason, detail)
-        for number, reason, detail in entry.facts["bad_rows"]
+        Fault(*table.place(number), reason, detail) for number, reason, detail in entry.facts["bad_rows"]
     ]
-    return sorted([*table.faults, *bad_rows], key=lambda fault: fault.line)
+    return table.in_order([*table.faults, *bad_rows])
 
 
 def _cut_ends(lengths: Sequence[int], settings: InstructSettings) -> Iterator[str]:

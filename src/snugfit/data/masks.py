@@ -21,7 +21,7 @@ from snugfit.data.picture_format import PictureFormat
 from snugfit.data.picture_kinds import check_augmentations
 from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
 from snugfit.data.report import DataReport
-from snugfit.data.sources import RowSource
+from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.split import check_fraction, split_rows
 from snugfit.data.usable_rows import Part
 from snugfit.errors import DataError, SettingError
@@ -145,7 +145,7 @@ def load_masks(
         validation=MaskedPictures(validation, picture_format) if validation else None,
         classes=classes,
         report=_report(len(rows), len(validation), skipped),
-        fingerprints={each.part.table.source: each.part.table.sha256 for each in parts},
+        fingerprints=fingerprints_of(each.part.table for each in parts),
     )
 
 
@@ -181,7 +181,7 @@ def load_mask_rows(
         columns=part.table.columns,
         collate=collate,
         report=_report(0, len(part.row_indices), skipped),
-        fingerprints={part.table.source: part.table.sha256},
+        fingerprints=part.table.fingerprints,
     )
 
 

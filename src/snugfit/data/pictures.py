@@ -117,7 +117,7 @@ def load_pictures(
     skipped = settle(faults, settings.bad_rows)
     check_classes(names, train.table.source, settings.label)
     rows, part = _examples(train, names), train
-    fingerprints = {train.table.source: train.table.sha256}
+    fingerprints = train.table.fingerprints
     validation = rows.at(())
     shown: Sequence[int] = range(len(rows))
     if held_out is not None:
@@ -183,7 +183,7 @@ def load_picture_rows(
         columns=part.table.columns,
         collate=collate,
         report=_report(rows.at(()), rows, labels, skipped, ()),
-        fingerprints={part.table.source: part.table.sha256},
+        fingerprints=part.table.fingerprints,
     )
 
 

@@ -30,7 +30,7 @@ from snugfit.data.instruct import (
     without_oldest_turn,
 )
 from snugfit.data.report import DataReport, median
-from snugfit.data.sources import Table, read_table
+from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.token_cache import TokenEntry, cached
 from snugfit.data.token_rows import TokenRows
 from snugfit.data.tokens import IGNORED_LABEL, check_max_length, padding_for, special_frame
@@ -164,7 +164,7 @@ def load_preferences(
             ),
             form="pairs of answers" if settings.pairs else "answers with a label",
         ),
-        fingerprints={table.source: table.sha256 for table in tables} | template_file,
+        fingerprints=fingerprints_of(tables) | template_file,
         stops=writer.coder.stops,
     )
 

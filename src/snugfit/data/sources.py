@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.bad_rows import Fault
+from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.errors import DataError, nearest
@@ -34,6 +34,23 @@ class Table:
     lines: list[int]
     sha256: str
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The sha256 of its source, by the source's name."""
+        return {self.source: self.sha256}
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Return the source of a row, and its line there."""
+        return self.source, self.lines[row]
+
+    def fault(self, row: int, bad: BadRow) -> Fault:
+        """Return what is wrong with a row, with its place."""
+        return bad.at(*self.place(row))
+
+    def in_order(self, faults: Iterable[Fault]) -> list[Fault]:
+        """Return faults in the order of the lines that they are on."""
+        return sorted(faults, key=lambda fault: fault.line)
 
 
 def read_table(source: RowSource, *, setting: str = "data", folder: Path | None = None) -> Table:
@@ -81,6 +98,11 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
             setting, f"there is no file {path} (looked for {full.absolute()})", hint or "Correct the path."
         )
     return full
+
+
+def fingerprints_of(tables: Iterable[Table]) -> dict[str, str]:
+    """Return the sha256 of each source of tables, by its name."""
+    return {source: digest for table in tables for source, digest in table.fingerprints.items()}
 
 
 def by_present_paths(saved: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:

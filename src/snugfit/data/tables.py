@@ -14,7 +14,7 @@ from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Columns, Examples
 from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport
-from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
 from snugfit.data.split import check_fraction, split_rows
 from snugfit.data.table_format import TableFormat, fit_format, label_number
 from snugfit.errors import DataError, SettingError, nearest
@@ -157,7 +157,7 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
         report=_report(
             train, validation, names, skipped, (*warned, *_new_categories(validation, table_format))
         ),
-        fingerprints={each.table.source: each.table.sha256 for each in (part, held_out) if each is not None},
+        fingerprints=fingerprints_of(each.table for each in (part, held_out) if each is not None),
         example_rows=[table_format.plain(source.table.rows[row]) for row in shown.indices[:_EXAMPLE_ROWS]],
     )
 
@@ -187,7 +187,7 @@ def load_table_rows(
     check_columns(part.table, {"data.columns": table_format.columns})
     faults = list(part.faults)
     rows = _encoded(part, range(len(part.row_indices)), table_format, labels, faults)
-    skipped = settle(sorted(faults, key=lambda fault: fault.line), bad_rows)
+    skipped = settle(part.table.in_order(faults), bad_rows)
     if not len(rows):
         raise _nothing_left(part.table)
     return FileRows(
@@ -197,7 +197,7 @@ def load_table_rows(
         columns=part.table.columns,
         collate=collate,
         report=_report(None, rows, labels, skipped, _new_categories(rows, table_format)),
-        fingerprints={part.table.source: part.table.sha256},
+        fingerprints=part.table.fingerprints,
     )
 
 
@@ -209,11 +209,11 @@ def read_labelled(
     if table.rows:
         check_columns(table, {"data.label": [label]})
     part = LabelledRows(table, [], [], list(table.faults))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for index, row in enumerate(table.rows):
         try:
             value = label_of(row, label)[1] if classes else label_number(label, row)
         except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
+            part.faults.append(table.fault(index, bad))
             continue
         part.row_indices.append(index)
         part.labels.append(value)
@@ -285,7 +285,7 @@ def _encoded(
                 )
                 bad.setdefault(at, fault)
         labels = [number.get(label, 0) for label in labels]
-    faults += [each.at(part.table.source, part.table.lines[indices[at]]) for at, each in bad.items()]
+    faults += [part.table.fault(indices[at], each) for at, each in bad.items()]
     good = [at for at in range(len(indices)) if at not in bad]
     tensors = _tensors(numbers[good], codes[good])
     if labels:

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,17 +71,16 @@ def read_tagged(
     if table.rows:
         check_columns(table, {"data.text": [text], **({} if label is None else {"data.label": [label]})})
     part = TaggedPart(table, faults=list(table.faults))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for index, row in enumerate(table.rows):
         try:
             own, tagged = tagged_text(row, text, label, form)
         except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
+            part.faults.append(table.fault(index, bad))
             continue
         part.forms.add(own)
         part.row_indices.append(index)
         part.texts.append(tagged)
-    part.faults.sort(key=lambda fault: fault.line)
-    return part
+    return replace(part, faults=table.in_order(part.faults))
 
 
 def tagged_text(

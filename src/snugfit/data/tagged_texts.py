@@ -16,7 +16,7 @@ from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import RowSource, Table
+from snugfit.data.sources import RowSource, Table, fingerprints_of
 from snugfit.data.split import split_rows
 from snugfit.data.tagged_rows import Form, TaggedPart, TaggedText, read_tagged
 from snugfit.data.tags import Scheme, Span, completed, scheme_of, tags_of
@@ -176,7 +176,7 @@ class _Labelled:
             unknown = next((tag for tag in tags if tag not in known), None)
             if unknown is not None:
                 detail = f"the tag '{shorten(unknown)}' was not trained. {nearest(unknown, names)}"
-                rest.faults.append(Fault(self.table.source, self.table.lines[row], "unknown label", detail))
+                rest.faults.append(Fault(*self.table.place(row), "unknown label", detail))
                 continue
             rest.rows.append(row)
             rest.texts.append(text)
@@ -244,7 +244,7 @@ def load_tagged(
             validation=len(aside),
             labels=_count([train.tags[place] for place in places], names),
         ),
-        fingerprints={part.table.source: part.table.sha256 for part in parts},
+        fingerprints=fingerprints_of(part.table for part in parts),
         example_rows=[
             {column: held_out.table.rows[held_out.rows[place]][column]} for place in shown[:_EXAMPLE_ROWS]
         ],
@@ -292,7 +292,7 @@ def load_tagged_rows(
         columns=read.table.columns,
         collate=padding_for(reader.tokenizer),
         report=report,
-        fingerprints={read.table.source: read.table.sha256},
+        fingerprints=read.table.fingerprints,
     )
 
 
@@ -330,13 +330,13 @@ def _labelled(part: TaggedPart, reader: Reader, scheme: Scheme) -> _Labelled:
                     for span, own in zip(tagged.spans, spans, strict=True)
                 )
         except BadRow as bad:
-            result.faults.append(bad.at(part.table.source, part.table.lines[row]))
+            result.faults.append(part.table.fault(row, bad))
             continue
         result.without_tokens += sum(word.first < 0 for word in text.words)
         result.rows.append(row)
         result.texts.append(text)
         result.tags.append(tags)
-    result.faults.sort(key=lambda fault: fault.line)
+    result.faults = part.table.in_order(result.faults)
     return result
 
 

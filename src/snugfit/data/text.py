@@ -17,7 +17,7 @@ from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import RowSource
+from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.split import split_rows
 from snugfit.data.token_rows import Example
 from snugfit.data.tokens import (
@@ -166,7 +166,7 @@ def load_text(
         labels=names,
         collate=padding_for(tokenizer),
         report=replace(report, train=len(examples), validation=len(held_out), labels=counts),
-        fingerprints={part.table.source: part.table.sha256 for part in parts},
+        fingerprints=fingerprints_of(part.table for part in parts),
         tokenizer=tokenizer,
         example_rows=_example_rows(usable[-1], shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
         middle=statistics.fmean(numbers) if numbers else 0.0,
@@ -222,7 +222,7 @@ def load_text_rows(
             validation=len(part.row_indices),
             labels=_count_labels(encoded.examples, labels or ()) if label else {},
         ),
-        fingerprints={part.table.source: part.table.sha256},
+        fingerprints=part.table.fingerprints,
     )
 
 

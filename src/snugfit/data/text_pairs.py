@@ -18,7 +18,7 @@ from snugfit.data.examples import Examples
 from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import RowSource, read_table
+from snugfit.data.sources import RowSource, fingerprints_of, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.tokens import check_max_length, encode, special_frame
 from snugfit.data.usable_rows import Part
@@ -138,7 +138,7 @@ def load_pairs(
         validation=held_out,
         collate=pads(tokenizer, settings.max_length),
         report=replace(report, train=len(train), validation=len(held_out)),
-        fingerprints={part.table.source: part.table.sha256 for part in parts},
+        fingerprints=fingerprints_of(part.table for part in parts),
         example_rows=[
             {column: part.table.rows[part.row_indices[place]][column] or "" for column in columns}
             for part in parts[-1:]
@@ -177,7 +177,7 @@ def load_pair_rows(
         columns=part.table.columns,
         collate=pads(tokenizer, max_length),
         report=replace(_report(lengths, max_length, skipped, []), validation=len(part.row_indices)),
-        fingerprints={part.table.source: part.table.sha256},
+        fingerprints=part.table.fingerprints,
     )
 
 
@@ -190,7 +190,7 @@ def read_pairs(
     if table.rows:
         check_columns(table, {"data.text": text, **{name: [column] for name, column in names.items()}})
     part = Part(table, [], [], [], list(table.faults))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for index, row in enumerate(table.rows):
         try:
             texts = (text_of(row, text), *(text_of(row, [column]) for column in further))
             if len(texts) > 2 and texts[2] in texts[:2]:
@@ -198,13 +198,12 @@ def read_pairs(
                     "negative is right", f"{further[1]} is one of the two texts that belong together"
                 )
         except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
+            part.faults.append(table.fault(index, bad))
             continue
         part.row_indices.append(index)
         part.texts.append("\n".join(texts))
         part.labels.append(texts)
-    part.faults.sort(key=lambda fault: fault.line)
-    return part
+    return replace(part, faults=table.in_order(part.faults))
 
 
 def encoded_texts(

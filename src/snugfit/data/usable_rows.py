@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +58,11 @@ def part_of_contents(
         content: of a row; it raises a `BadRow` for one that cannot be used.
     """
     part = Part(table, [], [], [], list(table.faults), columns=tuple(columns))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for index, row in enumerate(table.rows):
         try:
             made = content(row)
         except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
+            part.faults.append(table.fault(index, bad))
             continue
         part.row_indices.append(index)
         part.texts.append(json.dumps(made, default=str))
@@ -111,7 +111,7 @@ def part_of_table(
     kinds: list[str] = []
     lookup = set(known) if known is not None else None
     unknown = 0
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for index, row in enumerate(table.rows):
         try:
             words = text_of(row, text)
             second = None if pair is None else text_of(row, [pair])
@@ -125,7 +125,7 @@ def part_of_table(
                             "unknown label", f"the label '{shorten(each)}' was not trained. {hint}".strip()
                         )
         except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
+            part.faults.append(table.fault(index, bad))
             continue
         part.row_indices.append(index)
         part.texts.append(words)
@@ -134,8 +134,7 @@ def part_of_table(
         part.labels.append(name)
         kinds.append(kind)
     part = _drop_other_kinds(part, kinds)
-    part.faults.sort(key=lambda fault: fault.line)
-    return part
+    return replace(part, faults=table.in_order(part.faults))
 
 
 def _columns_of(label: str | LabelSets | None) -> Mapping[str, Sequence[str]]:
@@ -169,8 +168,7 @@ def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
     usual = counts[0][0]
     faults = [
         Fault(
-            part.table.source,
-            part.table.lines[row],
+            *part.table.place(row),
             "mixed label types",
             f"the label {_in_words(name, kind)} is {kind}, most labels are {usual}",
         )
@@ -208,8 +206,7 @@ def encode_part(
         return encoded, part, []
     faults = [
         Fault(
-            part.table.source,
-            part.table.lines[part.row_indices[place]],
+            *part.table.place(part.row_indices[place]),
             "empty text",
             f"the tokenizer leaves nothing of {part.texts[place]!r}",
         )

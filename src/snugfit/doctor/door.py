@@ -29,6 +29,7 @@ from snugfit.tasks import find
 from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 
 if TYPE_CHECKING:
+    from snugfit.data.sources import RowSource
     from snugfit.recipe import Recipe
     from snugfit.tasks.task import Task
 
@@ -161,7 +162,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
         checked.append(ROWS)
         validation = recipe.data.validation if isinstance(recipe.data.validation, str) else None
         parts, faults = _read(
-            recipe.data.train, validation, _texts_of(recipe), recipe.data.label, recipe.folder
+            recipe.data.rows, validation, _texts_of(recipe), recipe.data.label, recipe.folder
         )
         findings += _of_rows(parts, faults)
         if faults and recipe.data.bad_rows == "fail":
@@ -245,7 +246,7 @@ def _texts_of(recipe: Recipe) -> list[str]:
 
 
 def _read(
-    train: str, validation: str | None, text: Sequence[str], label: str | None, folder: Path | None
+    train: RowSource, validation: str | None, text: Sequence[str], label: str | None, folder: Path | None
 ) -> tuple[list[Part], list[Fault]]:
     parts = [read_part(train, "data.train", text, label, None, folder)]
     if validation is not None:

@@ -66,7 +66,8 @@ def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
 def _check_names(recipe: m.Recipe, places: Places) -> None:
     with placed(places, ("name",)):
         check_name(recipe.name)
-    for keys, text in ((("model",), recipe.model), (("data", "train"), recipe.data.train)):
+    sources = [(("data", "train"), name) for name in recipe.data.train_sources]
+    for keys, text in ((("model",), recipe.model), *sources):
         if not text.strip():
             raise places.error(keys, "is empty", "Fill it in.")
         if find(recipe.task).own_code and not is_python_path(text):

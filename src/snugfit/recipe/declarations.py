@@ -25,6 +25,7 @@ from snugfit.tasks import discover, find, text_classification
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
+    from snugfit.data.sources import RowSource
 
     Techniques = tuple[Technique, ...]
     Task = str
@@ -227,6 +228,22 @@ class Data(Section):
         takes="package.module:function or null",
         example="mine:collate",
     )
+
+    @property
+    def rows(self) -> RowSource:
+        """The rows to train on, as they are read."""
+        return self.train
+
+    @property
+    def train_sources(self) -> tuple[str, ...]:
+        """The names of the sources of rows to train on."""
+        return (self.train,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of all sources of rows."""
+        held_out = (self.validation,) if isinstance(self.validation, str) else ()
+        return (*self.train_sources, *held_out)
 
 
 @dataclass(frozen=True)

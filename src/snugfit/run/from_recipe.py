@@ -237,18 +237,17 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
 
 def _inputs(recipe: Recipe, task: Task, training: Training) -> list[dict[str, Any]]:
     """Return the sources that rows are read from, each with the digest of its content; of data sets made in Python that of some rows."""
-    sources = (("train", recipe.data.train), ("validation", recipe.data.validation))
     if find(recipe.task).own_code:
-        held_out = isinstance(recipe.data.validation, str)
-        names = {
-            "train": recipe.data.train,
-            "validation": recipe.data.validation if held_out else recipe.data.train,
-        }
-        return python_inputs(training, {context: (str(name), None) for context, name in names.items()})
+        names = {"train": recipe.data.sources[0], "validation": recipe.data.sources[-1]}
+        return python_inputs(training, {context: (name, None) for context, name in names.items()})
     return [
-        {"context": context, "source": source, "sha256": task.fingerprints[source]}
-        for context, source in sources
-        if isinstance(source, str) and source in task.fingerprints
+        {
+            "context": "train" if number < len(recipe.data.train_sources) else "validation",
+            "source": source,
+            "sha256": task.fingerprints[source],
+        }
+        for number, source in enumerate(recipe.data.sources)
+        if source in task.fingerprints
     ]
 
 

@@ -202,9 +202,7 @@ def _looked_at(value: Any, key: str = "") -> Any:
 
 def _files(recipe: Recipe) -> Iterator[Path]:
     """Yield the files that a recipe's data and model are read from; a name of Hugging Face stands for itself."""
-    for name in (recipe.data.train, recipe.data.validation):
-        if isinstance(name, str):
-            yield Path(name)
+    yield from map(Path, recipe.data.sources)
     model = Path(recipe.model.removeprefix("config:"))
     yield from sorted(path for path in model.rglob("*") if path.is_file()) if model.is_dir() else ()
 

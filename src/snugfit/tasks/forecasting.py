@@ -61,7 +61,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     series = load_series(
         ForecastSettings(
             columns=columns,
-            train=data.train,
+            train=data.rows,
             validation=data.validation,
             horizon=data.horizon,
             history=data.history,

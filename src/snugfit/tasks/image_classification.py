@@ -34,7 +34,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     config, processor = picture_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
     picture_format = format_of(config, processor, recipe.model).with_side(data.size)
     settings = PictureSettings(
-        train=data.train,
+        train=data.rows,
         validation=data.validation,
         image=data.image,
         label=data.label,

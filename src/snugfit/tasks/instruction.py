@@ -52,7 +52,7 @@ def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.usable_rows import part_of_contents, part_of_table
 
     data = recipe.data
-    table = read_table(data.train, setting="data.train", folder=recipe.folder)
+    table = read_table(data.rows, setting="data.train", folder=recipe.folder)
     form = data.format or recognise(table.columns, data.text, data.completion)
     if form == PAIRS:
         return part_of_table(table, data.text, None, None)

@@ -93,7 +93,7 @@ def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.usable_rows import read_part
 
     data = recipe.data
-    return read_part(data.train, "data.train", data.text, _sets(recipe), None, recipe.folder, pair=data.pair)
+    return read_part(data.rows, "data.train", data.text, _sets(recipe), None, recipe.folder, pair=data.pair)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:

@@ -109,7 +109,7 @@ def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.usable_rows import part_of_contents
 
     data, pairs = recipe.data, _loss(recipe).pairs
-    table = read_table(data.train, setting="data.train", folder=recipe.folder)
+    table = read_table(data.rows, setting="data.train", folder=recipe.folder)
     prompt = prompt_columns(table.columns, data.text)
 
     def answered(row: Mapping[str, Any]) -> Any:

@@ -62,10 +62,10 @@ def lacking(recipe: Recipe) -> str | None:
 
     if find(recipe.task).load_empty is None:
         return None
-    name = recipe.data.train
-    path = Path(name).expanduser()
-    if not (is_python_path(name) or is_hub_name(name) or (recipe.folder / path).exists()):
-        return f"data.train ({path.name}) is not there"
+    for name in recipe.data.train_sources:
+        path = Path(name).expanduser()
+        if not (is_python_path(name) or is_hub_name(name) or (recipe.folder / path).exists()):
+            return f"data.train ({path.name}) is not there"
     _, _, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
     if local is not None and not has_tokenizer(local):
         return f"model ({local.name}) has no tokenizer"

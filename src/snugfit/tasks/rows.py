@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from snugfit.data.sources import RowSource
     from snugfit.recipe import Recipe
 
 
@@ -33,13 +34,13 @@ def read_training_rows(
     from snugfit.data.file_rows import FileRows, read_rows
     from snugfit.step.build import hold_out
 
-    def read(source: str, setting: str) -> FileRows:
+    def read(source: RowSource, setting: str) -> FileRows:
         return read_rows(
             source, encode, collate, bad_rows=recipe.data.bad_rows, setting=setting, folder=recipe.folder
         )
 
     validation, held_out, counted = recipe.data.validation, None, 0
-    rows = read(recipe.data.train, "data.train")
+    rows = read(recipe.data.rows, "data.train")
     train, files = rows.examples, [rows]
     if isinstance(validation, str):
         files.append(read(validation, "data.validation"))

@@ -44,7 +44,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     picture_format = PictureFormat(side, side, None)
     loaded = load_masks(
         MaskSource(
-            train=data.train,
+            train=data.rows,
             validation=data.validation,
             image=data.image,
             label=data.label,

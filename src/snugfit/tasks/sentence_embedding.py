@@ -130,7 +130,7 @@ def _read_rows(recipe: Recipe) -> Part:
 
     data = recipe.data
     further = [column for column in (data.positive, data.negative) if column is not None]
-    return read_pairs(data.train, "data.train", data.text, further, recipe.folder)
+    return read_pairs(data.rows, "data.train", data.text, further, recipe.folder)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:

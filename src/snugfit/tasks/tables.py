@@ -42,7 +42,7 @@ def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
     data = recipe.data
     table = load_table(
         TableSettings(
-            train=data.train,
+            train=data.rows,
             validation=data.validation,
             columns=None if data.columns is None else tuple(data.columns),
             categories=tuple(data.categories or ()),

@@ -58,7 +58,7 @@ def _read_rows(recipe: Recipe) -> Part:
 
     data = recipe.data
     return read_part(
-        data.train, "data.train", data.text, data.label, None, recipe.folder, pair=data.pair, numbers=True
+        data.rows, "data.train", data.text, data.label, None, recipe.folder, pair=data.pair, numbers=True
     )
 
 

@@ -335,7 +335,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 def row_settings(recipe: Recipe) -> dict[str, Any]:
     """Return what all tasks on text ask of their rows."""
     return {
-        "train": recipe.data.train,
+        "train": recipe.data.rows,
         "text": tuple(recipe.data.text),
         "validation": recipe.data.validation,
         "max_length": recipe.data.max_length,

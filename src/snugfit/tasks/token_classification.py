@@ -126,7 +126,7 @@ def _read_rows(recipe: Recipe) -> Part:
 
     check_one_column(recipe.data.text)
     (column,), label = recipe.data.text, recipe.data.label
-    read = read_tagged(recipe.data.train, "data.train", column, label, folder=recipe.folder)
+    read = read_tagged(recipe.data.rows, "data.train", column, label, folder=recipe.folder)
     texts = [each.text for each in read.texts]
     classes = recipe.data.classes or read.tags
     return Part(read.table, read.row_indices, texts, [], read.faults, classes=classes)

@@ -120,7 +120,7 @@ def resume(
     if rows.sha256 != record["sha256"] or any(len(numbers) != rows.count for numbers in dealt):
         raise DataError(
             "data.train",
-            f"{recipe.data.train} has changed since this cross-validation began ({len(dealt[0])} rows then, "
+            f"{' and '.join(recipe.data.train_sources)} has changed since this cross-validation began ({len(dealt[0])} rows then, "
             f"{rows.count} now)",
             "Put it back, or begin a new one with: snugfit cv",
         )

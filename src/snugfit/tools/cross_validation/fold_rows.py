@@ -104,10 +104,11 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
 def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     data = recipe.data
     card = find(recipe.task)
-    if data.train.lower().endswith(".txt") and not is_python_path(data.train):
+    (source,) = data.train_sources
+    if source.lower().endswith(".txt") and not is_python_path(source):
         raise DataError(
             "data.train",
-            f"{data.train} is one text, which has no rows to hold out",
+            f"{source} is one text, which has no rows to hold out",
             "Give a JSONL or CSV file with a text in each row.",
         )
     label = data.label if card.classes else None
@@ -115,7 +116,7 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         part = card.read_rows(recipe)
     else:
         pair = data.pair if "pair" in card.settings else None
-        part = read_part(data.train, "data.train", data.text, label, None, recipe.folder, pair=pair)
+        part = read_part(data.rows, "data.train", data.text, label, None, recipe.folder, pair=pair)
     notes = _settled(part, recipe)
     columns = part.columns
     if columns is None:
@@ -135,7 +136,7 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
 def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     data = recipe.data
     part, digests = read_pictures(
-        data.train, "data.train", image=data.image, label=data.label, folder=recipe.folder
+        data.rows, "data.train", image=data.image, label=data.label, folder=recipe.folder
     )
     notes = _settled(part, recipe)
     records = [
@@ -148,7 +149,7 @@ def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
 def _masks(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     data = recipe.data
     loaded = read_masks(
-        data.train,
+        data.rows,
         "data.train",
         image=data.image,
         label=data.label,
@@ -167,7 +168,7 @@ def _masks(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
 def _table(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     """Return the rows with a label as they stand in the file: each fold fits the columns' format on its own training rows."""
     data, classes = recipe.data, find(recipe.task).classes
-    part = read_labelled(data.train, "data.train", data.label, classes, recipe.folder)
+    part = read_labelled(data.rows, "data.train", data.label, classes, recipe.folder)
     columns = data.columns or [name for name in part.table.columns if name != data.label]
     check_columns(part.table, {"data.columns": columns})
     records = [
@@ -181,7 +182,7 @@ def _table(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
 
 def _as_they_stand(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     """Return the rows of a file with all their columns, for a task that alone knows which it reads, and which rows it cannot use."""
-    table = read_table(recipe.data.train, setting="data.train", folder=recipe.folder)
+    table = read_table(recipe.data.rows, setting="data.train", folder=recipe.folder)
     classes = find(recipe.task).classes
     contents = [json.dumps(row, default=_plain) for row in table.rows]
     labels = [str(row.get(recipe.data.label)) for row in table.rows]
@@ -254,7 +255,7 @@ def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool) -> FoldRow
         ]
     notes = (
         _left_out(recipe),
-        f"all rows are made by {recipe.data.train} before they are dealt into folds: what it fits on them, such as a mean to subtract, "
+        f"all rows are made by {' and '.join(recipe.data.train_sources)} before they are dealt into folds: what it fits on them, such as a mean to subtract, "
         "has seen the held-out rows. Fit it in the model, or on each row alone.",
         "rows of a Python data set are not compared with each other: put copies of one row into one group with --groups.",
     )

@@ -101,9 +101,8 @@ def tune(
 
 def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
     """Return what makes two searches one and the same."""
-    files = [name for name in (recipe.data.train, recipe.data.validation) if isinstance(name, str)]
     data = {}
-    for name in files:
+    for name in recipe.data.sources:
         if not is_python_path(name) and Path(name).is_file():
             with Path(name).open("rb") as file:
                 data[name] = hashlib.file_digest(file, "sha256").hexdigest()
