@@ -63,26 +63,22 @@ def load_causal(
     frame = special_frame(tokenizer)
     check_max_length(settings.max_length, tokenizer, len(frame))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
-    texts: list[Examples] = []
+    texts: list[list[Examples]] = []
     faults: list[Fault] = []
     for table in tables:
-        examples, bad = _texts(table, settings.text)
-        texts.append(examples)
-        faults += bad
+        read = [_texts(part, settings.text) for part in table.each]
+        texts.append([examples for examples, _ in read])
+        faults += [fault for _, bad in read for fault in bad]
     skipped = settle(faults, settings.bad_rows)
-    streams = [_tokenized(each, tokenizer, frame) for each in texts]
-    train = streams[0]
-    held_out = streams[1] if len(streams) > 1 else train.at(())
-    fraction = settings.fraction
-    if fraction is not None and len(train) > 1:
-        rows, drawn = split_rows([0] * len(train), fraction, settings.seed)
-        train, held_out = train.at(rows), train.at(drawn)
-    blocks, validation = (_blocks(part, settings.max_length) for part in (train, held_out))
-    if fraction is not None and len(texts[0]) == 1:
-        # one long text: its end, so that no block is surrounded by text that was trained on
-        count = max(round(fraction * len(blocks)), 1)
-        places = range(len(blocks))
-        blocks, validation = blocks.at(places[:-count]), blocks.at(places[-count:])
+    streams = [[_tokenized(each, tokenizer, frame) for each in own] for own in texts]
+    sides = [_sides(stream, settings) for stream in streams[0]]
+    sizes = [sum(map(len, both)) for both in sides]
+    blocks, validation = (
+        Examples.joined(tables[0], own, sizes) for own in ([both[side] for both in sides] for side in (0, 1))
+    )
+    if len(streams) > 1:
+        (held_out,) = streams[1]
+        validation = _blocks(held_out, settings.max_length)
     if not blocks or (settings.validation is not None and not validation):
         raise DataError(
             "data",
@@ -90,7 +86,7 @@ def load_causal(
             f"of {settings.max_length} tokens to train on, {len(validation)} to validate on",
             "Give more text, or lower data.max_length.",
         )
-    lengths = [length for part in (train, held_out) for length in _rows_of(part).lengths().tolist()]
+    lengths = [length for own in streams for part in own for length in _rows_of(part).lengths().tolist()]
     return CausalData(
         train=blocks,
         validation=validation,
@@ -108,6 +104,20 @@ def load_causal(
         fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
     )
+
+
+def _sides(texts: Examples, settings: CausalSettings) -> tuple[Examples, Examples]:
+    """Return the blocks of one source to train on, and those that a fraction holds out."""
+    fraction, size = settings.fraction, settings.max_length
+    if fraction is None:
+        return _blocks(texts, size), _blocks(texts.at(()), size)
+    if len(texts) > 1:
+        rows, drawn = split_rows([0] * len(texts), fraction, settings.seed)
+        return _blocks(texts.at(rows), size), _blocks(texts.at(drawn), size)
+    # one long text: its end, so that no block is surrounded by text that was trained on
+    blocks = _blocks(texts, size)
+    count, places = max(round(fraction * len(blocks)), 1), range(len(blocks))
+    return blocks.at(places[:-count]), blocks.at(places[-count:])
 
 
 def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:

@@ -26,15 +26,16 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
                     setting, f"column '{column}' is already used by {asked[column]}", "Name another column."
                 )
             asked[column] = setting
-    for column, setting in asked.items():
-        if column in table.columns:
-            continue
-        shown = ", ".join(f"'{shorten(name)}'" for name in table.columns[:20])
-        raise DataError(
-            setting,
-            f"{table.source} has no column '{column}'",
-            f"{_hint(column, table.columns)}Its columns are {shown}{' and more' if len(table.columns) > 20 else ''}.",
-        )
+    for part in table.each:
+        for column, setting in asked.items():
+            if column in part.columns or (table.parts and not part.rows):
+                continue
+            shown = ", ".join(f"'{shorten(name)}'" for name in part.columns[:20])
+            raise DataError(
+                setting,
+                f"{part.source} has no column '{column}'",
+                f"{_hint(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.",
+            )
 
 
 def _hint(column: str, columns: Sequence[str]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
+from snugfit.data.named_sources import Sources
 from snugfit.data.sources import Table
-from snugfit.data.token_rows import ArrayExamples
+from snugfit.data.token_rows import ArrayExamples, JoinedArrays
 from snugfit.system.user_objects import is_python_path
 
 ORIGIN = "snugfit.origin"
@@ -19,6 +22,8 @@ ORIGIN = "snugfit.origin"
 
 
 FILE = "file"
+NO_LINE = 0
+"""The line of an example whose source has none, beside others that have."""
 
 
 class Examples(Sequence[Any]):
@@ -29,6 +34,8 @@ class Examples(Sequence[Any]):
         rows: the index in the source of each example's row, counted from 0.
         lines: the line in the file on which each example's row begins, None where rows have no lines.
         unit: what `rows` counts; FILE where each example is a file, whose path it has under that name.
+        sources: the sources, where they are several; `rows` then counts over all of them, in their order.
+        starts: the first row of each of them.
     """
 
     def __init__(
@@ -38,9 +45,13 @@ class Examples(Sequence[Any]):
         rows: Sequence[int],
         lines: Sequence[int] | None = None,
         unit: str = "row",
+        *,
+        sources: Sources | None = None,
+        starts: Sequence[int] = (),
     ) -> None:
         self.examples = examples
         self.source, self.unit = source, unit
+        self.sources, self.starts = sources, tuple(starts)
         self.rows = array("q", rows)
         self.lines = None if lines is None else array("q", lines)
 
@@ -51,15 +62,61 @@ class Examples(Sequence[Any]):
         if origins and len(origins) == len(rows):
             sources, own, lines = zip(*origins, strict=True)
             return cls(examples, sources[0], own, lines)
-        return cls(examples, table.source, rows, [table.lines[row] for row in rows])
+        places = [table.lines[row] for row in rows]
+        return cls(examples, table.source, rows, places, sources=table.sources, starts=table.starts)
+
+    @classmethod
+    def joined(cls, table: Table, parts: Sequence[Examples], sizes: Sequence[int] | None = None) -> Examples:
+        """Return the examples of the sources of a table, one after the other; those of its one source as they are.
+
+        Args:
+            sizes: what `rows` of each counts to, where that is not the rows of its table.
+        """
+        if table.sources is None:
+            (part,) = parts
+            return part
+        starts = table.starts if sizes is None else tuple(itertools.accumulate(sizes, initial=0))[:-1]
+        examples: list[Any] = [part.examples for part in parts]
+        return cls(
+            JoinedArrays.of(examples) or list(itertools.chain.from_iterable(examples)),
+            table.source,
+            [start + row for start, part in zip(starts, parts, strict=True) for row in part.rows],
+            [line for part in parts for line in part.lines or [NO_LINE] * len(part)],
+            parts[0].unit,
+            sources=table.sources,
+            starts=starts,
+        )
 
     def at(self, places: Sequence[int]) -> Examples:
         """Return the examples at these places."""
         lines = None if self.lines is None else [self.lines[place] for place in places]
         rows = [self.rows[place] for place in places]
+        examples: Sequence[Any]
         if isinstance(self.examples, ArrayExamples):
-            return Examples(self.examples.at(places), self.source, rows, lines, self.unit)
-        return Examples([self.examples[place] for place in places], self.source, rows, lines, self.unit)
+            examples = self.examples.at(places)
+        else:
+            examples = [self.examples[place] for place in places]
+        return Examples(
+            examples, self.source, rows, lines, self.unit, sources=self.sources, starts=self.starts
+        )
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number of each example's source among the sources; 0 where there is one."""
+        if self.sources is None:
+            return [0] * len(self)
+        return [bisect_right(self.starts, row) - 1 for row in self.rows]
+
+    def strata(self, classes: Sequence[Hashable]) -> Sequence[Hashable]:
+        """Return the classes of the examples, each apart for each source where they are several: each then gives its part of rows drawn."""
+        return classes if self.sources is None else list(zip(self.numbers, classes, strict=True))
+
+    def members(self) -> list[list[int]]:
+        """Return the places of the examples of each source."""
+        members: list[list[int]] = [[] for _ in self.starts or (0,)]
+        for place, number in enumerate(self.numbers):
+            members[number].append(place)
+        return members
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -78,9 +135,16 @@ class Examples(Sequence[Any]):
         """
         if self.unit == FILE:
             return str(self[place][FILE])
-        if self.lines is None or is_python_path(self.source):
-            return f"{self.unit} {self.rows[place]} of {self.source}"
-        return f"{self.source}:{self.lines[place]}"
+        source, row = self.source, self.rows[place]
+        if self.sources is not None:
+            number = bisect_right(self.starts, row) - 1
+            source, row = self.sources.files[number], row - self.starts[number]
+        line = NO_LINE if self.lines is None else self.lines[place]
+        return (
+            f"{self.unit} {row} of {source}"
+            if line == NO_LINE or is_python_path(source)
+            else f"{source}:{line}"
+        )
 
 
 class FromRows:
@@ -125,6 +189,13 @@ class Columns(WholeBatches):
         """Return a batch of the rows at these places."""
         at = torch.tensor(places)
         return {name: values.index_select(0, at) for name, values in self.tensors.items()}
+
+
+def whole_examples(dataset: Any) -> Examples | None:
+    """Return the examples that a data set is made of, all of them; None where it is of others, or a part of some."""
+    while isinstance(dataset, FromRows):
+        dataset = dataset.rows
+    return dataset if isinstance(dataset, Examples) else None
 
 
 def source_index(dataset: Any, index: int) -> int:

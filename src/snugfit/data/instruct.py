@@ -56,7 +56,7 @@ class InstructSettings(RowSettings):
 class InstructData:
     """Examples of at most `max_length` tokens; `labels` are the tokens of answers and of the ends of their turns, -100 elsewhere.
 
-    `stops` are the tokens by which a generation ends.
+    `stops` are the tokens by which a generation ends, `form` is that of rows to be answered, beside `messages`.
     """
 
     train: Examples
@@ -65,6 +65,7 @@ class InstructData:
     report: DataReport
     fingerprints: Mapping[str, str]
     stops: tuple[int, ...] = ()
+    form: str = MESSAGES
 
 
 def load_instruct(
@@ -88,14 +89,14 @@ def load_instruct(
     faults: list[Fault] = []
     parts: list[Examples] = []
     lengths: list[int] = []
-    dropped, forms = 0, {}
+    dropped, forms = 0, []
     for table in tables:
-        read = _read(table, settings, coder)
-        parts.append(read.examples)
-        lengths += read.lengths
-        faults += read.faults
-        dropped += read.dropped
-        forms[read.form] = table.source
+        read = [_read(part, settings, coder) for part in table.each]
+        parts.append(Examples.joined(table, [each.examples for each in read]))
+        lengths += [length for each in read for length in each.lengths]
+        faults += [fault for each in read for fault in each.faults]
+        dropped += sum(each.dropped for each in read)
+        forms.append([each.form for each in read])
     skipped = settle(faults, settings.bad_rows)
     if dropped:
         skipped[LONGER] = dropped
@@ -117,11 +118,19 @@ def load_instruct(
                 *warnings_of((example["input_ids"] for part in parts for example in part), coder),
                 *_cut_ends(lengths, settings),
             ),
-            form=" and ".join(forms),
+            form=_forms(forms, tables),
         ),
+        form=next((form for form in forms[0] if form != MESSAGES), MESSAGES),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=coder.stops,
     )
+
+
+def _forms(forms: Sequence[Sequence[str]], tables: Sequence[Table]) -> str:
+    """Return the forms of the rows of tables in words: where sources are several that of each."""
+    if tables[0].sources is None:
+        return " and ".join(dict.fromkeys(form for own in forms for form in own))
+    return ", ".join(f"{form} ({name})" for name, form in zip(tables[0].sources.names, forms[0], strict=True))
 
 
 def sides_of(
@@ -136,7 +145,7 @@ def sides_of(
     """
     train, held_out = parts[0], parts[1] if len(parts) > 1 else parts[0].at(())
     if settings.fraction is not None and len(train) > 1:
-        rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
+        rows, drawn = split_rows(train.numbers, settings.fraction, settings.seed)
         train, held_out = train.at(rows), train.at(drawn)
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
@@ -492,7 +501,8 @@ def decisive(table: Table, settings: RowSettings) -> dict[str, Any]:
     own = dataclasses.asdict(settings)
     for name in ("train", "validation", "bad_rows", "seed", "template"):
         own.pop(name, None)
-    return {"table": [table.sha256, Path(table.source).suffix, len(table.rows)], "settings": own}
+    renamed = {"renamed": dict(table.renamed)} if table.renamed else {}
+    return {"table": [table.sha256, Path(table.source).suffix, len(table.rows)], "settings": own, **renamed}
 
 
 def faults_of(table: Table, entry: TokenEntry) -> list[Fault]:

@@ -6,6 +6,7 @@ index): there is nothing to save but n, and the number of workers does not matte
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import threading
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
-from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index
+from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index, whole_examples
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.data.token_rows import ArrayExamples
@@ -69,6 +70,26 @@ class Loader:
         self._num_workers = num_workers
         self._pin = pin
 
+    @property
+    def rows(self) -> int:
+        """The examples of the data set, of which an epoch of a mixture may have some several times and others not at all."""
+        return len(self._dataset)
+
+    def by_source(self, windows: int) -> list[dict[str, Any]]:
+        """Return what each of several sources is of the first windows of the run: its name, rows, share of the examples and epochs."""
+        whole = whole_examples(self._dataset)
+        if whole is None or whole.sources is None:
+            return []
+        sizes, examples = [len(own) for own in whole.members()], self.order.cuts.examples_after(windows)
+        draws = self.order.draws
+        counts = [examples * size / self.rows for size in sizes]
+        if draws is not None:
+            counts = list(draws.counts_after(examples))
+        return [
+            {"name": name, "rows": size, "share": count / examples, "epochs": count / size if size else 0.0}
+            for name, size, count in zip(whole.sources.names, sizes, counts, strict=True)
+        ]
+
     def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
         """Return windows number `start` to `stop`, exclusive.
 
@@ -97,7 +118,7 @@ class Loader:
     def origins(self, ids: Sequence[int]) -> list[str]:
         """Return where the examples of a batch's `ids` come from, in words: the file and line, or the row's index."""
         if not self._places:
-            self._places = {source_index(self._dataset, index): index for index in range(self.order.examples)}
+            self._places = {source_index(self._dataset, index): index for index in range(self.rows)}
         return [origin_of(self._dataset, self._places[each], self._split) for each in ids]
 
     def source_index(self, index: int) -> int:
@@ -124,6 +145,8 @@ class Loader:
         indices = [index for _, index in keys] if by_length else largest(self._dataset, len(keys))
         if indices is None:
             return self._fetch.loaded(keys), False
+        # a window of a mixture may have more examples than there are
+        indices = list(itertools.islice(itertools.cycle(indices), len(keys)))
         return self._fetch.loaded([(0, index) for index in [*indices[:-1], indices[0]]]), True
 
     def _from_workers(self, start: int, stop: int) -> Windows:

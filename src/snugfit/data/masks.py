@@ -337,7 +337,7 @@ def _pictures(source: RowSource, setting: str, image: str, folder: Path | None) 
 
 
 def _folders(source: RowSource, folder: Path | None) -> tuple[Path, Path] | None:
-    if callable(source) or is_python_path(str(source)):
+    if not isinstance(source, (str, Path)) or is_python_path(str(source)):
         return None
     path = (folder or Path.cwd()) / Path(source).expanduser()
     return mask_folders(path) if path.is_dir() else None
@@ -345,7 +345,7 @@ def _folders(source: RowSource, folder: Path | None) -> tuple[Path, Path] | None
 
 def _base(source: RowSource, folder: Path | None) -> str:
     here = folder or Path.cwd()
-    if callable(source) or is_python_path(str(source)):
+    if not isinstance(source, (str, Path)) or is_python_path(str(source)):
         return str(here)
     return str((here / Path(source).expanduser()).parent)
 

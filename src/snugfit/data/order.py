@@ -15,11 +15,12 @@ from snugfit.core.job import Job, Train
 from snugfit.core.random import derive_seed
 from snugfit.core.windows import Cuts, Sizes, Sums
 from snugfit.data.examples import origin_of
+from snugfit.data.mixture import Draws, mixed
 from snugfit.data.sizes import token_counts
 from snugfit.errors import DataError, SettingError
 
 Key = tuple[int, int]
-"""An example's epoch and index."""
+"""An example's epoch and index; of a mixture the pass over its source in place of the epoch, as a row may come twice in one."""
 
 _CACHED_EPOCHS = 8
 _MOST_WINDOWS = 2000
@@ -33,6 +34,7 @@ class Order:
         cuts: in place of that, where windows may differ in size.
         windows: of the run.
         lengths: tokens of each example, where windows are cut by them.
+        draws: the examples of each epoch, where they are not all, once each.
 
     >>> order = Order(examples=5, global_batch=2, seed=0, shuffle=False)
     >>> [order.window(number) for number in range(4)]
@@ -49,13 +51,15 @@ class Order:
         cuts: Cuts | None = None,
         windows: int = 1,
         lengths: Sequence[int] | None = None,
+        draws: Draws | None = None,
     ) -> None:
         if examples < 1:
             raise DataError("data", "no examples to train on", "Give at least one.")
         self.examples, self.seed, self.shuffle = examples, seed, shuffle
         self.cuts, self.windows, self.lengths = cuts or Cuts(examples, Sizes(global_batch)), windows, lengths
+        self.draws = draws
         self._epoch = -1
-        self._permutation: list[int] = []
+        self._keys: tuple[Sequence[int], Sequence[int]] = ((), ())
 
     @property
     def windows_per_pass(self) -> int:
@@ -66,8 +70,10 @@ class Order:
         """Keys of the examples of window `number`, counted from the start of the run."""
         epoch, start, end = self.cuts.place(number)
         if epoch != self._epoch:
-            self._epoch, self._permutation = epoch, permutation(self.examples, self.seed, epoch, self.shuffle)
-        return [(epoch, index) for index in self._permutation[start:end]]
+            self._epoch = epoch
+            self._keys = _keys(self.examples, self.seed, epoch, self.shuffle, self.draws)
+        passes, indices = (numbers[start:end] for numbers in self._keys)
+        return list(zip(passes, indices, strict=True))
 
     def largest_window(self) -> list[Key]:
         """Return the keys of the run's largest window.
@@ -86,8 +92,14 @@ class Order:
         every = -(-self.windows // _MOST_WINDOWS)
         keys = self.window(max(range(self.windows - 1, -1, -every), key=padded))
         by_length = sorted(keys, key=lambda key: -lengths[key[1]])
-        longest = max(range(self.examples), key=lengths.__getitem__)
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
         return [(0, longest), *by_length[1:]]
+
+    def mean_length(self) -> float:
+        """Return the tokens of the mean example of the first epoch, where windows are in tokens."""
+        assert self.lengths is not None
+        _, indices = _keys(self.examples, self.seed, 0, self.shuffle, self.draws)
+        return sum(map(self.lengths.__getitem__, indices)) / self.examples
 
 
 def permutation(examples: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:
@@ -98,18 +110,42 @@ def permutation(examples: int, seed: int, epoch: int, shuffle: bool = True) -> l
     return torch.randperm(examples, generator=generator).tolist()
 
 
+def _keys(
+    examples: int, seed: int, epoch: int, shuffle: bool, draws: Draws | None
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return both parts of the keys of an epoch's examples, in order."""
+    if draws is None:
+        return [epoch] * examples, permutation(examples, seed, epoch, shuffle)
+    passes, places = draws.epoch(seed, epoch, shuffle)
+    return array("q", passes.tobytes()), array("q", places.tobytes())
+
+
+def examples_of_epoch(dataset: Any) -> int:
+    """Return the examples of an epoch over a data set: all of them, or as many as are drawn of a mixture."""
+    draws = mixed(dataset)
+    return len(dataset) if draws is None else len(draws)
+
+
 def training_order(job: Job, dataset: Any) -> Order:
     """Return the order in which a job trains on a data set.
 
     Raises:
         SettingError: windows are in tokens, and those of the data are not known, or an example has more than a window.
     """
-    examples, train = len(dataset), job.train
+    draws, train = mixed(dataset), job.train
+    examples = len(dataset) if draws is None else len(draws)
     lengths = None if train.batch_tokens is None else _lengths(train, dataset)
-    cuts = job.cuts(examples, None if lengths is None else _sums(lengths, train.seed, job.shuffle))
+    cuts = job.cuts(examples, None if lengths is None else _sums(lengths, train.seed, job.shuffle, draws))
     windows = job.windows_of(cuts)
     return Order(
-        examples, train.sizes.last, train.seed, job.shuffle, cuts=cuts, windows=windows, lengths=lengths
+        examples,
+        train.sizes.last,
+        train.seed,
+        job.shuffle,
+        cuts=cuts,
+        windows=windows,
+        lengths=lengths,
+        draws=draws,
     )
 
 
@@ -139,10 +175,10 @@ def in_examples(job: Job, rows: int, dataset: Any) -> Job:
     return changed if dataset is None else changed.for_updates(total_windows(job, dataset))
 
 
-def _sums(lengths: Sequence[int], seed: int, shuffle: bool) -> Sums:
+def _sums(lengths: Sequence[int], seed: int, shuffle: bool, draws: Draws | None) -> Sums:
     @functools.lru_cache(maxsize=_CACHED_EPOCHS)
     def sums(epoch: int) -> Sequence[int]:
-        order = permutation(len(lengths), seed, epoch, shuffle)
+        _, order = _keys(len(lengths), seed, epoch, shuffle, draws)
         return array("q", itertools.accumulate(map(lengths.__getitem__, order)))
 
     return sums

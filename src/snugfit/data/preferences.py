@@ -138,11 +138,20 @@ def load_preferences(
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     writer = _Writer(Coder(tokenizer, replace(settings, max_length=_UNCUT)), settings)
-    read = [_read(table, settings, writer) for table in tables]
+    of_tables = [[_read(part, settings, writer) for part in table.each] for table in tables]
+    read = [part for own in of_tables for part in own]
     skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
     if dropped := sum(part.dropped for part in read):
         skipped[LONGER] = dropped
-    train, held_out = sides_of([part.examples for part in read], tables, settings, skipped)
+    train, held_out = sides_of(
+        [
+            Examples.joined(table, [part.examples for part in own])
+            for table, own in zip(tables, of_tables, strict=True)
+        ],
+        tables,
+        settings,
+        skipped,
+    )
     lengths = [length for part in read for length in part.lengths]
     return PreferenceData(
         train=train,

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
+from snugfit.data.named_sources import Sources
 from snugfit.errors import DataError, nearest
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
-RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]]
-"""A file, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, or a function that returns an iterable of rows."""
+RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]] | Sources
+"""A file, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, a function that returns an iterable of rows, or
+several of them by name."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,9 @@ class Table:
 
     `lines[i]` is the line on which `rows[i]` begins (its number, from 1, for a Python function). `faults` are
     the rows that could not be read and are not among `rows`. `sha256` is that of the file's bytes, or of the
-    rows.
+    rows. `renamed` are the names that columns were given, by those that they have in the source.
+
+    Of several `sources`, `parts` are their tables, whose rows follow one another.
     """
 
     source: str
@@ -34,23 +41,37 @@ class Table:
     lines: list[int]
     sha256: str
     faults: tuple[Fault, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    sources: Sources | None = None
+    parts: tuple[Table, ...] = ()
+
+    @property
+    def each(self) -> tuple[Table, ...]:
+        """The table of each source."""
+        return self.parts or (self,)
+
+    @functools.cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of each source."""
+        return tuple(itertools.accumulate((len(part.rows) for part in self.each), initial=0))[:-1]
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The sha256 of its source, by the source's name."""
-        return {self.source: self.sha256}
+        """The sha256 of each source, by the source's name."""
+        return {part.source: part.sha256 for part in self.each}
 
     def place(self, row: int) -> tuple[str, int]:
         """Return the source of a row, and its line there."""
-        return self.source, self.lines[row]
+        return self.each[bisect_right(self.starts, row) - 1].source, self.lines[row]
 
     def fault(self, row: int, bad: BadRow) -> Fault:
         """Return what is wrong with a row, with its place."""
         return bad.at(*self.place(row))
 
     def in_order(self, faults: Iterable[Fault]) -> list[Fault]:
-        """Return faults in the order of the lines that they are on."""
-        return sorted(faults, key=lambda fault: fault.line)
+        """Return faults in the order of the lines that they are on, source by source."""
+        number = {part.source: place for place, part in enumerate(self.each)}
+        return sorted(faults, key=lambda fault: (number.get(fault.source, 0), fault.line))
 
 
 def read_table(source: RowSource, *, setting: str = "data", folder: Path | None = None) -> Table:
@@ -61,6 +82,8 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
     Raises:
         DataError: the source as a whole cannot be read (missing, empty, binary, no header, unknown kind).
     """
+    if isinstance(source, Sources):
+        return _together(source, setting, folder)
     if callable(source):
         name = getattr(source, "__qualname__", type(source).__name__)
         return _read_function(source, name, setting, folder)
@@ -79,6 +102,52 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
     if is_saved(path):
         return _table_of(read_saved(path, str(source), setting), str(source), setting)
     return _read_file(str(source), setting, folder)
+
+
+def _together(sources: Sources, setting: str, folder: Path | None) -> Table:
+    """Return the rows of several sources, one after the other."""
+    parts = []
+    for source in sources.each:
+        here = f"{setting}.{source.name}" if source.is_named else setting
+        table = read_table(source.file, setting=here, folder=folder)
+        parts.append(_with_names(table, source.rename, here) if source.rename else table)
+    columns = dict.fromkeys(column for part in parts for column in part.columns)
+    digests = json.dumps([part.sha256 for part in parts])
+    return Table(
+        str(sources),
+        tuple(columns),
+        [row for part in parts for row in part.rows],
+        [line for part in parts for line in part.lines],
+        hashlib.sha256(digests.encode()).hexdigest(),
+        tuple(fault for part in parts for fault in part.faults),
+        sources=sources,
+        parts=tuple(parts),
+    )
+
+
+def _with_names(table: Table, renamed: Mapping[str, str], setting: str) -> Table:
+    """Return a table whose columns have other names.
+
+    Raises:
+        DataError: a column is not there, or two would have one name.
+    """
+    for column in renamed:
+        if column not in table.columns:
+            raise DataError(
+                f"{setting}.rename",
+                f"{table.source} has no column '{column}'",
+                nearest(column, table.columns),
+            )
+    columns = tuple(renamed.get(column, column) for column in table.columns)
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise DataError(
+            f"{setting}.rename",
+            f"two columns of {table.source} would be called '{twice[0]}'",
+            "Rename the other one too.",
+        )
+    rows = [{renamed.get(column, column): value for column, value in row.items()} for row in table.rows]
+    return replace(table, columns=columns, rows=rows, renamed=renamed)
 
 
 def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
     places: Sequence[int] = range(len(part.row_indices))
     aside: Sequence[int] = ()
     if isinstance(settings.validation, (int, float)) and places:
-        strata = part.labels if settings.classes else [0] * len(places)
+        sources = [bisect_right(part.table.starts, row) for row in part.row_indices]
+        strata = list(zip(sources, part.labels, strict=True)) if settings.classes else sources
         places, aside = split_rows(strata, settings.validation, settings.seed)
     trained = [part.table.rows[part.row_indices[place]] for place in places]
     if not trained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -225,7 +226,8 @@ def load_tagged(
     places: Sequence[int] = range(len(train.rows))
     aside: Sequence[int] = range(len(held_out.rows)) if len(parts) > 1 else ()
     if settings.fraction is not None:
-        places, aside = split_rows([0] * len(train.rows), settings.fraction, settings.seed)
+        numbers = [bisect_right(train.table.starts, row) for row in train.rows]
+        places, aside = split_rows(numbers, settings.fraction, settings.seed)
     for part, own in ((train, places), *([(held_out, aside)] if settings.validation is not None else [])):
         if not own:
             raise _nothing_left(part.table)

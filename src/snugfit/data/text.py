@@ -140,9 +140,8 @@ def load_text(
         held_out, shown = others[0], range(len(others[0]))
     elif isinstance(settings.validation, (int, float)):
         strata: Sequence[Hashable] = usable[0].labels if settings.classes else [0] * len(examples)
-        rows, drawn = split_rows(
-            strata if sets is None else strata_of(usable[0].labels), settings.validation, settings.seed
-        )
+        strata = strata if sets is None else strata_of(usable[0].labels)
+        rows, drawn = split_rows(examples.strata(strata), settings.validation, settings.seed)
         held_out, examples = examples.at(drawn), examples.at(rows)
         shown = drawn
     if not examples or (validation is not None and not held_out):

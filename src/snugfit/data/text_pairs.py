@@ -118,7 +118,7 @@ def load_pairs(
         held_out, places = encoded[1][0], range(len(encoded[1][0]))
         lengths = [*lengths, *encoded[1][1]]
     elif settings.fraction is not None and len(train) > 1:
-        rows, places = split_rows([0] * len(train), settings.fraction, settings.seed)
+        rows, places = split_rows(train.numbers, settings.fraction, settings.seed)
         held_out, train = train.at(places), train.at(rows)
     sides = [("data.train", "train", train)]
     if settings.validation is not None:

@@ -93,6 +93,19 @@ class TokenRows(ArrayExamples):
             writer.add(example)
         return writer.rows()
 
+    @classmethod
+    def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
+        """Return the examples of parts that are whole and have no single numbers, one after the other, as arrays in memory."""
+        whole = [part for part in parts if len(part)]
+        if len(whole) < 2:
+            return whole[0] if whole else parts[0]
+        starts = np.cumsum([0, *(int(part.ends[-1]) for part in whole[:-1])])
+        return cls(
+            {name: small(np.concatenate([part.lists[name] for part in whole])) for name in whole[0].lists},
+            np.concatenate([part.ends + start for part, start in zip(whole, starts, strict=True)]),
+            sequences=whole[0].sequences,
+        )
+
     def __len__(self) -> int:
         return len(self._places)
 
@@ -215,6 +228,45 @@ class TokenBlocks(ArrayExamples):
             text += 1
         ids = np.concatenate(pieces)
         return {"input_ids": ids, "attention_mask": np.ones(len(ids), np.uint8), "labels": ids}
+
+
+class JoinedArrays(ArrayExamples):
+    """Examples of several sources one after the other, each of which stays where it is.
+
+    Args:
+        places: of the examples among those of all parts; all of them without.
+    """
+
+    def __init__(self, parts: Sequence[ArrayExamples], places: Numbers | None = None) -> None:
+        self._parts, self._ends = list(parts), np.cumsum([len(part) for part in parts])
+        self._places = np.arange(int(self._ends[-1])) if places is None else places
+
+    @classmethod
+    def of(cls, parts: Sequence[Any]) -> JoinedArrays | None:
+        """Return the examples of parts; None where some are in no arrays."""
+        return cls(parts) if all(isinstance(part, ArrayExamples) for part in parts) else None
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def at(self, places: Sequence[int]) -> JoinedArrays:
+        return JoinedArrays(self._parts, self._places[np.asarray(places, dtype=np.int64)])
+
+    def sizes(self) -> list[int]:
+        return self._of([part.sizes() for part in self._parts])
+
+    def token_counts(self) -> list[int]:
+        return self._of([part.token_counts() for part in self._parts])
+
+    def arrays(self, place: int) -> dict[str, Any]:
+        at = int(self._places[place])
+        part = int(np.searchsorted(self._ends, at, side="right"))
+        return self._parts[part].arrays(at - (int(self._ends[part - 1]) if part else 0))
+
+    def _of(self, numbers: Sequence[Sequence[int]]) -> list[int]:
+        every = np.array(list(itertools.chain.from_iterable(numbers)), np.int64)
+        counts: list[int] = every[self._places].tolist()
+        return counts
 
 
 class TokenWriter:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +20,7 @@ from snugfit.data.label_sets import LabelSets
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.table_cells import parsed_cell
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
+from snugfit.data.token_rows import TokenRows
 from snugfit.data.tokens import Encoded, encode
 from snugfit.errors import nearest
 
@@ -218,11 +221,24 @@ def encode_part(
 
 
 def _encoded(part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
+    """Return the tokens of a part's texts, source by source: what was kept of one holds whatever the others are."""
+    starts = [bisect_left(part.row_indices, start) for start in part.table.starts]
+    encoded = [
+        _encoded_texts(part.texts[start:end], part.pairs[start:end], tokenizer, max_length)
+        for start, end in itertools.pairwise([*starts, len(part.texts)])
+    ]
+    lengths = [length for each in encoded for length in each.lengths]
+    return Encoded(TokenRows.joined([each.examples for each in encoded]), lengths)
+
+
+def _encoded_texts(
+    texts: list[str], pairs: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Encoded:
     def make() -> TokenEntry:
-        made = encode(part.texts, tokenizer, max_length, part.pairs)
+        made = encode(texts, tokenizer, max_length, pairs)
         return TokenEntry(made.examples, {"lengths": np.asarray(made.lengths)})
 
     # by the texts, not by their file: rows that are left out and other labels make no other tokens
-    by = {"texts": texts_digest(part.texts, part.pairs), "max_length": max_length}
+    by = {"texts": texts_digest(texts, pairs), "max_length": max_length}
     entry = cached("texts", by, tokenizer, make)
     return Encoded(entry.rows, entry.numbers["lengths"].tolist())

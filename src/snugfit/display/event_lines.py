@@ -83,6 +83,7 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     if decay := decay_words(run.get("weight_decay") or {}):
         lines.append(f"  decay   {decay}")
     lines.append(f"  data    {_data(data)}")
+    lines += [f"          {source_words(each)}" for each in data.get("sources") or ()]
     if data.get("form"):
         form = data["form"] if data.get("unit") == "windows" else f"conversations as {data['form']}"
         lines.append(f"  rows    {form}")
@@ -237,6 +238,16 @@ def _data(data: Mapping[str, Any]) -> str:
     if data.get("skipped"):
         parts.append(f"{sum(data['skipped'].values()):,} left out ({', '.join(data['skipped'])})")
     return ", ".join(parts)
+
+
+def source_words(source: Mapping[str, Any]) -> str:
+    """Return what one of several sources is of a run's examples.
+
+    >>> source_words({"name": "chats", "rows": 900, "share": 0.75, "epochs": 2.5})
+    'chats: 75% of the examples, 900 rows, each 2.5 times'
+    """
+    times = f"{source['epochs']:.2f}".rstrip("0").rstrip(".")
+    return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {source['rows']:,} rows, each {times} times"
 
 
 def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

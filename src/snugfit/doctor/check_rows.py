@@ -24,7 +24,7 @@ class Rows:
     texts: Sequence[str]
     labels: Sequence[str] = ()
     source: str = ""
-    lines: Sequence[int] = ()
+    lines: Sequence[int | str] = ()
 
 
 def examine_rows(train: Rows, validation: Rows | None, faults: Sequence[Fault] = ()) -> list[Finding]:
@@ -76,7 +76,9 @@ def overlap(train: Iterable[Any], validation: Sequence[Any], what: str) -> Itera
     )
 
 
-def duplicates(texts: Sequence[str], labels: Sequence[str], lines: Sequence[int] = ()) -> Iterator[Finding]:
+def duplicates(
+    texts: Sequence[str], labels: Sequence[str], lines: Sequence[int | str] = ()
+) -> Iterator[Finding]:
     """Detect rows that say the same, and those among them with different labels; by their lines where these are known."""
 
     def on(places: Sequence[int]) -> str:

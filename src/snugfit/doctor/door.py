@@ -260,11 +260,17 @@ def _of_rows(parts: Sequence[Part], faults: Sequence[Fault]) -> list[Finding]:
             part.texts,
             [name for name in part.labels if name],
             part.table.source,
-            [part.table.lines[row] for row in part.row_indices],
+            [_line(part, row) for row in part.row_indices],
         )
         for part in parts
     ]
     return examine_rows(rows[0], rows[1] if len(rows) > 1 else None, faults)
+
+
+def _line(part: Part, row: int) -> int | str:
+    """Return the line of a row, of several sources with the one that it is in."""
+    source, line = part.table.place(row)
+    return line if part.table.sources is None else f"{source}:{line}"
 
 
 def _of_report(task: Task) -> list[Finding]:

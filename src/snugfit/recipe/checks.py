@@ -66,6 +66,16 @@ def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
 def _check_names(recipe: m.Recipe, places: Places) -> None:
     with placed(places, ("name",)):
         check_name(recipe.name)
+    try:
+        together = not isinstance(recipe.data.rows, str)
+    except SettingError as error:
+        raise error.about(places.name(tuple(error.setting.split(".")))) from error
+    if together and "stopping_strategy" not in find(recipe.task).settings:
+        raise places.error(
+            ("data", "train"),
+            f"names several sources, and task {recipe.task} reads one",
+            "Name one, or join their rows.",
+        )
     sources = [(("data", "train"), name) for name in recipe.data.train_sources]
     for keys, text in ((("model",), recipe.model), *sources):
         if not text.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -17,6 +18,7 @@ from snugfit.core.job import (
     Train,
 )
 from snugfit.core.settings import Bound, Count, Section, setting, wanted
+from snugfit.data.named_sources import Stopping, files_of, sources_of
 from snugfit.data.picture_kinds import AUGMENTATIONS
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
@@ -75,8 +77,9 @@ class Data(Section):
 
     key: ClassVar[str] = "data"
 
-    train: str = setting(
-        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures with a folder for each class, or package.module:function",
+    train: str | tuple[str, ...] | Mapping[str, Any] = setting(
+        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures with a folder for each class, or package.module:function; several of them as a list, or by name with weights",
+        takes="a file, a list of files, or files by name, each with from, weight and rename",
         example="rows.csv",
     )
     validation: Annotated[float, Bound(above=0, below=1)] | str | None = setting(
@@ -219,6 +222,11 @@ class Data(Section):
         "cut_end",
     )
     max_length: Count = setting("tokens of one example at most, special tokens counted", 128)
+    stopping_strategy: Stopping = setting(
+        "end of an epoch over sources with weights: first_exhausted with the last row of the first source that is through, all_exhausted of "
+        "the last one",
+        "first_exhausted",
+    )
     bad_rows: Literal["fail", "skip"] = setting(
         "rows that cannot be used: fail ends the run, skip leaves them out", "fail"
     )
@@ -232,12 +240,12 @@ class Data(Section):
     @property
     def rows(self) -> RowSource:
         """The rows to train on, as they are read."""
-        return self.train
+        return sources_of(self.train, self.stopping_strategy)
 
     @property
     def train_sources(self) -> tuple[str, ...]:
         """The names of the sources of rows to train on."""
-        return (self.train,)
+        return files_of(self.train)
 
     @property
     def sources(self) -> tuple[str, ...]:

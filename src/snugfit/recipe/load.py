@@ -11,6 +11,7 @@ from typing import Any
 from snugfit.core.job import Train
 from snugfit.core.settings import shown
 from snugfit.data.file_formats import READERS
+from snugfit.data.named_sources import texts_in, with_files
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
 from snugfit.recipe.checks import check_recipe, placed
@@ -159,7 +160,9 @@ def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     python = card is not None and card.own_code
     if isinstance(data := tree.get("data"), Mapping):
         files = {
-            key: _path(data[key], folder) for key in ("train", "validation") if isinstance(data.get(key), str)
+            key: with_files(data[key], {text: _path(text, folder) for text in texts_in(data[key])})
+            for key in ("train", "validation")
+            if key in data
         }
         result["data"] = {**data, **({} if python else files)}
     if isinstance(model := tree.get("model"), str) and not python:

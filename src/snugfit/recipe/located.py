@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,10 @@ from snugfit.system.user_objects import is_python_path
 
 _SECTIONS = ("data", "train", "evaluate", "plan", "budget")
 """Whose settings are checked again on the data and the model."""
+
+
+_SETTING = re.compile(r"\w+(\.[\w-]+)*")
+"""A setting of a section, or one of a source that a setting names."""
 
 
 @contextmanager
@@ -40,7 +45,7 @@ def _with_place(
     error: SettingError | DataError, path: Path, overrides: Iterable[str]
 ) -> SettingError | DataError | None:
     name, _, setting = error.setting.partition(".")
-    if not name.isidentifier() or not setting.isidentifier():
+    if not name.isidentifier() or not _SETTING.fullmatch(setting):
         return None  # it is not about a setting, or has its place
     places = Places(str(path))
     try:
@@ -59,7 +64,7 @@ def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
         paths: of techniques of the user's own that the recipe names, whose errors begin with the name on their card.
     """
     if name in _SECTIONS:
-        return (name, setting)
+        return (name, *setting.split("."))
 
     from snugfit.system.plugins import import_path
     from snugfit.techniques import discover

@@ -114,6 +114,8 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
         del (values[section[0]] if section else values)[key]
     for name in recipe.train.sizes_unset:  # which runs of before do not know
         del values["train"][name]
+    if isinstance(recipe.data.rows, str):  # runs of before know no others
+        values["data"].pop("stopping_strategy", None)
     text = json.dumps(values, sort_keys=True, ensure_ascii=True)
     settings: dict[str, Any] = json.loads(text.replace(json.dumps(f"{recipe.folder}/")[1:-1], ""))
     return settings

@@ -50,6 +50,12 @@ def _updates(training: Training) -> dict[str, Any]:
     return {**total, "window": order.cuts.sizes.words(train.unit)}
 
 
+def by_source(training: Training) -> dict[str, Any]:
+    """Return what each source is of the examples of a run, where they are several."""
+    sources = training.loader.by_source(training.total_windows)
+    return {"sources": sources} if sources else {}
+
+
 def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) -> list[dict[str, Any]]:
     """Return rows that Python makes as a run describes its sources: with a digest of those that a resume compares.
 

@@ -15,7 +15,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader
-from snugfit.data.order import Order, in_examples, training_order
+from snugfit.data.order import Order, examples_of_epoch, in_examples, training_order
 from snugfit.kit.adapters.adapters import require_peft
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
@@ -238,7 +238,7 @@ def _subject(
         lambda: skeleton(empty),
         window,
         job,
-        len(material.train),
+        examples_of_epoch(material.train),
         techniques,
         material.loss,
         optimizer,
@@ -265,7 +265,7 @@ def _mean_window(data: Any, job: Job) -> float:
     rows = order.cuts.examples_after(order.windows) / order.windows
     if order.lengths is None:
         return rows / len(largest)
-    mean_length = sum(order.lengths) / order.examples
+    mean_length = order.mean_length()
     return min(1.0, rows * mean_length / sum(order.lengths[index] for _, index in largest))
 
 

@@ -21,7 +21,7 @@ from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_files
-from snugfit.run.description import describe_run, versions
+from snugfit.run.description import by_source, describe_run, versions
 from snugfit.run.ending import end_failed, explain_memory, finished_before, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
@@ -244,7 +244,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         events("note", text=note)
     described: dict[str, Any] = {
         "recipe": dict(spec.recipe),
-        "data": dict(task.data),
+        "data": {**task.data, **by_source(training)},
         "example": task.example,
         "inputs": spec.inputs(task, training),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.answers import of_conversations
@@ -42,7 +43,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     task = language_model(recipe, tokenizer, data, empty, keep)
     if (generation := getattr(task.material.model, "generation_config", None)) is not None:
         generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
-    return task
+    return replace(task, meta={**task.meta, "conversations": data.form})
 
 
 def _read_rows(recipe: Recipe) -> Part:

@@ -25,7 +25,8 @@ def training_rows(recipe: Recipe) -> Any:
     Raises:
         DataError, SettingError: they cannot be had.
     """
-    return _rows(recipe, "data.train", recipe.data.train)
+    (train,) = recipe.data.train_sources
+    return _rows(recipe, "data.train", train)
 
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
@@ -33,7 +34,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material, hold_out
 
-    train = _rows(recipe, "data.train", recipe.data.train)
+    train = training_rows(recipe)
     validation = recipe.data.validation
     held_out = None
     if isinstance(validation, str):

@@ -31,6 +31,7 @@ def read_training_rows(
     Raises:
         DataError: the rows cannot be used.
     """
+    from snugfit.data.examples import Examples
     from snugfit.data.file_rows import FileRows, read_rows
     from snugfit.step.build import hold_out
 
@@ -42,11 +43,13 @@ def read_training_rows(
     validation, held_out, counted = recipe.data.validation, None, 0
     rows = read(recipe.data.rows, "data.train")
     train, files = rows.examples, [rows]
+    assert isinstance(train, Examples)  # which `read_rows` makes
     if isinstance(validation, str):
         files.append(read(validation, "data.validation"))
         held_out = files[1].examples
     elif validation is not None:
-        train, held_out = hold_out(rows.examples, validation, recipe.train.seed)
+        sides = hold_out(rows.examples, validation, recipe.train.seed)
+        train, held_out = (train.at(side.indices) for side in sides)
     if held_out is not None:
         counted = len(held_out)
     skipped: dict[str, int] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from snugfit.core.losses import Loss
     from snugfit.recipe import Recipe
 
-SETTINGS = ("columns", "categories", "label", "bad_rows")
+SETTINGS = ("columns", "categories", "label", "bad_rows", "stopping_strategy")
 NETWORKS = ("tabm", "mlp")
 LABELS = ("label", "labels", "target", "class", "y", "outcome", "species", "survived", "churn", "price")
 _WORDS_OF_TEXTS = 5

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from snugfit.step.build import Material
     from snugfit.step.metrics import RowMetric
 
-ROWS = ("text", "max_length", "bad_rows")
+ROWS = ("text", "max_length", "bad_rows", "stopping_strategy")
 """Settings of `data` that each of them reads."""
 
 

@@ -151,7 +151,7 @@ def data_of_rank(
     entries = dict(identity)
     for name, loader in (("train", train), ("validation", validation)):
         if loader is not None:
-            count = loader.order.examples
+            count = loader.rows
             places = Random(0).sample(range(count), min(_RANKS_ROWS, count))
             entries[name] = {
                 **entries[name],
@@ -162,7 +162,7 @@ def data_of_rank(
 
 def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
     """Return how many rows there are, and digests of some; each is read twice, as rows that differ then cannot be compared."""
-    examples = loader.order.examples
+    examples = loader.rows
     count = min(ROWS, examples)
     places = sorted({place * (examples - 1) // max(count - 1, 1) for place in range(count)})
     return {"rows": examples, "row": _digests(loader, places, num_workers)}

@@ -84,6 +84,12 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
         DataError, SettingError: the rows cannot be used, or have no such column.
     """
     card = find(recipe.task)
+    if not isinstance(recipe.data.rows, str):
+        raise SettingError(
+            "data.train",
+            "names several sources, and folds are dealt out of one",
+            "Name one, or join their rows in a file.",
+        )
     if card.model == "series":
         raise SettingError(
             "task",

@@ -1,0 +1,159 @@
+"""The draws of a mixture: which source, and which of its rows, each example of a run is; a pure function of (seed, epoch).
+
+Sources alternate so that each has its part of the examples wherever one stops to count: after k examples of an epoch a source of weight w
+has given ⌊k·w/W⌋ or ⌈k·w/W⌉ of them, W being the sum of the weights. Each source is drawn without replacement: all its rows, in an order
+drawn from the seed, before any of them comes again, in the epoch after the one in which they were begun where they do not end with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from snugfit.core.random import derive_seed
+from snugfit.data.examples import whole_examples
+from snugfit.data.named_sources import Sources
+from snugfit.errors import DataError
+
+Numbers = NDArray[np.int64]
+
+
+class Draws:
+    """The examples of each epoch of a mixture.
+
+    Args:
+        sources: with weights.
+        members: the places of each source's examples in the data set.
+
+    >>> from snugfit.data.named_sources import sources_of
+    >>> sources = sources_of({"a": {"from": "a.csv", "weight": 3}, "b": {"from": "b.csv", "weight": 1}})
+    >>> draws = Draws(sources, [[0, 1, 2, 3, 4], [5, 6]])
+    >>> draws.pattern.tolist(), draws.counts
+    ([0, 0, 1, 0, 0, 0], (5, 1))
+    >>> [array.tolist() for array in draws.epoch(seed=0, number=1, shuffle=False)]
+    [[1, 1, 0, 1, 1, 1], [0, 1, 6, 2, 3, 4]]
+
+    Raises:
+        DataError: a source has no example.
+    """
+
+    def __init__(self, sources: Sources, members: Sequence[Sequence[int]]) -> None:
+        assert sources.weights is not None
+        for source, own in zip(sources.each, members, strict=True):
+            if not len(own):
+                raise DataError(
+                    f"data.train.{source.name}", f"no usable row of {source.file} is left", "Give more rows."
+                )
+        self.names = sources.names
+        self._members = [np.asarray(own, dtype=np.int64) for own in members]
+        self.sizes = tuple(map(len, self._members))
+        self.pattern = one_epoch(sources.weights, self.sizes, first=sources.stopping == "first_exhausted")
+        self.counts = self.counts_within(len(self.pattern))
+
+    def __len__(self) -> int:
+        return len(self.pattern)
+
+    def counts_within(self, examples: int) -> tuple[int, ...]:
+        """Return how many of the first examples of an epoch each source gives."""
+        return tuple(np.bincount(self.pattern[:examples], minlength=len(self.names)).tolist())
+
+    def counts_after(self, examples: int) -> tuple[int, ...]:
+        """Return how many of the first examples of a run each source gives."""
+        epochs, rest = divmod(examples, len(self))
+        return tuple(
+            epochs * own + more for own, more in zip(self.counts, self.counts_within(rest), strict=True)
+        )
+
+    def epoch(self, seed: int, number: int, shuffle: bool = True) -> tuple[Numbers, Numbers]:
+        """Return of each example of an epoch the pass over its source that it belongs to, and its place in the data set."""
+        passes, places = np.empty(len(self), np.int64), np.empty(len(self), np.int64)
+        for source, (name, own) in enumerate(zip(self.names, self._members, strict=True)):
+            at = np.flatnonzero(self.pattern == source)
+            begun, within = np.divmod(number * len(at) + np.arange(len(at)), len(own))
+            passes[at] = begun
+            for each in range(int(begun[0]), int(begun[-1]) + 1) if len(at) else ():
+                now = begun == each
+                places[at[now]] = own[_order(len(own), seed, name, each, shuffle)[within[now]]]
+        return passes, places
+
+
+def _order(rows: int, seed: int, name: str, number: int, shuffle: bool) -> Numbers:
+    """Return the order of a source's rows in one pass over them."""
+    if not shuffle:
+        return np.arange(rows)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order", name, number))
+    order: Numbers = torch.randperm(rows, generator=generator).numpy()
+    return order
+
+
+def one_epoch(weights: Sequence[Fraction], sizes: Sequence[int], *, first: bool) -> NDArray[np.uint16]:
+    """Return the number of the source of each example of an epoch.
+
+    Args:
+        sizes: rows of each source.
+        first: the epoch ends with the last row of the first source that is through; else with that of the last one.
+
+    >>> one_epoch([Fraction(2), Fraction(1)], [3, 9], first=True).tolist()
+    [0, 1, 0, 0]
+    """
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * scale) for weight in weights]
+    shared = math.gcd(*whole)
+    parts = [each // shared for each in whole]
+    period, choose = sum(parts), min if first else max
+    # within so many examples a source has given all its rows
+    most = choose(-(-size * period // part) for size, part in zip(sizes, parts, strict=True))
+    turns = alternating(parts, min(period, most))
+    if period < most:
+        turns = np.resize(turns, most)
+    ends = []
+    for number, size in enumerate(sizes):
+        own = np.flatnonzero(turns == number)
+        ends += [int(own[size - 1]) + 1] if len(own) >= size else []
+    return turns[: choose(ends)]
+
+
+def alternating(parts: Sequence[int], count: int) -> NDArray[np.uint16]:
+    """Return the numbers of the sources of the first examples, by which each always has its part but for less than one example.
+
+    With D = 2(n - 1) of n sources, the example number c of a source of weight w, counted from 0, is not drawn before position
+    W(D·c + 1)/(D·w), and of those that may be drawn the one comes first that has to by W(D·c + D - 1)/(D·w).
+
+    Source: Tijdeman 1980, The chairman assignment problem, Discrete Mathematics 32.
+
+    >>> alternating([3, 2, 1], 12).tolist()
+    [0, 1, 0, 2, 1, 0, 0, 1, 0, 2, 1, 0]
+    """
+    turns = np.zeros(count, np.uint16)
+    sources = range(len(parts))
+    if len(parts) == 1:
+        return turns
+    total, doubled = sum(parts), 2 * (len(parts) - 1)
+    shared = math.lcm(*parts)
+    urgency = [shared // part for part in parts]
+    given = [0] * len(parts)
+    for place in range(count):
+        best, soonest = -1, 0
+        for source in sources:
+            if doubled * ((place + 1) * parts[source] - given[source] * total) < total:
+                continue
+            deadline = (doubled * given[source] + doubled - 1) * urgency[source]
+            if best < 0 or deadline < soonest:
+                best, soonest = source, deadline
+        turns[place] = best
+        given[best] += 1
+    return turns
+
+
+def mixed(dataset: Any) -> Draws | None:
+    """Return the draws of a data set that is a mixture, whole; None of any other."""
+    examples = whole_examples(dataset)
+    if examples is None or examples.sources is None or examples.sources.weights is None:
+        return None
+    return Draws(examples.sources, examples.members())
