@@ -127,6 +127,7 @@ def sources_of(written: Written, stopping: Stopping = "first_exhausted") -> str 
     (Fraction(3, 1), Fraction(1, 1))
     """
     if isinstance(written, str):
+        _check_stopping(stopping)
         return written
     if not written:
         raise SettingError(TRAIN, "has no source", "Name at least one file.")
@@ -188,10 +189,16 @@ def _check_weights(sources: Sequence[Source], stopping: Stopping) -> None:
             "is missing, and other sources have a weight",
             "Give every source a weight, or none of them: then every row is trained on once an epoch.",
         )
-    if bare and stopping != get_args(Stopping)[0]:
+    if bare:
+        _check_stopping(stopping)
+
+
+def _check_stopping(stopping: Stopping) -> None:
+    """Refuse a strategy that would be ignored, as an epoch has every row once."""
+    if stopping != get_args(Stopping)[0]:
         raise SettingError(
             "data.stopping_strategy",
-            f"is {stopping}, and the sources of {TRAIN} have no weights: an epoch has every row once",
+            f"is {stopping}, and {TRAIN} has no sources with weights: an epoch has every row once",
             "Remove it, or give each source a weight.",
         )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hub_rows import is_hub_name
+from snugfit.data.mixture import mixed
 from snugfit.system.malloc import trim_malloc
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
@@ -34,6 +35,7 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
         DataError, ModelError, SettingError: what cannot be used.
     """
     task = find(recipe.task).load(recipe, empty, keep)
+    mixed(task.material.train)  # before anything is written, as a source that has no row left is refused
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
     return replace(task, material=replace(task.material, class_counts=task.class_counts))
 

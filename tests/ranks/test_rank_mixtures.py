@@ -1,0 +1,48 @@
+"""Mixtures on several ranks: the windows and the weights of one rank, also of a run that another number of ranks began."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.laws import problems
+from tests.laws.mixtures import training
+from tests.laws.problems import relative_error
+from tests.ranks.law import STRATEGIES
+from tests.ranks.pool import Ranks
+from tests.unit.run.training.runs import finish, resumed, seen, stop_at
+
+STOP = 4
+
+
+def ended(folder: Path, windows: str, strategy: str, begun: bool) -> dict[str, Any]:
+    """What a run comes to, on this rank; stopped on the way and gone on with, or gone on with where others stopped."""
+    read: list[tuple[int, ...]] = []
+    if not begun:
+        run = training(folder, windows, strategy=STRATEGIES[strategy]())
+        stop_at(run, STOP)
+        read = seen(run)
+    run = resumed(training(folder, windows, strategy=STRATEGIES[strategy]()))
+    finish(run)
+    return {"ids": read + seen(run), "weights": problems.weights(run.step)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", ["examples", "tokens"])
+def test_two_ranks_read_what_one_reads_whoever_began(two: Ranks, tmp_path: Path, windows: str) -> None:
+    whole = training(tmp_path / "whole", windows)
+    finish(whole)
+    one = training(tmp_path / "one", windows)
+    stop_at(one, STOP)
+    shutil.copytree(tmp_path / "one", tmp_path / "moved")
+    expected, rest = problems.weights(whole.step), seen(whole)[STOP:]
+    own = two.run(ended, tmp_path / "two", windows, "ddp", False)
+    moved = two.run(ended, tmp_path / "moved", windows, "ddp", True)
+    for ranks, read in ((own, seen(whole)), (moved, rest)):
+        for rank in ranks:
+            assert relative_error(rank["weights"], expected) <= 1e-10
+        for first, second, window in zip(*(rank["ids"] for rank in ranks), read, strict=True):
+            assert set(first) | set(second) == set(window)
