@@ -132,6 +132,8 @@ def sources_of(written: Written, stopping: Stopping = "first_exhausted") -> str 
     if not written:
         raise SettingError(TRAIN, "has no source", "Name at least one file.")
     if isinstance(written, Mapping):
+        if FROM in written:
+            raise SettingError(TRAIN, "has the settings of a source and not its name", _FORM)
         sources = tuple(_source(name, entry) for name, entry in written.items())
     else:
         sources = tuple(map(Source, _names(written), written))

@@ -81,6 +81,17 @@ class DataReport:
         return lines
 
 
+def source_words(source: Mapping[str, Any]) -> str:
+    """Return what one of several sources is of a run's examples.
+
+    >>> source_words({"name": "chats", "rows": 900, "share": 0.75, "epochs": 2.5})
+    'chats: 75% of the examples, 2.5 epochs of 900 rows'
+    """
+    epochs = f"{source['epochs']:.2f}".rstrip("0").rstrip(".")
+    rows = f"{source['rows']:,} row{'' if source['rows'] == 1 else 's'}"
+    return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {epochs} epoch{'' if epochs == '1' else 's'} of {rows}"
+
+
 def median(lengths: Sequence[int]) -> float:
     """Return the median, or 0 of nothing.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.file_formats import READERS
+from snugfit.data.report import source_words
 from snugfit.display.run_state import Standing
 from snugfit.tasks import known
 from snugfit.units import format_bytes, format_seconds
@@ -238,16 +239,6 @@ def _data(data: Mapping[str, Any]) -> str:
     if data.get("skipped"):
         parts.append(f"{sum(data['skipped'].values()):,} left out ({', '.join(data['skipped'])})")
     return ", ".join(parts)
-
-
-def source_words(source: Mapping[str, Any]) -> str:
-    """Return what one of several sources is of a run's examples.
-
-    >>> source_words({"name": "chats", "rows": 900, "share": 0.75, "epochs": 2.5})
-    'chats: 75% of the examples, 900 rows, each 2.5 times'
-    """
-    times = f"{source['epochs']:.2f}".rstrip("0").rstrip(".")
-    return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {source['rows']:,} rows, each {times} times"
 
 
 def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

@@ -56,6 +56,7 @@ def json_schema(listed: Iterable[str] = (), tasks: Iterable[str] = ()) -> dict[s
     with_others += [properties["techniques"]["items"], definitions["PlanSettings"]["properties"]["numerics"]]
     for place in with_others:
         place["anyOf"] += _forms_of_others(listed)
+    definitions["Data"]["properties"]["train"]["anyOf"][-1]["additionalProperties"] = _SOURCE
     # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
     schema["required"] = list(dict.fromkeys(key.partition(".")[0] for key in m.REQUIRED))
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}
@@ -134,6 +135,23 @@ def _value_schema(annotation: Any) -> dict[str, Any]:
         return {"type": "array", "items": entry}
     return {"type": "object", "additionalProperties": entry} if container is Mapping else entry
 
+
+_SOURCE = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["from"],
+            "properties": {
+                "from": {"type": "string"},
+                "weight": {"type": "number", "exclusiveMinimum": 0},
+                "rename": {"type": "object", "additionalProperties": {"type": "string"}},
+            },
+        },
+    ]
+}
+"""The schema of one of several sources of rows."""
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string", type(None): "null"}
 _BOUNDS = {

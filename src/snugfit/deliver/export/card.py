@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from snugfit.data.report import source_words
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel, is_local
 from snugfit.deliver.export.label_unit import unit_in_words
@@ -164,6 +165,7 @@ def _data(subject: ExportedModel) -> str:
     for each in _inputs(subject):
         digest = f"sha256 `{each['sha256']}`" if each.get("sha256") else "no digest"
         lines.append(f"- {each.get('context')}: `{Path(str(each.get('source'))).name}`, {digest}")
+    lines += [f"- {source_words(each)}" for each in data.get("sources") or ()]
     if data.get("skipped"):
         lines.append(
             f"Left out: {', '.join(f'{reason} ({count})' for reason, count in data['skipped'].items())}."
