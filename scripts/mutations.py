@@ -298,6 +298,24 @@ MUTATIONS = (
         '"tokenizer": "",',
         ("tests/unit/data/test_token_cache.py",),
     ),
+    Mutation(
+        "mixture goes on: each epoch begins its sources anew",
+        "data/mixture.py",
+        "number * len(at) + np.arange(len(at))",
+        "np.arange(len(at))",
+        (
+            "tests/unit/data/test_mixture.py::test_a_source_gives_all_its_rows_before_one_comes_again_whatever_an_epoch_is",
+        ),
+    ),
+    Mutation(
+        "mixture share: the first source that may comes next, not the one that has to",
+        "data/mixture.py",
+        "if best < 0 or deadline < soonest:",
+        "if best < 0:",
+        (
+            "tests/unit/data/test_mixture.py::test_at_every_place_a_source_has_given_its_share_rounded_down_or_up",
+        ),
+    ),
 )
 
 

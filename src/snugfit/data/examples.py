@@ -8,13 +8,14 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
 from snugfit.data.named_sources import Sources
 from snugfit.data.sources import Table
-from snugfit.data.token_rows import ArrayExamples, JoinedArrays
+from snugfit.data.token_rows import ArrayExamples, JoinedArrays, Numbers
 from snugfit.system.user_objects import is_python_path
 
 ORIGIN = "snugfit.origin"
@@ -103,20 +104,22 @@ class Examples(Sequence[Any]):
     @property
     def numbers(self) -> list[int]:
         """The number of each example's source among the sources; 0 where there is one."""
-        if self.sources is None:
-            return [0] * len(self)
-        return [bisect_right(self.starts, row) - 1 for row in self.rows]
+        numbers: list[int] = self._numbers().tolist()
+        return numbers
 
     def strata(self, classes: Sequence[Hashable]) -> Sequence[Hashable]:
         """Return the classes of the examples, each apart for each source where they are several: each then gives its part of rows drawn."""
         return classes if self.sources is None else list(zip(self.numbers, classes, strict=True))
 
-    def members(self) -> list[list[int]]:
+    def members(self) -> list[Numbers]:
         """Return the places of the examples of each source."""
-        members: list[list[int]] = [[] for _ in self.starts or (0,)]
-        for place, number in enumerate(self.numbers):
-            members[number].append(place)
-        return members
+        numbers = self._numbers()
+        return [np.flatnonzero(numbers == number) for number in range(len(self.starts or (0,)))]
+
+    def _numbers(self) -> Numbers:
+        if self.sources is None:
+            return np.zeros(len(self), np.int64)
+        return np.searchsorted(self.starts, np.frombuffer(self.rows, np.int64), side="right") - 1
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -7,6 +7,7 @@ drawn from the seed, before any of them comes again, in the epoch after the one 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -43,7 +44,7 @@ class Draws:
         DataError: a source has no example.
     """
 
-    def __init__(self, sources: Sources, members: Sequence[Sequence[int]]) -> None:
+    def __init__(self, sources: Sources, members: Sequence[Sequence[int] | Numbers]) -> None:
         assert sources.weights is not None
         for source, own in zip(sources.each, members, strict=True):
             if not len(own):
@@ -109,7 +110,7 @@ def one_epoch(weights: Sequence[Fraction], sizes: Sequence[int], *, first: bool)
     period, choose = sum(parts), min if first else max
     # within so many examples a source has given all its rows
     most = choose(-(-size * period // part) for size, part in zip(sizes, parts, strict=True))
-    turns = alternating(parts, min(period, most))
+    turns = alternating(tuple(parts), min(period, most))
     if period < most:
         turns = np.resize(turns, most)
     ends = []
@@ -119,7 +120,8 @@ def one_epoch(weights: Sequence[Fraction], sizes: Sequence[int], *, first: bool)
     return turns[: choose(ends)]
 
 
-def alternating(parts: Sequence[int], count: int) -> NDArray[np.uint16]:
+@functools.lru_cache(maxsize=4)
+def alternating(parts: tuple[int, ...], count: int) -> NDArray[np.uint16]:
     """Return the numbers of the sources of the first examples, by which each always has its part but for less than one example.
 
     With D = 2(n - 1) of n sources, the example number c of a source of weight w, counted from 0, is not drawn before position
@@ -127,7 +129,7 @@ def alternating(parts: Sequence[int], count: int) -> NDArray[np.uint16]:
 
     Source: Tijdeman 1980, The chairman assignment problem, Discrete Mathematics 32.
 
-    >>> alternating([3, 2, 1], 12).tolist()
+    >>> alternating((3, 2, 1), 12).tolist()
     [0, 1, 0, 2, 1, 0, 0, 1, 0, 2, 1, 0]
     """
     turns = np.zeros(count, np.uint16)

@@ -208,7 +208,7 @@ def test_a_source_without_a_row_is_refused_by_its_name() -> None:
 def test_a_part_of_the_examples_goes_on_knowing_its_sources_and_their_lines() -> None:
     data = examples({"a": 4, "b": 3}, a=1, b=1).at([1, 3, 4, 6])
     assert data.numbers == [0, 0, 1, 1]
-    assert data.members() == [[0, 1], [2, 3]]
+    assert [own.tolist() for own in data.members()] == [[0, 1], [2, 3]]
     assert [data.origin(place) for place in range(4)] == ["a.csv:3", "a.csv:5", "b.csv:2", "b.csv:4"]
     draws = mixed(FromRows(FromRows(data)))  # type: ignore[arg-type]
     assert draws is not None
@@ -239,7 +239,7 @@ def test_arrays_of_parts_are_read_where_they_are() -> None:
 
 
 def test_weights_of_many_digits_need_no_whole_period() -> None:
-    parts = [333_333_333, 666_666_667]
+    parts = (333_333_333, 666_666_667)
     turns = alternating(parts, 1000).tolist()
     assert turns.count(0) == 333
     sizes = [50, 60]
