@@ -26,15 +26,16 @@ def ended(folder: Path, windows: str, strategy: str, begun: bool) -> dict[str, A
         stop_at(run, STOP)
         read = seen(run)
     run = resumed(training(folder, windows, strategy=STRATEGIES[strategy]()))
-    finish(run)
-    return {"ids": read + seen(run), "weights": problems.weights(run.step)}
+    metrics = finish(run).last["metrics"]
+    return {"ids": read + seen(run), "weights": problems.weights(run.step), "metrics": metrics}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", ["examples", "tokens"])
 def test_two_ranks_read_what_one_reads_whoever_began(two: Ranks, tmp_path: Path, windows: str) -> None:
     whole = training(tmp_path / "whole", windows)
-    finish(whole)
+    metrics = finish(whole).last["metrics"]
+    assert [*metrics] == ["loss", "loss/s0", "loss/s1", "loss/s2"]
     one = training(tmp_path / "one", windows)
     stop_at(one, STOP)
     shutil.copytree(tmp_path / "one", tmp_path / "moved")
@@ -44,5 +45,6 @@ def test_two_ranks_read_what_one_reads_whoever_began(two: Ranks, tmp_path: Path,
     for ranks, read in ((own, seen(whole)), (moved, rest)):
         for rank in ranks:
             assert relative_error(rank["weights"], expected) <= 1e-10
+            assert rank["metrics"] == pytest.approx(metrics, rel=1e-9)
         for first, second, window in zip(*(rank["ids"] for rank in ranks), read, strict=True):
             assert set(first) | set(second) == set(window)

@@ -23,6 +23,7 @@ from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
 from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index, whole_examples
+from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.data.token_rows import ArrayExamples
@@ -89,6 +90,14 @@ class Loader:
             {"name": name, "rows": size, "share": count / examples, "epochs": count / size if size else 0.0}
             for name, size, count in zip(whole.sources.names, sizes, counts, strict=True)
         ]
+
+    @property
+    def sources(self) -> RowSources | None:
+        """The sources of the rows by their ids; None where there is one, or it is not known."""
+        examples = whole_examples(self._dataset)
+        if examples is None or examples.sources is None:
+            return None
+        return RowSources(examples.sources.names, examples.starts)
 
     def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
         """Return windows number `start` to `stop`, exclusive.

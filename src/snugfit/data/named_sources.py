@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ Written: TypeAlias = str | Sequence[str] | Mapping[str, Any]
 
 _NAME = r"[A-Za-z_][\w-]*"
 _FORM = "Write each as NAME: FILE, or as NAME: {from: FILE, weight: 1}."
+LOSS_OF = "loss/"
+"""How the loss of one of several sources is named, before the name of the source."""
+
 FROM, WEIGHT, RENAME = _KEYS = ("from", "weight", "rename")
 
 
@@ -73,6 +77,26 @@ class Sources:
 
     def __str__(self) -> str:
         return " and ".join(self.files)
+
+
+@dataclass(frozen=True)
+class RowSources:
+    """The sources of rows by the rows' ids, which count over all of them.
+
+    Args:
+        starts: the first row of each.
+    """
+
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+
+    def number(self, row: int) -> int:
+        """Return the number of the source of a row.
+
+        >>> RowSources(("a", "b"), (0, 5)).number(7)
+        1
+        """
+        return bisect_right(self.starts, row) - 1
 
 
 def files_of(written: Written) -> tuple[str, ...]:

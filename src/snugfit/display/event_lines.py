@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.file_formats import READERS
+from snugfit.data.named_sources import LOSS_OF
 from snugfit.data.report import source_words
 from snugfit.display.run_state import Standing
 from snugfit.tasks import known
@@ -140,7 +141,12 @@ def progress_parts(standing: Standing) -> list[tuple[int, str]]:
 
 def evaluation_names(metrics: Mapping[str, Any]) -> list[str]:
     """Return the heads of the columns of evaluations."""
-    return ["epoch", "update", "train loss", "loss", *(name for name in metrics if name != "loss")]
+    return ["epoch", "update", "train loss", "loss", *_columns(metrics)]
+
+
+def _columns(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the metrics behind the loss that have a column; the losses of sources, which may be many, are on the run's page."""
+    return [name for name in metrics if name != "loss" and not name.startswith(LOSS_OF)]
 
 
 def table_row(values: Sequence[str], names: Sequence[str]) -> str:
@@ -157,7 +163,7 @@ def evaluation_cells(event: Mapping[str, Any], train_loss: float) -> tuple[list[
         number(train_loss),
         number(metrics.get("loss")),
     ]
-    values += [number(value) for name, value in metrics.items() if name != "loss"]
+    values += [number(metrics[name]) for name in _columns(metrics)]
     weights = "" if event.get("weights", "raw") == "raw" else f"  {event['weights']}"
     return values, f"{'  best' if event['best'] else '      '}{weights}"
 

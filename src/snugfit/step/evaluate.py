@@ -18,6 +18,7 @@ from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
+from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.kit.lm_head import whole
 from snugfit.kit.product_rounding import products_as_chosen
@@ -75,6 +76,7 @@ def evaluate(
     batches: Iterable[Batch],
     metrics: Mapping[str, str | RowMetric],
     tell: Callable[[Replan], None] = lambda _: None,
+    sources: RowSources | None = None,
 ) -> dict[str, float]:
     """Loss and metrics over all rows of `batches`, each row (or token) counted once.
 
@@ -83,40 +85,76 @@ def evaluate(
 
     Args:
         tell: is told that they are.
+        sources: of the rows, each of which gets a loss of its own besides. None is had where rows are compared with each other, or are
+            given to the model otherwise than one by one.
     Raises:
         SettingError: an unknown metric, or one that does not fit the outputs.
         OutOfMemory: a single row is too much.
     """
     made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
-    sums: list[Tensor] = []
-    weights: list[Tensor | float] = []
+    every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
     with _scoring(scored):
         for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
-            sums.append(terms.weighted_sum())
-            weights.append(terms.weight())
+            every.add(terms)
+            for number, own in _of_sources(part, terms, sources):
+                by_source[number].add(own)
             for metric in made.values():
                 metric.update(outputs, part)
-    totals_of_ranks = scored.strategy.tell((len(sums), *_totals(sums, weights)))
-    count, total, weight = (sum(of_ranks) for of_ranks in zip(*totals_of_ranks, strict=True))
+    totals_of_ranks = scored.strategy.tell((len(every.sums), *_read([every, *by_source])))
+    count, total, weight, *others = (sum(of_ranks) for of_ranks in zip(*totals_of_ranks, strict=True))
     if not count:
         raise SettingError("evaluate", "the data holds no rows", "Give at least one.")
     check_weight(weight)
     scores = {"loss": total / weight if weight > 0 else math.nan}
     for name in metrics:
         scores[name] = made[name].compute(scored.strategy) if name in made else perplexity(scores["loss"])
+    for name, own, of in zip(sources.names if sources else (), others[::2], others[1::2], strict=True):
+        if of > 0:
+            scores[f"{LOSS_OF}{name}"] = own / of
     return scores
 
 
-def _totals(sums: Sequence[Tensor], weights: Sequence[Tensor | float]) -> tuple[float, float]:
-    """Return the sum of the losses and of their weights, in one wait for the device.
+@dataclass
+class _Totals:
+    """The sums of losses and of their weights, one for each part of the rows, still on the device."""
+
+    sums: list[Tensor] = field(default_factory=list)
+    weights: list[Tensor | float] = field(default_factory=list)
+
+    def add(self, terms: LossTerms) -> None:
+        self.sums.append(terms.weighted_sum())
+        self.weights.append(terms.weight())
+
+
+def _of_sources(part: Batch, terms: LossTerms, sources: RowSources | None) -> Iterator[tuple[int, LossTerms]]:
+    """Yield the losses of the rows of each source, by its number; none where it is not known which row is which."""
+    if sources is None or len(part.ids) != terms.values.shape[0]:
+        return
+    rows: dict[int, list[int]] = {}
+    for row, each in enumerate(part.ids):
+        rows.setdefault(sources.number(each), []).append(row)
+    for number, own in rows.items():
+        at = torch.tensor(own, device=terms.values.device)
+        weights = None if terms.weights is None else terms.weights.index_select(0, at)
+        yield number, LossTerms(terms.values.index_select(0, at), weights)
+
+
+def _read(totals: Sequence[_Totals]) -> list[float]:
+    """Return of each the sum of the losses and that of their weights, in one wait for the device.
 
     They are added up on the host, in float64: the sum of many batches must not depend on how they were cut.
     """
-    counted = [weight for weight in weights if isinstance(weight, Tensor)]
-    assumed = [0.0] * len(sums) + [1.0] * len(counted)
-    numbers = read_scalars([*sums, *counted], assumed)
-    known = sum(weight for weight in weights if not isinstance(weight, Tensor))
-    return sum(numbers[: len(sums)]), known + sum(numbers[len(sums) :])
+    tensors, assumed = list[Tensor](), list[float]()
+    for each in totals:
+        counted = [weight for weight in each.weights if isinstance(weight, Tensor)]
+        tensors += [*each.sums, *counted]
+        assumed += [0.0] * len(each.sums) + [1.0] * len(counted)
+    numbers = iter(read_scalars(tensors, assumed))
+    read = list[float]()
+    for each in totals:
+        read.append(sum(next(numbers) for _ in each.sums))
+        read.append(sum(next(numbers) if isinstance(weight, Tensor) else weight for weight in each.weights))
+    return read
 
 
 def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:

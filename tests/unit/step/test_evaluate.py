@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import IGNORE_INDEX, over_batches
+from snugfit.core.losses import IGNORE_INDEX, LossTerms, over_batches
 from snugfit.core.losses import causal_lm as causal_lm_loss
 from snugfit.core.losses import cross_entropy as cross_entropy_loss
 from snugfit.core.losses import mse as mse_loss
+from snugfit.data.named_sources import RowSources
 from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import check_fit, check_metrics
@@ -398,3 +400,38 @@ def test_a_metric_without_a_meaning_for_the_loss_is_refused(metric: str, loss: s
     check_fit([margin, metric], "cross_entropy")
     with pytest.raises(SettingError, match=rf"^evaluate\.metrics: {message}"):
         check_fit([margin, metric], loss)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_each_source_has_the_loss_of_its_rows_alone(
+    model: nn.Module, data: tuple[Tensor, Tensor], micro_batch: int | None, tokens: bool
+) -> None:
+    inputs, labels = data
+    if tokens:  # of rows of two, which weigh as many as count
+        inputs, labels = inputs.unsqueeze(1).expand(-1, 2, -1), torch.stack([labels, labels.roll(5)], dim=1)
+    loss = _by_token if tokens else cross_entropy_loss
+    sources = RowSources(("few", "none", "many"), (0, 6, 6))
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2)).tolist()
+    ids = iter(torch.tensor(order).split(UNEVEN))
+    batches = [
+        replace(batch, ids=tuple(next(ids).tolist())) for batch in cut((inputs[order], labels[order]), UNEVEN)
+    ]
+    scores = evaluate(scored(model, loss, micro_batch), batches, {}, sources=sources)
+    assert list(scores) == ["loss", "loss/few", "loss/many"]
+    assert scores["loss"] == evaluate(scored(model, loss, micro_batch), batches, {})["loss"]
+    for name, rows in (("few", slice(0, 6)), ("many", slice(6, None))):
+        alone = evaluate(scored(model, loss), [Batch.of((inputs[rows], labels[rows]))], {})["loss"]
+        assert scores[f"loss/{name}"] == pytest.approx(alone, rel=1e-6)
+
+
+def _by_token(outputs: Tensor, data: Any) -> LossTerms:
+    values = F.cross_entropy(outputs.transpose(1, 2), data[1], reduction="none", ignore_index=IGNORE_INDEX)
+    return LossTerms(values, (data[1] != IGNORE_INDEX).float())
+
+
+def test_no_loss_of_a_source_is_told_where_it_is_not_known_which_row_is_which(
+    model: nn.Module, data: tuple[Tensor, Tensor]
+) -> None:
+    sources = RowSources(("a", "b"), (0, 6))
+    assert list(evaluate(scored(model), cut(data, UNEVEN), {}, sources=sources)) == ["loss"]

@@ -147,7 +147,8 @@ class Training:
             scored = replace(
                 Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch
             )
-            metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer)
+            sources = self.validation.sources
+            metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer, sources)
         self.step.evaluated(metrics)
         before, standing = self._best(), self.watch.standing
         rule = self.job.early_stopping
