@@ -77,8 +77,8 @@ def load_causal(
         Examples.joined(tables[0], own, sizes) for own in ([both[side] for both in sides] for side in (0, 1))
     )
     if len(streams) > 1:
-        (held_out,) = streams[1]
-        validation = _blocks(held_out, settings.max_length)
+        held_out = [_blocks(each, settings.max_length) for each in streams[1]]
+        validation = Examples.joined(tables[1], held_out, list(map(len, held_out)))
     if not blocks or (settings.validation is not None and not validation):
         raise DataError(
             "data",

@@ -141,9 +141,13 @@ def texts_in(written: Any) -> Iterator[str]:
                 yield place
 
 
-def sources_of(written: Written, stopping: Stopping = "first_exhausted") -> str | Sources:
+def sources_of(
+    written: Written, stopping: Stopping = "first_exhausted", setting: str = TRAIN
+) -> str | Sources:
     """Return the source that a recipe has, or its sources.
 
+    Args:
+        setting: that holds them; only rows to train on have weights.
     Raises:
         SettingError: they cannot be read as such; names the setting down to that of one source.
 
@@ -154,25 +158,25 @@ def sources_of(written: Written, stopping: Stopping = "first_exhausted") -> str 
         _check_stopping(stopping)
         return written
     if not written:
-        raise SettingError(TRAIN, "has no source", "Name at least one file.")
+        raise SettingError(setting, "has no source", "Name at least one file.")
     if isinstance(written, Mapping):
         if FROM in written:
-            raise SettingError(TRAIN, "has the settings of a source and not its name", _FORM)
-        sources = tuple(_source(name, entry) for name, entry in written.items())
+            raise SettingError(setting, "has the settings of a source and not its name", _FORM)
+        sources = tuple(_source(name, entry, setting) for name, entry in written.items())
     else:
         sources = tuple(map(Source, _names(written), written))
     twice = [file for file, count in Counter(source.file for source in sources).items() if count > 1]
     if twice:
-        raise SettingError(TRAIN, f"names {twice[0]} twice", "Name it once, with the weight of both.")
-    _check_weights(sources, stopping)
+        raise SettingError(setting, f"names {twice[0]} twice", "Name it once.")
+    _check_weights(sources, stopping, setting)
     return Sources(sources, stopping)
 
 
-def _source(name: str, entry: Any) -> Source:
-    here = f"{TRAIN}.{name}"
+def _source(name: str, entry: Any, setting: str) -> Source:
+    here = f"{setting}.{name}"
     if not re.fullmatch(_NAME, name):
         raise SettingError(
-            TRAIN, f"'{name}' is no name of a source", f"Take letters, digits, _ and -. {_FORM}"
+            setting, f"'{name}' is no name of a source", f"Take letters, digits, _ and -. {_FORM}"
         )
     if isinstance(entry, str):
         return Source(name, _file(entry, here))
@@ -207,8 +211,15 @@ def _is_weight(value: Any) -> bool:
     return number and 0 < value < float("inf")
 
 
-def _check_weights(sources: Sequence[Source], stopping: Stopping) -> None:
+def _check_weights(sources: Sequence[Source], stopping: Stopping, setting: str) -> None:
     bare = [source for source in sources if source.weight is None]
+    weighed = next((source for source in sources if source.weight is not None), None)
+    if weighed is not None and setting != TRAIN:
+        raise SettingError(
+            f"{setting}.{weighed.name}.{WEIGHT}",
+            "is given, and every row to validate on is scored once",
+            "Remove it: each source has a loss of its own.",
+        )
     if bare and len(bare) < len(sources):
         raise SettingError(
             f"{TRAIN}.{bare[0].name}.{WEIGHT}",

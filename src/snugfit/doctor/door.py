@@ -157,13 +157,11 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     checked: list[str] = []
     card = find(recipe.task)
     labelled_texts = card.classes and card.reads_texts
+    held_out = None if isinstance(recipe.data.held_out, (int, float)) else recipe.data.held_out
     if labelled_texts:
         tell(ROWS)
         checked.append(ROWS)
-        validation = recipe.data.validation if isinstance(recipe.data.validation, str) else None
-        parts, faults = _read(
-            recipe.data.rows, validation, _texts_of(recipe), recipe.data.label, recipe.folder
-        )
+        parts, faults = _read(recipe.data.rows, held_out, _texts_of(recipe), recipe.data.label, recipe.folder)
         findings += _of_rows(parts, faults)
         if faults and recipe.data.bad_rows == "fail":
             why = "examples and model: a run would refuse these rows"
@@ -181,7 +179,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
         setup,
         pretrained=card.reads_models and not recipe.from_scratch,
         labels=not labelled_texts,
-        overlap=not (labelled_texts and isinstance(recipe.data.validation, str)),
+        overlap=not labelled_texts or held_out is None,
         tell=tell,
     )
     findings += of_setup.findings
@@ -246,7 +244,11 @@ def _texts_of(recipe: Recipe) -> list[str]:
 
 
 def _read(
-    train: RowSource, validation: str | None, text: Sequence[str], label: str | None, folder: Path | None
+    train: RowSource,
+    validation: RowSource | None,
+    text: Sequence[str],
+    label: str | None,
+    folder: Path | None,
 ) -> tuple[list[Part], list[Fault]]:
     parts = [read_part(train, "data.train", text, label, None, folder)]
     if validation is not None:

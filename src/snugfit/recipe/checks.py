@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from snugfit.data.named_sources import Sources
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.planner.choice.goals import check_goal
 from snugfit.recipe import declarations as m
@@ -67,15 +68,16 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
     with placed(places, ("name",)):
         check_name(recipe.name)
     try:
-        together = not isinstance(recipe.data.rows, str)
+        read = {"train": recipe.data.rows, "validation": recipe.data.held_out}
     except SettingError as error:
         raise error.about(places.name(tuple(error.setting.split(".")))) from error
-    if together and "stopping_strategy" not in find(recipe.task).settings:
-        raise places.error(
-            ("data", "train"),
-            f"names several sources, and task {recipe.task} reads one",
-            "Name one, or join their rows.",
-        )
+    for name, source in read.items():
+        if isinstance(source, Sources) and "stopping_strategy" not in find(recipe.task).settings:
+            raise places.error(
+                ("data", name),
+                f"names several sources, and task {recipe.task} reads one",
+                "Name one, or join their rows.",
+            )
     sources = [(("data", "train"), name) for name in recipe.data.train_sources]
     for keys, text in ((("model",), recipe.model), *sources):
         if not text.strip():

@@ -82,10 +82,12 @@ class Data(Section):
         takes="a file, a list of files, or files by name, each with from, weight and rename",
         example="rows.csv",
     )
-    validation: Annotated[float, Bound(above=0, below=1)] | str | None = setting(
-        "held-out rows: a fraction of the training rows, a file, or null for none",
+    validation: (
+        Annotated[float, Bound(above=0, below=1)] | str | tuple[str, ...] | Mapping[str, Any] | None
+    ) = setting(
+        "held-out rows: a fraction of the training rows, a file, several files as a list or by name, or null for none",
         0.1,
-        takes="a fraction between 0 and 1, a file or null",
+        takes="a fraction between 0 and 1, a file, a list of files, files by name or null",
     )
     text: Annotated[tuple[str, ...], Bound(entries=1)] = setting(
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
@@ -243,6 +245,14 @@ class Data(Section):
         return sources_of(self.train, self.stopping_strategy)
 
     @property
+    def held_out(self) -> float | RowSource | None:
+        """The rows to validate on, as they are read; a fraction of those to train on, or None."""
+        written = self.validation
+        if written is None or isinstance(written, (int, float)):
+            return written
+        return sources_of(written, setting="data.validation")
+
+    @property
     def train_sources(self) -> tuple[str, ...]:
         """The names of the sources of rows to train on."""
         return files_of(self.train)
@@ -250,8 +260,10 @@ class Data(Section):
     @property
     def sources(self) -> tuple[str, ...]:
         """The names of all sources of rows."""
-        held_out = (self.validation,) if isinstance(self.validation, str) else ()
-        return (*self.train_sources, *held_out)
+        written = self.validation
+        if written is None or isinstance(written, (int, float)):
+            return self.train_sources
+        return (*self.train_sources, *files_of(written))
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         ForecastSettings(
             columns=columns,
             train=data.rows,
-            validation=data.validation,
+            validation=data.held_out,
             horizon=data.horizon,
             history=data.history,
             season=data.season,

@@ -35,7 +35,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     picture_format = format_of(config, processor, recipe.model).with_side(data.size)
     settings = PictureSettings(
         train=data.rows,
-        validation=data.validation,
+        validation=data.held_out,
         image=data.image,
         label=data.label,
         augment=tuple(data.augment),

@@ -35,11 +35,11 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     from snugfit.step.build import Material, hold_out
 
     train = training_rows(recipe)
-    validation = recipe.data.validation
+    validation = recipe.data.held_out
     held_out = None
     if isinstance(validation, str):
         held_out = _rows(recipe, "data.validation", validation)
-    elif validation:
+    elif isinstance(validation, float):
         train, held_out = hold_out(train, validation, recipe.train.seed)
     model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate

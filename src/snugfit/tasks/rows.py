@@ -40,11 +40,11 @@ def read_training_rows(
             source, encode, collate, bad_rows=recipe.data.bad_rows, setting=setting, folder=recipe.folder
         )
 
-    validation, held_out, counted = recipe.data.validation, None, 0
+    validation, held_out, counted = recipe.data.held_out, None, 0
     rows = read(recipe.data.rows, "data.train")
     train, files = rows.examples, [rows]
     assert isinstance(train, Examples)  # which `read_rows` makes
-    if isinstance(validation, str):
+    if validation is not None and not isinstance(validation, (int, float)):
         files.append(read(validation, "data.validation"))
         held_out = files[1].examples
     elif validation is not None:

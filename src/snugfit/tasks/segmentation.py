@@ -45,7 +45,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     loaded = load_masks(
         MaskSource(
             train=data.rows,
-            validation=data.validation,
+            validation=data.held_out,
             image=data.image,
             label=data.label,
             classes=None if data.classes is None else tuple(data.classes),

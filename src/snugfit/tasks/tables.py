@@ -43,7 +43,7 @@ def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
     table = load_table(
         TableSettings(
             train=data.rows,
-            validation=data.validation,
+            validation=data.held_out,
             columns=None if data.columns is None else tuple(data.columns),
             categories=tuple(data.categories or ()),
             label=data.label,

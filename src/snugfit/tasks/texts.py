@@ -337,7 +337,7 @@ def row_settings(recipe: Recipe) -> dict[str, Any]:
     return {
         "train": recipe.data.rows,
         "text": tuple(recipe.data.text),
-        "validation": recipe.data.validation,
+        "validation": recipe.data.held_out,
         "max_length": recipe.data.max_length,
         "bad_rows": recipe.data.bad_rows,
         "seed": recipe.train.seed,

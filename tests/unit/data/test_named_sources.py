@@ -66,6 +66,16 @@ def test_an_end_of_epochs_is_refused_where_every_row_comes_once(written: Any) ->
         sources_of(written, "all_exhausted")
 
 
+def test_rows_to_validate_on_have_no_weights() -> None:
+    made = sources_of({"a": "a.csv", "b": "b.csv"}, setting="data.validation")
+    assert isinstance(made, Sources)
+    assert made.names == ("a", "b")
+    with pytest.raises(
+        SettingError, match=r"data\.validation\.a\.weight: is given, and every row to validate on"
+    ):
+        sources_of({"a": {"from": "a.csv", "weight": 1}}, setting="data.validation")
+
+
 def test_names_of_files_are_changed_where_they_stand() -> None:
     written = {"a": {"from": "a.csv", "rename": {"a.csv": "x"}}, "b": "b.csv", "c": 3}
     assert list(texts_in(written)) == ["a.csv", "b.csv"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,8 @@ def test_an_example_can_be_written_as_it_stands(entry: Entry, tmp_path: Path) ->
     tree = {"task": task, **BARE[task]}
     first, _, name = entry.key.partition(".")
     given = read_yaml(entry.example, "example", Places())
-    together = {
+    together: dict[str, Any] = {
+        "data.stopping_strategy": {"data": {"train": {"a": {"from": "rows.csv", "weight": 1}}}},
         "train.updates": {"train": {"epochs": None}},
         "train.batch_tokens": {"train": {"global_batch": None}},
         "train.batch_warmup": {"train": {"start_batch": 8}},

@@ -14,7 +14,7 @@ from snugfit.data import token_cache, usable_rows
 from snugfit.data.causal import CausalSettings, load_causal
 from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.data.loader import Loader
-from snugfit.data.named_sources import Sources, sources_of
+from snugfit.data.named_sources import RowSources, Sources, sources_of
 from snugfit.data.order import Order
 from snugfit.data.preferences import PreferenceSettings, load_preferences
 from snugfit.data.text import TextSettings, load_text
@@ -196,6 +196,27 @@ def test_blocks_of_texts_are_of_one_source_each(tmp_path: Path) -> None:
         assert set(files) == set(words)
 
 
+def test_files_to_validate_on_may_be_several(chats: Sources, tmp_path: Path) -> None:
+    lines(tmp_path / "held_out.jsonl", chat("red", "hot"), chat("red", "cold"))
+    lines(tmp_path / "others.jsonl", {"instruction": "blue", "output": "warm"})
+    files = sources_of({"chats": "held_out.jsonl", "others": "others.jsonl"}, setting="data.validation")
+    data = load_instruct(InstructSettings(chats, validation=files, max_length=96), letters(), folder=tmp_path)
+    assert [data.validation.origin(place) for place in range(3)] == [
+        "held_out.jsonl:1",
+        "held_out.jsonl:2",
+        "others.jsonl:1",
+    ]
+    assert Loader(data.validation, Order(3, 3)).sources == RowSources(("chats", "others"), (0, 2))
+    (tmp_path / "a.txt").write_text("good film " * 40)
+    (tmp_path / "b.txt").write_text("bad book " * 20)
+    causal = load_causal(
+        CausalSettings("a.txt", validation=together({"a": "a.txt", "b": "b.txt"}), max_length=8),
+        word_tokenizer("$A", eos_token="[SEP]"),
+        folder=tmp_path,
+    )
+    assert [len(own) for own in causal.validation.members()] == [10, 5]  # of 81 and 41 tokens, the last alone
+
+
 def test_preferences_keep_the_rows_that_scores_are_written_into(tmp_path: Path) -> None:
     for name in "ab":
         lines(
@@ -242,6 +263,26 @@ def test_a_recipe_that_stops_on_its_way_ends_with_the_weights_of_one_that_does_n
     one, other = weights(Path(whole.run_dir)), weights(Path(ended.run_dir))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_each_file_to_validate_on_has_a_loss_of_its_own(project: Path) -> None:
+    (project / "other.csv").write_text((project / "new.csv").read_text().replace("kind", "label"))
+    changes = ["data.train=old.csv", "data.validation={same: old.csv, other: other.csv}"]
+    told: list[dict[str, Any]] = []
+    result = train_recipe(load_recipe("mixed.yaml", changes), RunOptions(plan=False), told.append)
+    metrics = [event["metrics"] for event in told if event["event"] == "evaluation"]
+    assert len(metrics) > 1
+    for each in metrics:
+        expected = (30 * each["loss/same"] + 20 * each["loss/other"]) / 50
+        assert each["loss"] == pytest.approx(expected, rel=1e-6)
+        assert each["loss/same"] != each["loss/other"]
+    (run,) = [event for event in told if event["event"] == "run"]
+    assert [(each["context"], Path(each["source"]).name) for each in run["inputs"]] == [
+        ("train", "old.csv"),
+        ("validation", "old.csv"),
+        ("validation", "other.csv"),
+    ]
+    assert result.status == "finished"
 
 
 @pytest.mark.parametrize(

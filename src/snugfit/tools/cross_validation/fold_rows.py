@@ -275,10 +275,10 @@ def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool) -> FoldRow
 
 
 def _left_out(recipe: Recipe) -> str:
-    own = recipe.data.validation
+    own = recipe.data.sources[len(recipe.data.train_sources) :]
     return (
-        f"data.validation ({own}) is not used: it stays unseen, to score the final model."
-        if isinstance(own, str)
+        f"data.validation ({' and '.join(own)}) is not used: it stays unseen, to score the final model."
+        if own
         else ""
     )
 
