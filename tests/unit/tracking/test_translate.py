@@ -57,6 +57,17 @@ def test_the_resolved_plan_is_logged_over_the_asked_one_and_parameters_only_once
     assert to_batch([first], with_params=False)[0].params == {}
 
 
+def test_each_source_of_rows_has_parameters_of_its_own() -> None:
+    sources = [
+        {"name": "chats", "rows": 9, "share": 0.75, "epochs": 2.0},
+        {"name": "a b.csv", "rows": 3, "share": 0.25, "epochs": 1.0},
+    ]
+    params = to_batch([event("run", name="n", id="1", data={"train": 12, "sources": sources})])[0].params
+    assert params["rows.sources.chats.share"] == "0.75"
+    assert params["rows.sources.a b.csv.epochs"] == "1.0"
+    assert params["rows.train"] == "12"
+
+
 def test_the_paths_of_the_data_and_the_counts_of_its_rows_have_different_names() -> None:
     run = event(
         "run", recipe={"data": {"train": "train.csv"}}, data={"train": 90, "skipped": {"empty text": 2}}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.data.bad_rows import BadRow, text_of
 from snugfit.data.examples import FILE
+from snugfit.data.named_sources import files_of
 from snugfit.deliver.export.exported_model import TOKEN_TYPES, ExportedModel
 from snugfit.deliver.export.scored import (
     ANSWER_TOKENS,
@@ -85,7 +86,8 @@ def _rows_of(
     if stored := _stored_example(subject):
         return stored, subject.predictor.inference.encode(stored), ""
     data = subject.recipe.get("data") or {}
-    sources = [each for each in (data.get("validation"), data.get("train")) if isinstance(each, str)]
+    written = (data.get("validation"), data.get("train"))
+    sources = [file for each in written if isinstance(each, (str, list, Mapping)) for file in files_of(each)]
     if not sources or subject.kind == "python":
         return [], [], "no rows of the training are known here"
     for source in sources:
