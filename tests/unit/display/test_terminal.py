@@ -9,7 +9,7 @@ import pytest
 
 from snugfit.display import TerminalDisplay
 from snugfit.display.bar import bar_line
-from snugfit.display.event_lines import header_lines
+from snugfit.display.event_lines import evaluation_cells, evaluation_names, header_lines
 from snugfit.display.run_state import Standing
 
 RUN = {
@@ -336,3 +336,18 @@ def test_a_window_that_was_refused_is_no_part_of_the_smoothed_loss():
     for window, loss, applied in ((1, 1e6, False), (2, 2.0, True), (3, 1e6, False), (4, 2.0, True)):
         standing.take({**update(window, loss), "applied": applied}, now=float(window))
     assert standing.loss == 2.0
+
+
+def test_sources_are_told_before_the_run_and_their_losses_have_no_columns() -> None:
+    sources = [
+        {"name": "chats", "rows": 900, "share": 0.6, "epochs": 1.0},
+        {"name": "support", "rows": 1, "share": 0.1, "epochs": 150 / 135},
+    ]
+    lines = header_lines({"name": "mixed", "data": {"train": 901, "sources": sources}})
+    assert "          chats: 60% of the examples, 1 epoch of 900 rows" in lines
+    assert "          support: 10% of the examples, 1.11 epochs of 1 row" in lines
+    metrics = {"loss": 0.5, "perplexity": 2.0, "loss/chats": 0.25, "loss/support": 0.75}
+    names = evaluation_names(metrics)
+    assert names == ["epoch", "update", "train loss", "loss", "perplexity"]
+    values, _ = evaluation_cells({"metrics": metrics, "epoch": 1, "update": 3, "best": True}, 0.5)
+    assert len(values) == len(names)

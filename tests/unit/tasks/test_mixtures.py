@@ -255,7 +255,9 @@ def test_a_recipe_that_stops_on_its_way_ends_with_the_weights_of_one_that_does_n
     assert [each["source"] for each in run["inputs"]] == [
         str(project / name) for name in ("old.csv", "new.csv")
     ]
-    assert "old" in (Path(whole.run_dir) / "report.html").read_text()
+    page = (Path(whole.run_dir) / "report.html").read_text()
+    assert "source old" in page
+    assert "75% of the examples, 2.25 epochs of 24 rows" in page
     stopped = train_recipe(recipe, RunOptions(plan=False, stop=AfterWindows(2)))
     again = resume_run(stopped.run_dir, RunOptions(stop=AfterWindows(3)))
     ended = resume_run(again.run_dir)
