@@ -86,8 +86,10 @@ def source_words(source: Mapping[str, Any]) -> str:
 
     >>> source_words({"name": "chats", "rows": 900, "share": 0.75, "epochs": 2.5})
     'chats: 75% of the examples, 2.5 epochs of 900 rows'
+    >>> source_words({"name": "crawl", "rows": 100_000, "share": 0.5, "epochs": 0.0003})
+    'crawl: 50% of the examples, 0.0003 epochs of 100,000 rows'
     """
-    epochs = f"{source['epochs']:.2f}".rstrip("0").rstrip(".")
+    epochs = f"{source['epochs']:,.0f}" if source["epochs"] >= 100 else f"{source['epochs']:.3g}"
     rows = f"{source['rows']:,} row{'' if source['rows'] == 1 else 's'}"
     return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {epochs} epoch{'' if epochs == '1' else 's'} of {rows}"
 
