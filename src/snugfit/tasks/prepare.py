@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hub_rows import is_hub_name
-from snugfit.data.mixture import mixed
 from snugfit.system.malloc import trim_malloc
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
@@ -34,6 +33,8 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     Raises:
         DataError, ModelError, SettingError: what cannot be used.
     """
+    from snugfit.data.mixture import mixed
+
     task = find(recipe.task).load(recipe, empty, keep)
     mixed(task.material.train)  # before anything is written, as a source that has no row left is refused
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
