@@ -58,10 +58,10 @@ MIXTURES = [
     ([3, 40], [Fraction(1), Fraction(997)]),
     *(
         (
-            [draw.randint(1, 30) for _ in range(count)],
-            [Fraction(draw.randint(1, 60), draw.randint(1, 12)) for _ in range(count)],
+            [draw.randint(1, 20) for _ in range(count)],
+            [Fraction(draw.randint(1, 30), draw.randint(1, 6)) for _ in range(count)],
         )
-        for draw, count in ((random.Random(n), 2 + n % 4) for n in range(24))
+        for draw, count in ((random.Random(n), 2 + n % 4) for n in range(10))
     ),
 ]
 

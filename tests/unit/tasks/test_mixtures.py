@@ -243,6 +243,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_recipe_that_stops_on_its_way_ends_with_the_weights_of_one_that_does_not(project: Path) -> None:
     told: list[dict[str, Any]] = []
     recipe = load_recipe("mixed.yaml")
