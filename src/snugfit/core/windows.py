@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import sub
 
 Sums = Callable[[int], Sequence[int]]
 """From an epoch to the running sum of its examples' tokens, in the order of that epoch."""
@@ -89,20 +91,26 @@ class Cuts:
     def place(self, window: int) -> tuple[int, int, int]:
         """Return the epoch of a window, and where in the order of that epoch it begins and ends."""
         while self._firsts[-1] <= window:
-            self._firsts.append(self._firsts[-1] + self._count(len(self._firsts) - 1))
+            self._count_next()
         epoch = bisect_right(self._firsts, window) - 1
-        place, ends = window - self._firsts[epoch], self._ends_of(epoch)
+        place, ends = window - self._firsts[epoch], self.ends(epoch)
         return epoch, ends[place - 1] if place else 0, ends[place]
 
     def first(self, epoch: int) -> int:
         """Return the number of the first window of an epoch: the windows of all epochs before it."""
         while len(self._firsts) <= epoch:
-            self._firsts.append(self._firsts[-1] + self._count(len(self._firsts) - 1))
+            self._count_next()
         return self._firsts[epoch]
 
     def windows_in(self, epoch: int) -> int:
         """Return the windows of an epoch."""
         return self.first(epoch + 1) - self.first(epoch)
+
+    def ends(self, epoch: int) -> list[int]:
+        """Return where in the order of an epoch its windows end."""
+        if epoch != self._epoch:
+            self._epoch, self._ends = epoch, self._cut(epoch)
+        return self._ends
 
     def within(self, epochs: float) -> int:
         """Return the windows of so many epochs, at least one.
@@ -133,15 +141,7 @@ class Cuts:
         >>> Cuts(9, Sizes(last=4)).rows(6)
         [1, 4]
         """
-        different: set[int] = set()
-        epoch = 0
-        while (first := self.first(epoch)) < windows:
-            ends = self._ends_of(epoch)[: windows - first]
-            different.update(end - start for start, end in zip([0, *ends], ends, strict=False))
-            if self._repeats(epoch):
-                break
-            epoch += 1
-        return sorted(different)
+        return sorted({rows for rows, _ in self._until_repeated(windows)})
 
     def largest(self, windows: int) -> int:
         """Return the number of the first window with the most examples of the first ones of the run.
@@ -149,16 +149,8 @@ class Cuts:
         >>> Cuts(9, Sizes(last=4, start=1, warmup=3)).largest(6)
         4
         """
-        best, most, epoch = 0, 0, 0
-        while (first := self.first(epoch)) < windows:
-            ends = self._ends_of(epoch)[: windows - first]
-            for place, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-                if end - start > most:
-                    best, most = first + place, end - start
-            if self._repeats(epoch):
-                break
-            epoch += 1
-        return best
+        _, number = max(self._until_repeated(windows), key=lambda window: window[0], default=(0, 0))
+        return number
 
     def examples_after(self, windows: int) -> int:
         """Return the examples of the first windows of the run."""
@@ -176,15 +168,21 @@ class Cuts:
         """Return whether all later epochs are cut as this one is."""
         return self._sums is None and self.sizes.settled(self.first(epoch), epoch)
 
-    def _count(self, epoch: int) -> int:
-        if self._sums is None and self.sizes.settled(self._firsts[epoch], epoch):
-            return -(-self.examples // self.sizes.last)
-        return len(self._ends_of(epoch))
+    def _until_repeated(self, windows: int) -> Iterator[tuple[int, int]]:
+        """Yield the examples of the first windows of the run, each with its number, until all later epochs are cut alike."""
+        epoch = 0
+        while (first := self.first(epoch)) < windows:
+            ends = self.ends(epoch)[: windows - first]
+            yield from zip(map(sub, ends, [0, *ends]), itertools.count(first), strict=False)
+            if self._repeats(epoch):
+                return
+            epoch += 1
 
-    def _ends_of(self, epoch: int) -> list[int]:
-        if epoch != self._epoch:
-            self._epoch, self._ends = epoch, self._cut(epoch)
-        return self._ends
+    def _count_next(self) -> None:
+        """Count the windows of the first epoch whose number is not known."""
+        epoch = len(self._firsts) - 1
+        count = -(-self.examples // self.sizes.last) if self._repeats(epoch) else len(self.ends(epoch))
+        self._firsts.append(self._firsts[epoch] + count)
 
     def _cut(self, epoch: int) -> list[int]:
         window, end, ends = self._firsts[epoch], 0, list[int]()

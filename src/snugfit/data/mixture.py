@@ -12,17 +12,21 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from snugfit.core.random import derive_seed
-from snugfit.data.examples import whole_examples
+from snugfit.data.examples import Examples, whole_examples
 from snugfit.data.named_sources import Sources
 from snugfit.errors import DataError
 
 Numbers = NDArray[np.int64]
+
+_DRAWS: WeakKeyDictionary[Examples, Draws] = WeakKeyDictionary()
+"""Those of examples that are there: the start of a run asks several times for the same."""
 
 
 class Draws:
@@ -158,4 +162,6 @@ def mixed(dataset: Any) -> Draws | None:
     examples = whole_examples(dataset)
     if examples is None or examples.sources is None or examples.sources.weights is None:
         return None
-    return Draws(examples.sources, examples.members())
+    if examples not in _DRAWS:
+        _DRAWS[examples] = Draws(examples.sources, examples.members())
+    return _DRAWS[examples]

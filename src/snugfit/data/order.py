@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from snugfit.core.job import Job, Train
@@ -23,15 +23,14 @@ Key = tuple[int, int]
 """An example's epoch and index; of a mixture the pass over its source in place of the epoch, as a row may come twice in one."""
 
 _CACHED_EPOCHS = 8
-_MOST_WINDOWS = 2000
+_CACHED_BYTES = 1 << 26
 
 
 class Order:
     """The order of examples: each epoch a permutation of (seed, epoch), cut in windows.
 
     Args:
-        global_batch: examples of a window.
-        cuts: in place of that, where windows may differ in size.
+        global_batch: examples of a window, or where epochs are cut into windows that differ in size.
         windows: of the run.
         lengths: tokens of each example, where windows are cut by them.
         draws: the examples of each epoch, where they are not all, once each.
@@ -44,11 +43,10 @@ class Order:
     def __init__(
         self,
         examples: int,
-        global_batch: int,
+        global_batch: int | Cuts,
         seed: int = 0,
         shuffle: bool = True,
         *,
-        cuts: Cuts | None = None,
         windows: int = 1,
         lengths: Sequence[int] | None = None,
         draws: Draws | None = None,
@@ -56,8 +54,8 @@ class Order:
         if examples < 1:
             raise DataError("data", "no examples to train on", "Give at least one.")
         self.examples, self.seed, self.shuffle = examples, seed, shuffle
-        self.cuts, self.windows, self.lengths = cuts or Cuts(examples, Sizes(global_batch)), windows, lengths
-        self.draws = draws
+        self.cuts = global_batch if isinstance(global_batch, Cuts) else Cuts(examples, Sizes(global_batch))
+        self.windows, self.lengths, self.draws = windows, lengths, draws
         self._epoch = -1
         self._keys: tuple[Sequence[int], Sequence[int]] = ((), ())
 
@@ -78,20 +76,13 @@ class Order:
     def largest_window(self) -> list[Key]:
         """Return the keys of the run's largest window.
 
-        It is the first with the most examples. Where windows are in tokens, it is the one that padding makes the largest, of as many of the
-        run's as can be looked at, its examples by their length; in place of its longest example it has the longest of all.
+        It is the first with the most examples. Where windows are in tokens, it is the last of those that padding makes the largest, its
+        examples by their length; in place of its longest example it has the longest of all.
         """
         lengths = self.lengths
         if lengths is None:
             return self.window(self.cuts.largest(self.windows))
-
-        def padded(number: int) -> int:
-            window = self.window(number)
-            return len(window) * max(lengths[index] for _, index in window)
-
-        every = -(-self.windows // _MOST_WINDOWS)
-        keys = self.window(max(range(self.windows - 1, -1, -every), key=padded))
-        by_length = sorted(keys, key=lambda key: -lengths[key[1]])
+        by_length = sorted(self.window(self._most_padded(lengths)), key=lambda key: -lengths[key[1]])
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         return [(0, longest), *by_length[1:]]
 
@@ -100,6 +91,20 @@ class Order:
         assert self.lengths is not None
         _, indices = _keys(self.examples, self.seed, 0, self.shuffle, self.draws)
         return sum(map(self.lengths.__getitem__, indices)) / self.examples
+
+    def _most_padded(self, lengths: Sequence[int]) -> int:
+        """Return the number of the last window that has the most tokens once it is padded."""
+        tokens, number, most = np.asarray(lengths), 0, 0
+        last, _, _ = self.cuts.place(self.windows - 1)
+        for epoch in range(last + 1):
+            first = self.cuts.first(epoch)
+            ends = np.asarray(self.cuts.ends(epoch)[: self.windows - first])
+            starts = np.concatenate([[0], ends[:-1]])
+            _, order = _keys(self.examples, self.seed, epoch, self.shuffle, self.draws)
+            padded = (ends - starts) * np.maximum.reduceat(tokens[np.asarray(order)[: ends[-1]]], starts)
+            if padded.max() >= most:
+                number, most = first + int(np.flatnonzero(padded == padded.max())[-1]), int(padded.max())
+        return number
 
 
 def permutation(examples: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:
@@ -134,19 +139,19 @@ def training_order(job: Job, dataset: Any) -> Order:
     """
     draws, train = mixed(dataset), job.train
     examples = len(dataset) if draws is None else len(draws)
-    lengths = None if train.batch_tokens is None else _lengths(train, dataset)
-    cuts = job.cuts(examples, None if lengths is None else _sums(lengths, train.seed, job.shuffle, draws))
+    lengths = None if train.batch_tokens is None else tuple(_lengths(train, dataset))
+    cuts = _cuts(train, job.shuffle, examples, lengths, draws)
     windows = job.windows_of(cuts)
-    return Order(
-        examples,
-        train.sizes.last,
-        train.seed,
-        job.shuffle,
-        cuts=cuts,
-        windows=windows,
-        lengths=lengths,
-        draws=draws,
-    )
+    return Order(examples, cuts, train.seed, job.shuffle, windows=windows, lengths=lengths, draws=draws)
+
+
+@functools.lru_cache(maxsize=2)
+def _cuts(
+    train: Train, shuffle: bool, examples: int, lengths: tuple[int, ...] | None, draws: Draws | None
+) -> Cuts:
+    """Return where epochs are cut; kept, as the start of a run asks several times for the same."""
+    job = Job(train, shuffle=shuffle)
+    return job.cuts(examples, None if lengths is None else _sums(lengths, train.seed, shuffle, draws))
 
 
 def total_windows(job: Job, dataset: Any) -> int:
@@ -176,10 +181,14 @@ def in_examples(job: Job, rows: int, dataset: Any) -> Job:
 
 
 def _sums(lengths: Sequence[int], seed: int, shuffle: bool, draws: Draws | None) -> Sums:
-    @functools.lru_cache(maxsize=_CACHED_EPOCHS)
+    tokens = np.asarray(lengths, dtype=np.int64)
+
+    @functools.lru_cache(maxsize=max(_CACHED_EPOCHS, _CACHED_BYTES // tokens.nbytes))
     def sums(epoch: int) -> Sequence[int]:
         _, order = _keys(len(lengths), seed, epoch, shuffle, draws)
-        return array("q", itertools.accumulate(map(lengths.__getitem__, order)))
+        running = array("q")  # whose numbers are found faster than those of numpy
+        running.frombytes(tokens[np.asarray(order)].cumsum().tobytes())
+        return running
 
     return sums
 

@@ -19,7 +19,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
-from snugfit.data.order import total_windows, training_order
+from snugfit.data.order import training_order
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
@@ -28,6 +28,7 @@ from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.call_options import RunOptions
 from snugfit.run.description import python_inputs
 from snugfit.run.events import displayed
+from snugfit.run.identity.identity import WINDOW
 from snugfit.run.newest import LAST, newest_resumable
 from snugfit.run.run import RunSpec, execute
 from snugfit.run.time_limit import TimeLimit
@@ -313,12 +314,13 @@ def _tracker_names(track: bool | str | Sequence[str]) -> tuple[str, ...]:
 
 def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:
     """Return what decides the updates of a run made in Python, as far as it can be compared."""
+    order = training_order(job, data)
     return {
         "examples": len(data),
         "global_batch": job.train.global_batch,
-        "window": job.train.sizes_given,
-        **({} if job.train.batch_tokens is None else {"tokens": _digest(training_order(job, data).lengths)}),
-        "updates": total_windows(job, data),
+        WINDOW: job.train.sizes_given,
+        **({} if order.lengths is None else {"tokens": _digest(order.lengths)}),
+        "updates": order.windows,
         "seed": job.train.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
         "optimizer_settings": _optimizer_settings(optimizer),
@@ -332,9 +334,9 @@ def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Techniqu
     }
 
 
-def _digest(lengths: Sequence[int] | None) -> str:
+def _digest(lengths: Sequence[int]) -> str:
     """Return a digest of the tokens of each example, by which windows are cut."""
-    return hashlib.sha256(array("q", lengths or ()).tobytes()).hexdigest()[:16]
+    return hashlib.sha256(array("q", lengths).tobytes()).hexdigest()[:16]
 
 
 def _optimizer_settings(optimizer: Any) -> dict[str, Any]:

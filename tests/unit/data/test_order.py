@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def texts() -> list[dict[str, Any]]:
 
 
 def job(**settings: Any) -> Job:
-    return Job.of(shuffle=False, **{"batch_tokens": 10, "epochs": 1, **settings})
+    return Job.of(**{"shuffle": False, "batch_tokens": 10, "epochs": 1, **settings})
 
 
 class Lazy:
@@ -105,6 +106,29 @@ def test_the_largest_window_of_examples_is_one_that_has_grown() -> None:
     assert len(order.largest_window()) == 4
     short = training_order(Job.of(global_batch=4, start_batch=1, batch_warmup=9, updates=4), texts())
     assert len(short.largest_window()) == 2  # the run ends before its windows have grown further
+
+
+def test_the_largest_window_of_tokens_is_found_in_a_run_of_thousands() -> None:
+    """By a plain loop over all windows: one of the last among five thousand is looked at too."""
+    draw = random.Random(1)
+    lengths = [draw.randint(1, 9) for _ in range(40)]
+    rows = [{"input_ids": [1] * length} for length in lengths]
+    order = training_order(job(updates=5000, shuffle=True, start_batch=9, batch_warmup=4990), rows)
+    padded = []
+    for number in range(order.windows):
+        window = [lengths[index] for _, index in order.window(number)]
+        padded.append(len(window) * max(window))
+    expected = order.window(len(padded) - 1 - padded[::-1].index(max(padded)))
+    longest_first = sorted(expected, key=lambda key: -lengths[key[1]])
+    assert order.largest_window() == [(0, lengths.index(9)), *longest_first[1:]]
+
+
+def test_epochs_are_cut_once_for_the_same_tokens_and_anew_for_others() -> None:
+    data = Lazy(LENGTHS)
+    cuts = training_order(job(start_batch=9, batch_warmup=3), data).cuts
+    assert training_order(job(start_batch=9, batch_warmup=3), Lazy(LENGTHS)).cuts is cuts
+    data.lengths = data.lengths.flip(0)
+    assert training_order(job(start_batch=9, batch_warmup=3), data).cuts is not cuts
 
 
 def test_the_largest_window_of_tokens_is_the_one_that_padding_makes_largest_with_the_longest_example() -> (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import snugfit as sf
 from snugfit.cli.plan import _with_command
 from snugfit.core.batch import Batch
 from snugfit.core.windows import Sizes
+from snugfit.data import order
 from snugfit.display.event_lines import header_lines
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.target import Target
@@ -76,6 +80,33 @@ def test_a_resume_with_other_sizes_is_refused(
         RunFolderError, match=rf"^resume: not what it was when this run began\. window: {difference}"
     ):
         train(**after, updates=9, on_update=stop, resume=run, output=tmp_path)
+
+
+def as_before_windows_differed(run: str) -> None:
+    """Write the checkpoints of a run as they were when all windows were of one size: nothing in them says what size."""
+    for manifest in Path(run).glob("checkpoints/*/manifest.json"):
+        part = manifest.parent / "run.json"
+        whole = part.read_text(encoding="utf-8")
+        without = re.sub(r'\["window",\s*\{"dict":\s*\[\]\}\],\s*', "", whole)
+        assert without != whole
+        part.write_text(without, encoding="utf-8")
+        listed = json.loads(manifest.read_text(encoding="utf-8"))
+        listed["sha256"][part.name] = hashlib.sha256(part.read_bytes()).hexdigest()
+        manifest.write_text(json.dumps(listed), encoding="utf-8")
+
+
+def test_an_older_run_goes_on_with_its_windows_and_with_no_others(tmp_path: Path) -> None:
+    run = train(updates=9, on_update=lambda _: "enough", output=tmp_path).run_dir
+    as_before_windows_differed(str(run))
+    with pytest.raises(RunFolderError, match=r"^resume: not what it was .* window: start_batch is new"):
+        train(start_batch=4, updates=9, resume=run, output=tmp_path)
+    assert train(updates=9, resume=run, output=tmp_path).updates == 9
+
+
+def test_a_run_cuts_its_epochs_once_before_its_first_update() -> None:
+    order._cuts.cache_clear()
+    train(start_batch=2, batch_warmup=0.5, epochs=3, output=None)
+    assert order._cuts.cache_info().misses == 1
 
 
 class Lengths(list[Any]):

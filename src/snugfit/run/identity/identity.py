@@ -46,6 +46,9 @@ _SHOWN = 3
 
 BATCH_NORM = "batch_norm"
 DETERMINISTIC = "deterministic"
+WINDOW = "window"
+_FIRST: Mapping[str, Any] = {WINDOW: {}}
+"""The entries of settings that once there were not, as all runs of before had them."""
 _FILES = "file"
 _CODE = "code"
 _UNSAVED = "unsaved buffer"
@@ -259,7 +262,8 @@ def check_identity(
     """Refuse to go on with other settings, data or code than those a run began with.
 
     Args:
-        saved: the identity in a checkpoint; what one of an older version does not have is not compared.
+        saved: the identity in a checkpoint; what one of an older version does not have is not compared, but for sizes of windows, which were
+            all of one size.
         accepted: names whose changes are known.
         version: of `saved`; of one below `VERSION` the digests of code are not compared.
     Returns:
@@ -269,6 +273,7 @@ def check_identity(
         SettingError: a name that is accepted is of nothing that is compared.
     """
     own = as_plain(own)
+    saved = {**{name: value for name, value in _FIRST.items() if name in own}, **saved}
     check_accepted(accepted, sorted({*saved, *own, BATCH_NORM, DETERMINISTIC}))
     changes: dict[str, list[str]] = {}
     lacking = [name for name, now in own.items() if name not in saved and now not in ({}, None)]

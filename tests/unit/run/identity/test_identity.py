@@ -189,6 +189,16 @@ def test_an_older_checkpoints_settings_and_files_are_compared() -> None:
     ]
 
 
+def test_windows_of_a_checkpoint_that_says_nothing_of_them_are_of_one_size() -> None:
+    own = {**_OWN, "window": {"start_batch": 4}}
+    with pytest.raises(RunFolderError, match="window: start_batch is new"):
+        check_identity(_OWN, own)
+    assert check_identity(_OWN, own, ["window"]) == [
+        "resume: the change is accepted. window: start_batch is new."
+    ]
+    assert check_identity(_OWN, {**_OWN, "window": {}}) == check_identity(_OWN, _OWN) == []
+
+
 def test_a_setting_that_is_not_given_is_compared_like_any_other() -> None:
     without: dict[str, Any] = {"recipe": {"early_stopping": None}, "optimizer": None}
     assert check_identity(without, without) == []
