@@ -103,8 +103,8 @@ MUTATIONS = (
     Mutation(
         "last partial window: the rows that do not fill a window are left out",
         "core/windows.py",
-        "return -(-self.examples // self.sizes.last)",
-        "return self.examples // self.sizes.last",
+        "-(-self.examples // self.sizes.last)",
+        "self.examples // self.sizes.last",
         ("tests/unit/data/test_loader.py",),
     ),
     Mutation(
@@ -207,8 +207,8 @@ MUTATIONS = (
     Mutation(
         "RNG in the second pass: layers draw anew when a window is run again",
         "step/compute.py",
-        "            seed_device(seed, step.device)\n",
-        "            if step._passes == 1:\n                seed_device(seed, step.device)\n",
+        "        seed_device(seed, step.device)\n",
+        "        if step._passes == 1:\n            seed_device(seed, step.device)\n",
         (
             "tests/laws/test_randomness.py::test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout[sam]",
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree, parts, rows_of_packed, select_packed
+from snugfit.core.update_value import update_value
 from snugfit.errors import DataError, SettingError
 
 LABELS = "labels"
@@ -57,7 +58,7 @@ class Share(NamedTuple):
         return sum(self.counts[: self.rank]) if self.rows else 0
 
 
-@dataclass(frozen=True, slots=True)
+@update_value(frozen=True, slots=True)
 class Batch:
     """Rows of one window.
 
@@ -302,6 +303,8 @@ def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
 
 def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last."""
+    if type(data) is tuple and len(data) > 1:
+        return data[:-1], {}
     if isinstance(data, Mapping):
         return (), {key: value for key, value in data.items() if key != LABELS}
     if isinstance(data, PackedSequence) or not isinstance(data, (tuple, list)):
@@ -329,6 +332,8 @@ def labels_of(data: Any) -> Tensor:
 
 
 def _lengths(data: Any) -> tuple[int, ...] | None:
+    if type(data) is tuple:  # as most are; to ask for a mapping costs more
+        return None
     mask = data.get("attention_mask") if isinstance(data, Mapping) else None
     if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.device.type != "cpu":
         return None

@@ -40,6 +40,8 @@ class Buffers:
         if self._begun and self._holders is None:
             self._holders = [each for each in self._modules if each._buffers or has_extra_state(each)]
         self._begun = True
+        if self._holders == []:
+            return []
         return [_copied(module) for module in (self._modules if self._holders is None else self._holders)]
 
     def restore(self, copies: list[BufferCopies]) -> None:

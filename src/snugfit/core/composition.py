@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.gradients import HostGradients
 from snugfit.core.loss_scale import LossScale
+from snugfit.core.nothing import NOTHING
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed
@@ -88,12 +90,17 @@ class Composition:
         """Return whether the model or the windows may be others later in the run than at its beginning."""
         return bool(self._begins or self._batches)
 
+    @cached_property
+    def begins(self) -> bool:
+        """Return whether anything is done at the beginning of a window."""
+        return bool(self._begins)
+
     def begin(self, model: nn.Module, progress: Progress, seed: int) -> None:
         """Bring the model into the state that the moment asks for."""
         for name, begin in self._begins:
             begin(model, _moment(progress, seed, "begin", name))
 
-    @property
+    @cached_property
     def transforms(self) -> bool:
         """Return whether anything transforms the window."""
         return bool(self._batches)
@@ -104,17 +111,27 @@ class Composition:
             window = transform(window, _moment(progress, seed, "batch", name))
         return window
 
+    @cached_property
+    def surrounds(self) -> bool:
+        """Return whether there are contexts around a micro-batch."""
+        return bool(self._modules or self._forwards)
+
     def forward(self, batch: Batch) -> AbstractContextManager[Any]:
         """Return the contexts around forward and loss of `batch`, where no backward follows."""
         return _entered((*self._modules, *self._forwards), batch)
 
     def modules(self, batch: Batch) -> AbstractContextManager[Any]:
         """Return the contexts around forward, loss and backward of `batch`."""
-        return _entered(self._modules, batch)
+        return _entered(self._modules, batch) if self._modules else NOTHING
 
     def within(self, batch: Batch) -> AbstractContextManager[Any]:
         """Return the contexts inside of `modules`, around forward and loss alone."""
-        return _entered(self._forwards, batch)
+        return _entered(self._forwards, batch) if self._forwards else NOTHING
+
+    @cached_property
+    def judges(self) -> bool:
+        """Return whether anything may refuse a finite update."""
+        return bool(self._accepts)
 
     def accept(self, loss: float) -> str | None:
         """Return the first reason to refuse the update, or None."""
@@ -124,6 +141,11 @@ class Composition:
                 return reason
         return None
 
+    @cached_property
+    def adjusts(self) -> bool:
+        """Return whether anything changes the true gradients."""
+        return bool(self._adjusts)
+
     def adjust(self, parameters: Sequence[nn.Parameter], progress: Progress, seed: int) -> dict[str, Tensor]:
         """Change the true gradients in place; returns what was measured."""
         metrics: dict[str, Tensor] = {}
@@ -131,13 +153,18 @@ class Composition:
             metrics.update(adjust(parameters, _moment(progress, seed, "adjust", name)))
         return metrics
 
+    @cached_property
+    def follows(self) -> bool:
+        """Return whether anything is done after an update."""
+        return bool(self._updateds)
+
     def updated(self, model: nn.Module, progress: Progress) -> None:
         for _, updated in self._updateds:
             updated(model, progress)
 
     def weights(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Return a context in which `model` has the weights to evaluate, compare and export."""
-        return _NOTHING if self._weights is None else self._weights(model)
+        return NOTHING if self._weights is None else self._weights(model)
 
     @property
     def weights_name(self) -> str:
@@ -167,13 +194,12 @@ class Composition:
 RAW = "raw"
 """The name of a model's own weights."""
 
-_NOTHING = nullcontext()
 _Named = tuple[str, Callable[..., Any]]
 
 
 def _entered(contexts: tuple[_Named, ...], batch: Batch) -> AbstractContextManager[Any]:
     if not contexts:
-        return _NOTHING
+        return NOTHING
     with ExitStack() as stack:  # leaves those entered if a later one fails
         for _, context in contexts:
             stack.enter_context(context(batch))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.scalar_reads import is_fake, read, read_scalars
+from snugfit.core.update_value import update_value
 
 
-@dataclass(frozen=True, slots=True)
+@update_value(frozen=True, slots=True)
 class Gradients:
     """The outcome of a pass; the gradients themselves are in `.grad`.
 

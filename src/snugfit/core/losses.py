@@ -16,10 +16,11 @@ from torch.nn.modules.loss import _Loss
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.embedding_pairs import no_negatives
+from snugfit.core.update_value import update_value
 from snugfit.errors import DataError, SettingError, nearest
 
 
-@dataclass(frozen=True, slots=True)
+@update_value(frozen=True, slots=True)
 class LossTerms:
     """Unreduced losses and their weights.
 
@@ -45,9 +46,11 @@ class LossTerms:
         """Sum of the weights: a number when every value counts once."""
         return float(self.values.numel()) if self.weights is None else self._wide_weights().sum()
 
-    def detach(self) -> LossTerms:
-        """Return the same terms outside the graph."""
-        return LossTerms(self.values.detach(), self.weights)
+    def detached_sum(self) -> Tensor:
+        """Sum of weight times value, outside of the graph."""
+        if self.weights is None and self.values.dtype is torch.float32:
+            return self.values.detach().sum()
+        return LossTerms(self.values.detach(), self.weights).weighted_sum()
 
     def gradient(self, divisor: Tensor | float) -> Tensor:
         """Gradient of the weighted sum over `divisor` with respect to the values: where backward begins."""
@@ -137,21 +140,16 @@ def as_terms(result: LossTerms | Tensor, rows: int) -> LossTerms:
 
 def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
     """Return the user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`."""
+    never_negative = unwrapped(loss) in (cross_entropy, causal_lm)  # their weights are 0 and 1
 
     def checked(outputs: Any, batch: Batch) -> LossTerms:
-        return as_terms(loss(outputs, batch.data), batch.rows)
-
-    if unwrapped(loss) in (cross_entropy, causal_lm):  # their weights are 0 and 1
-        return checked
-
-    def marked(outputs: Any, batch: Batch) -> LossTerms:
-        terms = checked(outputs, batch)
-        if terms.weights is None:
+        terms = as_terms(loss(outputs, batch.data), batch.rows)
+        if never_negative or terms.weights is None:
             return terms
         weights = terms.weights.to(_wide(terms.weights.dtype))
         return replace(terms, weights=torch.where(weights < 0, NEGATIVE, weights))
 
-    return marked
+    return checked
 
 
 def logits_of(outputs: Any) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
+
+from snugfit.core.nothing import NOTHING
 
 Part = TypeVar("Part")
 Label = Callable[[str], AbstractContextManager[object]]
@@ -25,12 +27,24 @@ Shorten = Callable[[Sequence[Any], Sequence[Hashable], bool, Remains | None], It
 
 _watching: Label | None = None
 _shorten: Shorten | None = None
-_NOTHING = nullcontext()
 
 
-def phase(name: str) -> AbstractContextManager[object]:
-    """Return a context around a part of the step: data, a pass over the micro-batches, in it forward, loss, backward, unscale, adjust, optimizer, techniques, evaluation, save."""
-    return _NOTHING if _watching is None else _watching(name)
+class _Contexts(dict[str, AbstractContextManager[object]]):
+    """The context around each phase: where nobody watches it is found without a frame of Python, as an update asks a dozen times."""
+
+    def __missing__(self, name: str) -> AbstractContextManager[object]:
+        if _watching is None:
+            self[name] = NOTHING
+        if _watching is not None:  # asked again, as another thread may have begun to watch
+            self.clear()
+            return _watching(name)
+        return NOTHING
+
+
+_contexts = _Contexts()
+
+phase: Label = _contexts.__getitem__
+"""Return a context around a part of the step: data, a pass over the micro-batches, in it forward, loss, backward, unscale, adjust, optimizer, techniques, evaluation, save."""
 
 
 def alike(
@@ -65,7 +79,7 @@ def watched(label: Label, shorten: Shorten | None = None) -> Iterator[None]:
     >>> seen = []
     >>> def label(name):
     ...     seen.append(name)
-    ...     return nullcontext()
+    ...     return NOTHING
     >>> with watched(label), phase("forward"):
     ...     pass
     >>> seen
@@ -74,6 +88,7 @@ def watched(label: Label, shorten: Shorten | None = None) -> Iterator[None]:
     global _watching, _shorten
     before = _watching, _shorten
     _watching, _shorten = label, shorten
+    _contexts.clear()
     try:
         yield
     finally:

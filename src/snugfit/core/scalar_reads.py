@@ -31,11 +31,11 @@ def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
     """Several scalars in one pass: one wait for the device, whatever their number."""
     device = None
     for tensor in tensors:
-        if is_fake(tensor):
+        if type(tensor) is not Tensor and is_fake(tensor):
             return assume
         if device is None and not tensor.is_cpu:
             device = tensor.device
-    return [tensor.item() for tensor in tensors] if device is None else _stacked(tensors, device).tolist()
+    return list(map(Tensor.item, tensors)) if device is None else _stacked(tensors, device).tolist()
 
 
 def read_scalars_later(tensors: list[Tensor], assume: list[float]) -> Callable[[], list[float]]:

@@ -18,6 +18,8 @@ from snugfit.errors import DataError
 
 def leaves(tree: Any) -> Iterator[Tensor]:
     """Yield the tensors of `tree`, depth first; of packed sequences their elements."""
+    if type(tree) is tuple and _TENSOR.issuperset(map(type, tree)):
+        return iter(tree)
     flat = _flat(tree)
     if flat is not None:
         return iter(flat)
@@ -26,6 +28,8 @@ def leaves(tree: Any) -> Iterator[Tensor]:
 
 def parts(tree: Any) -> Iterator[Tensor | PackedSequence]:
     """Yield the tensors and the packed sequences of `tree`, depth first."""
+    if type(tree) is tuple and _TENSOR.issuperset(map(type, tree)):
+        return iter(tree)
     flat = _flat(tree)
     return _walked(tree) if flat is None else iter(flat)
 

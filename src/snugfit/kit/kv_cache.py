@@ -7,10 +7,12 @@ with that the order in which some processors add the products of attention: trai
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
+
+from snugfit.core.nothing import NOTHING
 
 
 def caching_configs(model: nn.Module) -> list[Any]:
@@ -19,13 +21,10 @@ def caching_configs(model: nn.Module) -> list[Any]:
     return [config for config in configs.values() if hasattr(config, "use_cache")]
 
 
-_NOTHING = nullcontext()
-
-
-def without_caches(configs: Iterable[Any]) -> AbstractContextManager[None]:
+def without_caches(configs: Sequence[Any]) -> AbstractContextManager[None]:
     """Temporarily let models of transformers with these configs fill no cache of keys and values."""
     using = [config for config in configs if config.use_cache]
-    return _switched_off(using) if using else _NOTHING
+    return _switched_off(using) if using else NOTHING
 
 
 @contextmanager

@@ -13,13 +13,14 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
+from snugfit.core.nothing import NOTHING
+
 _C: Any = torch._C
-_NOTHING = nullcontext()
 
 
 class Switches(NamedTuple):
@@ -136,10 +137,15 @@ def products_as_chosen(device: torch.device) -> AbstractContextManager[None]:
 
     So a process in which somebody has called `torch.set_float32_matmul_precision("high")` has tf32 for both.
     """
-    if device.type != "cuda":
-        return _NOTHING
+    if not _is_cuda(device):
+        return NOTHING
     multiplies_in_tf32 = _C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
     return products_in("tf32" if multiplies_in_tf32 else "ieee")
+
+
+@functools.cache
+def _is_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 @functools.cache

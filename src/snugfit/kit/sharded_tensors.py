@@ -29,7 +29,13 @@ def own_part(tensor: Tensor) -> Tensor:
 
 def own_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return what this rank has of each."""
+    tensors = list(tensors)
+    if _WHOLE.issuperset(map(type, tensors)):
+        return tensors
     return [tensor if type(tensor) is Tensor else own_part(tensor) for tensor in tensors]
+
+
+_WHOLE = frozenset({Tensor})
 
 
 def whole(tensor: Tensor) -> Tensor:

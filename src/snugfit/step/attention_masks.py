@@ -5,21 +5,20 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.nothing import NOTHING
 from snugfit.core.scalar_reads import is_fake, read
 
 MASK = "attention_mask"
 _ASKING = ("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 """Implementations of attention whose masks are made after a look at the padding."""
 _SKIPS = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
-
-_NOTHING = nullcontext()
 
 
 class AttentionMasks:
@@ -45,7 +44,7 @@ class AttentionMasks:
 
     def answered(self, batch: Batch) -> AbstractContextManager[None]:
         """Temporarily have masks made from what `batch` knows of its padding."""
-        return self._answered(batch) if self._kinds else _NOTHING
+        return self._answered(batch) if self._kinds else NOTHING
 
     @contextmanager
     def _answered(self, batch: Batch) -> Iterator[None]:

@@ -48,7 +48,9 @@ class Inputs:
 
     def begin(self, window: Batch) -> None:
         """Note a window that may be run again."""
-        self._noted = [(leaf, _version(leaf)) for leaf in leaves(window.data)] if self.copied is False else []
+        if self.copied is False:
+            noted = list(leaves(window.data))
+            self._noted = [(leaf, 0 if leaf.is_inference() else leaf._version) for leaf in noted]
 
     def require_unchanged(self) -> None:
         """Check the noted window before it is run again.
@@ -56,7 +58,7 @@ class Inputs:
         Raises:
             SettingError: it was changed, by a forward that did not change those before it.
         """
-        if any(_version(leaf) != version for leaf, version in self._noted):
+        if self._noted and any(_version(leaf) != version for leaf, version in self._noted):
             self.copied, self._noted = True, []
             raise SettingError(
                 "forward",
@@ -67,7 +69,7 @@ class Inputs:
 
     def end(self) -> None:
         """Forget the window, which is through; the first one decides."""
-        self.forget()
+        self._noted = []
         if self.copied is None:
             self.copied = False
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,12 @@ from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import LossTerms
+from snugfit.core.nothing import NOTHING
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
+from snugfit.core.update_value import update_value
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.kit.torch_wrappers import backward
@@ -32,10 +34,8 @@ from snugfit.system.memory import is_out_of_memory
 if TYPE_CHECKING:
     from snugfit.step.step import Step
 
-_NOTHING = nullcontext()
 
-
-@dataclass(frozen=True, slots=True)
+@update_value(frozen=True, slots=True)
 class WindowCompute:
     """Implements `core.technique.Compute` for a step; `batch` is the window, already on the device.
 
@@ -56,16 +56,19 @@ class WindowCompute:
         """
         step = self.step
         step.drop_gradients()
-        step.forward_metrics.begin_pass()
+        if step.forward_metrics is not None:
+            step.forward_metrics.begin_pass()
         passes = self.passes()
-        factor = _factor(step.seams.scale)
+        if step.plain and len(passes) == 1 and self.take is None and step.inputs.copied is False:
+            return self._run_at_once()
+        factor = 1.0 if step.seams.scale is None else _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
         alone = len(passes) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
         weights: list[Tensor | float] = []
         totals: tuple[Tensor, Tensor | float] | None = None
         nonfinite_counts: list[Tensor] = []
-        host = _NOTHING if step.seams.sums is None else step.seams.sums.taking()
+        host = NOTHING if step.seams.sums is None else step.seams.sums.taking()
         with phase("pass"), step.one_pass(), host:
             for number, (part, counts) in enumerate(self._micro_batches(passes)):
                 last = number == len(passes) - 1
@@ -75,7 +78,7 @@ class WindowCompute:
                     if step.kernels is None:
                         step.kernels = kernels_behind(terms.values)
                     weights.append(terms.weight())
-                    sums.append(terms.detach().weighted_sum())
+                    sums.append(terms.detached_sum())
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
                     if last and self.take is not None:
@@ -92,13 +95,27 @@ class WindowCompute:
         if self.take is None:
             step.strategy.add_up_copies_()
         gradients = gradients_of(step.bearers)
-        if self.take is None:  # else each was divided as it came
+        if self.take is None and not (alone and factor == 1.0):  # else each was divided as it came
             share = self._share(alone, weight, factor)
             _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
         nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
         for one in nonfinite_counts:
             nonfinite = nonfinite + one
         return Gradients(loss_sum / _divisor(weight), weight, step.strategy.add_up_shards(nonfinite))
+
+    def _run_at_once(self) -> Gradients:
+        """Return what `run` does where the window is one micro-batch and nothing is around it: in the few calls that this takes."""
+        step = self.step
+        with phase("pass"), step.one_pass():
+            self._seed(0)
+            with phase("loss"):
+                terms = self._terms_of(self.batch, True)
+            loss_sum, weight = terms.detached_sum(), terms.weight()
+            divisor = _divisor(weight)
+            with phase("backward"):
+                backward(terms.values, terms.gradient(divisor))
+        nonfinite = count_nonfinite([*gradients_of(step.parameters), loss_sum], step.device)
+        return Gradients(loss_sum / divisor, weight, nonfinite)
 
     def outputs(self) -> Any:
         """Return the model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
@@ -222,20 +239,26 @@ class WindowCompute:
         """Yield the parts of the window; layers draw the same numbers each time one of them comes by."""
         step = self.step
         for number, (rows, counts) in enumerate(passes):
-            place = (step.progress.windows, *self.part, number, step.strategy.rank)
-            seed = derive_seed(step.seed, "layers", *place)
-            seed_device(seed, step.device)
-            with (
-                _NOTHING if counts else step.preserved_buffers(),
-                step.inputs.given(self.batch.select(rows)) as part,
-            ):
+            self._seed(number)
+            part = self.batch.select(rows)
+            if counts and step.inputs.copied is False:
                 yield part, counts
+                continue
+            with NOTHING if counts else step.preserved_buffers(), step.inputs.given(part) as part:
+                yield part, counts
+
+    def _seed(self, number: int) -> None:
+        """Have layers draw what they draw for the micro-batch of this number."""
+        step = self.step
+        seed = derive_seed(step.seed, "layers", step.progress.windows, *self.part, number, step.strategy.rank)
+        seed_device(seed, step.device)
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
         """Return the loss of a micro-batch; of one that does not count, with weights of 0."""
         outputs = self.step.forward(part)
         terms = self.loss(outputs, part)
-        self.step.forward_metrics.add(outputs, part.data, counts)
+        if self.step.forward_metrics is not None:
+            self.step.forward_metrics.add(outputs, part.data, counts)
         return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
 
     def _handed(
@@ -311,9 +334,7 @@ def _divide(gradients: list[Tensor], share: Tensor | float) -> None:
             scale_(gradients, share)
 
 
-def _factor(scale: LossScale | None) -> float:
-    if scale is None:
-        return 1.0
+def _factor(scale: LossScale) -> float:
     if scale.factor == 0:
         raise TrainingFailed(
             "the loss scale has fallen to 0: no gradient of the last windows was finite, however small the scale. Mend the "

@@ -28,14 +28,14 @@ class Measuring(Protocol):
 class ForwardMetrics:
     """The sums of a window's first pass with gradients; later passes are over other weights, or some rows."""
 
-    forward: Measuring | None
+    forward: Measuring
     _sums: Tensor | None = None
     _passes: int = 0
 
     @classmethod
-    def of(cls, forward: Any) -> ForwardMetrics:
-        """Return those of a forward, which has none where it does not measure."""
-        return cls(forward if hasattr(forward, "measured") and hasattr(forward, "metrics") else None)
+    def of(cls, forward: Any) -> ForwardMetrics | None:
+        """Return those of a forward; None where it does not measure."""
+        return cls(forward) if hasattr(forward, "measured") and hasattr(forward, "metrics") else None
 
     def begin_window(self) -> None:
         """Forget what was measured."""
@@ -47,7 +47,7 @@ class ForwardMetrics:
 
     def add(self, outputs: Any, data: Any, counts: bool) -> None:
         """Measure a micro-batch; one that does not count adds nothing."""
-        if self.forward is None or self._passes != 1 or not torch.is_grad_enabled():
+        if self._passes != 1 or not torch.is_grad_enabled():
             return
         with torch.no_grad():
             own = self.forward.measured(outputs, data) * float(counts)
@@ -55,6 +55,6 @@ class ForwardMetrics:
 
     def over_ranks(self, strategy: Strategy) -> Mapping[str, Tensor]:
         """Return the metrics of the window; all ranks call this."""
-        if self.forward is None or self._sums is None:
+        if self._sums is None:
             return {}
         return self.forward.metrics(torch.stack(strategy.add_up(list(self._sums))))

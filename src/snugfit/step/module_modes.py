@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from torch import nn
+
+_TRAINING = attrgetter("training")
 
 
 class Modes:
@@ -25,7 +29,7 @@ class Modes:
 
     def note(self) -> None:
         """Take the modes as those of an update from now on."""
-        self._training = [module.training for module in self._modules]
+        self._training = list(map(_TRAINING, self._modules))
 
     def resume(self) -> None:
         """Bring back the modes of the last update where the model as a whole is in eval mode."""

@@ -81,6 +81,8 @@ def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int
 def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, dict[str, float]]:
     """Return the highest, and each group's by its name if they differ."""
     groups = optimizer.param_groups
+    if len(groups) == 1:
+        return groups[0]["lr"], {}
     rates = [group["lr"] for group in groups]
     if rates.count(rates[0]) == len(rates):
         return rates[0], {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss, check_weight, couples_rows, find_loss, over_batches
+from snugfit.core.nothing import NOTHING
 from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
@@ -47,7 +49,6 @@ from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 
 Forward = Callable[[nn.Module, Any], Any]
-_NOTHING = nullcontext()
 _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}
 
 
@@ -149,7 +150,8 @@ class Step:
         del given  # a strategy that shards them gives each up for its part of it
         keeps_start = self.strategy.shards and any(each.keeps_start for each in techniques)
         start = cloned(model) if keeps_start else None
-        self.exchange = exchange_of(techniques) if self.strategy.world_size > 1 else None
+        self._on_ranks = self.strategy.world_size > 1
+        self.exchange = exchange_of(techniques) if self._on_ranks else None
         if self.exchange is not None:
             self.strategy.exchange_by(self.exchange)
         self.model = self.strategy.wrap(model)
@@ -208,6 +210,12 @@ class Step:
         self._router_loss = RouterLoss.of(model)
         run = _run if self._router_loss is None else self._router_loss.run
         self.seams = compose(techniques, context, self.user_loss, cast("GradientsOf", run))
+        seams = self.seams
+        on_one_device = type(self.strategy) is Strategy and self.exchange is None
+        # a window is computed without a look at what is not there
+        self.plain = on_one_device and not seams.surrounds and seams.scale is None and seams.sums is None
+        self._changes_windows = self.seams.transforms or self._sums_first
+        self._selects_rows = self.seams.transforms or self.seams.gradients is not _run or self._on_ranks
         added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
         self.optimizer = make_optimizer(optimizer, self.seams, model, added)
         set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
@@ -218,7 +226,7 @@ class Step:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
         window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
         with preserved_randomness(self.device), products_as_chosen(self.device):
-            return self._train_step(self.shared(window))
+            return self._train_step(self.shared(window) if self._on_ranks else window)
 
     def shared(self, window: Batch) -> Batch:
         """Return the window with what the other ranks have of it; all ranks call it."""
@@ -238,16 +246,20 @@ class Step:
         return replace(window, share=share)
 
     def _train_step(self, window: Batch) -> StepResult:
-        check_whole(self, window)
-        set_rates(self.optimizer, self.seams, self.progress.updates)
+        if self.couples_rows:
+            check_whole(self, window)
+        if self.seams.schedule is not None:
+            set_rates(self.optimizer, self.seams, self.progress.updates)
         self._modes.resume()
-        self.seams.begin(self.model, self.progress, self.seed)
+        if self.seams.begins:
+            self.seams.begin(self.model, self.progress, self.seed)
         self._modes.note()
         buffers = self._buffers.copy()
         self.inputs.forget()
-        watched = self._shared_buffers.before()
-        gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
-        self._shared_buffers.share(watched)
+        watched = self._shared_buffers.before() if self._on_ranks else None
+        gradients, replans = within_memory(self, window, partial(self._compute, window, buffers))
+        if self._on_ranks:
+            self._shared_buffers.share(watched)
         if self.meanwhile is not None:
             self.meanwhile()
         loss, weight, nonfinite = gradients.read()
@@ -256,7 +268,7 @@ class Step:
             check_weight(weight)
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
-        refusal = self.seams.accept(loss) if finite and weight > 0 else None
+        refusal = self.seams.accept(loss) if self.seams.judges and finite and weight > 0 else None
         if self.seams.irrevocable and not finite and math.isfinite(loss):
             refusal = RollBack("a gradient was not finite after other weights had been updated by theirs")
         applied = finite and weight > 0 and refusal is None
@@ -277,17 +289,20 @@ class Step:
 
     def _update(self) -> Mapping[str, torch.Tensor]:
         """Update the weights by the true gradient, which techniques adjust first; returns what was measured."""
+        metrics: Mapping[str, torch.Tensor] = {}
         with phase("adjust"):
-            metrics: Mapping[str, torch.Tensor] = self.seams.adjust(self.bearers, self.progress, self.seed)
+            if self.seams.adjusts:
+                metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
         if self._router_loss is not None:
             metrics = {**metrics, **self._router_loss.metrics}
-        if self.forward_metrics.forward is not None:
+        if self.forward_metrics is not None:
             metrics = {**metrics, **self.forward_metrics.over_ranks(self.strategy)}
         with phase("optimizer"):
             step_optimizer(self.optimizer)
         self.progress.updates += 1
         with phase("techniques"):
-            self.seams.updated(self.model, self.progress)
+            if self.seams.follows:
+                self.seams.updated(self.model, self.progress)
         return metrics
 
     @contextmanager
@@ -304,7 +319,8 @@ class Step:
 
     def forward(self, batch: Batch) -> Any:
         """Return the model's outputs of a batch; no cache of keys and values is filled, which only generation reads."""
-        with phase("forward"), without_caches(self._caching):
+        off = without_caches(self._caching) if self._caching else NOTHING
+        with phase("forward"), off:
             if self._forward is not None:
                 return self._forward(self.model, batch.data)
             args, kwargs = inputs_of(batch.data)
@@ -347,7 +363,7 @@ class Step:
                     for place, (rows, counts) in enumerate(compute.passes()):
                         part = compute.batch.select(rows)
                         seed_device(derive_seed(self.seed, "settle", number, place), self.device)
-                        buffers = nullcontext() if counts else self.preserved_buffers()
+                        buffers = NOTHING if counts else self.preserved_buffers()
                         with torch.no_grad(), buffers, self.seams.forward(part):
                             self.forward(part)
                     self._shared_buffers.share()
@@ -395,7 +411,7 @@ class Step:
         """Begin a pass over the rows, and return the context around it: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
         if self._passes == 1:
-            return _NOTHING
+            return NOTHING
         self.inputs.require_unchanged()
         return self.preserved_buffers()
 
@@ -413,18 +429,20 @@ class Step:
 
     def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
         """Return the window's gradient; what raises leaves nothing behind."""
-        self.begin_passes()
-        self.forward_metrics.begin_window()
+        self._passes = 0
+        if self.forward_metrics is not None:
+            self.forward_metrics.begin_window()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:
             if self._is_split(window):
                 window = self.padding.settled(self, window)
             with phase("techniques"):
-                transformed = self.transformed(window)
-            self.inputs.begin(transformed)
-            with self._fixed.held() if self._fixed.modules else _NOTHING:
-                gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+                if self._changes_windows:
+                    window = self.transformed(window)
+            self.inputs.begin(window)
+            with self._fixed.held() if self._fixed.modules else NOTHING:
+                gradients = self.seams.gradients(WindowCompute(self, window, self.seams.loss))
             self._outside.check()
             self.inputs.end()
             return gradients
@@ -434,13 +452,7 @@ class Step:
 
     def _is_split(self, window: Batch) -> bool:
         """Return whether rows of the window may be selected: for micro-batches, by techniques or beside other ranks."""
-        size = self.micro_batch
-        return (
-            (size is not None and size < window.rows)
-            or self.seams.transforms
-            or self.seams.gradients is not _run
-            or self.strategy.world_size > 1
-        )
+        return self._selects_rows or (self.micro_batch is not None and self.micro_batch < window.rows)
 
     def transformed(self, window: Batch) -> Batch:
         """Return the shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.losses import LossTerms
+from snugfit.core.nothing import NOTHING
 
 
 class Strategy:
@@ -56,11 +57,11 @@ class Strategy:
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward of a micro-batch; gradients are exchanged on the last only."""
-        return _NOTHING
+        return NOTHING
 
     def score(self, model: nn.Module) -> AbstractContextManager[object]:
         """Around forwards that no backward follows, and what is made of their outputs."""
-        return _NOTHING
+        return NOTHING
 
     def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
         """Forward and loss of a micro-batch, whose backward follows."""
@@ -186,6 +187,3 @@ class SeveralRanks(Strategy):
             for tensor, part in zip(there, sent.split([tensor.nbytes for tensor in there]), strict=True):
                 # memory of its own begins where any type may
                 tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
-
-
-_NOTHING = nullcontext()

@@ -5,12 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.autograd import Variable
+from torch.autograd import graph as autograd_graph
+from torch.optim.optimizer import (
+    _use_grad_for_differentiable,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from snugfit.kit import torch_wrappers
 from snugfit.kit.torch_wrappers import backward, step_optimizer
@@ -49,16 +56,45 @@ def test_torchs_private_functions_are_where_they_were(monkeypatch: pytest.Monkey
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monkeypatch.setattr(torch.autograd.profiler, "record_function", None)  # torch's wrapper would call it
+    monkeypatch.setattr(torch, "set_grad_enabled", None)  # and so would the switch for gradients
+    monkeypatch.setattr(autograd_graph, "_engine_run_backward", None)
     engine_calls: list[Any] = []
-    engine = torch_wrappers._engine_run_backward
-    monkeypatch.setattr(
-        torch_wrappers,
-        "_engine_run_backward",
-        lambda *given, **named: (engine_calls.append(given), engine(*given, **named)),
-    )
+    engine = SimpleNamespace(run_backward=lambda *given, **_: engine_calls.append(given))
+    monkeypatch.setattr(Variable, "_execution_engine", engine)
+    monkeypatch.setattr(torch_wrappers, "_only_host", lambda: True)
     backward(_losses(model), torch.ones(4))
     step_optimizer(optimizer)
     assert len(engine_calls) == 1
+
+
+def test_threads_of_devices_see_the_context_of_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(autograd_graph, "_engine_run_backward", lambda *given, **_: calls.append(given))
+    monkeypatch.setattr(torch_wrappers, "_only_host", lambda: False)
+    backward(_losses(nn.Linear(3, 2)), torch.ones(4))
+    assert len(calls) == 1
+
+
+def test_gradients_are_switched_off_in_a_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(torch.optim.SGD):
+        """Notes the switch, and fails after that."""
+
+        seen: ClassVar[list[bool]] = []
+
+        @_use_grad_for_differentiable
+        def step(self, closure: Any = None) -> None:
+            self.seen.append(torch.is_grad_enabled())
+            raise ValueError("failed")
+
+    optimizer = Own([nn.Parameter(torch.ones(1))], lr=0.1)
+    for differentiable in (False, True):
+        optimizer.defaults["differentiable"] = differentiable
+        with pytest.raises(ValueError, match="failed"):
+            step_optimizer(optimizer)
+        assert torch.is_grad_enabled()
+        with torch.no_grad(), pytest.raises(ValueError, match="failed"):
+            step_optimizer(optimizer)
+    assert Own.seen == [False, False, True, True]
 
 
 @pytest.mark.parametrize("where", ["object", "all", "patched object", "patched class"])

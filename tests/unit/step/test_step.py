@@ -11,7 +11,10 @@ from snugfit.core.losses import LossTerms
 from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.techniques import find
+from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.gradient_cache import GradientCache
+from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.learning.sgd import SGD
 
 
@@ -162,3 +165,49 @@ def test_a_branch_behind_zeros_changes_nothing_at_update_0_and_learns_from_the_f
         assert {
             name for name, value in model.state_dict().items() if not torch.equal(value, first[name])
         } == moves
+
+
+# the way of a window that is one micro-batch
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", weighted], ids=["named", "own with weights"])
+@pytest.mark.parametrize("techniques", [(), (SAM(rho=0.1),), (EMA(),)], ids=["plain", "sam", "ema"])
+def test_a_window_at_once_makes_the_update_of_the_way_for_all_windows(
+    loss: Any, techniques: tuple[Any, ...]
+) -> None:
+    def trained(*, at_once: bool) -> tuple[list[Any], list[Tensor]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
+        forward = None if loss == "cross_entropy" else first_entry
+        step = Step(model, SGD(learning_rate=0.1), loss, techniques, forward=forward)
+        assert step.plain
+        step.plain = at_once
+        results = []
+        for rows in (6, 5, 6):
+            inputs, labels, weights = window(rows)
+            inputs[0] = torch.nan if rows == 5 else inputs[0]
+            result = step((inputs, labels) if forward is None else (inputs, labels, weights))
+            results.append((result.loss, result.weight, result.applied, step.largest))
+        return results, [each.clone() for each in model.state_dict().values()]
+
+    (one, weights), (other, others) = trained(at_once=True), trained(at_once=False)
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    assert [applied for _, _, applied, _ in one] == [True, False, True]
+    assert all(torch.equal(*pair) for pair in zip(weights, others, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("techniques", "plain"),
+    [
+        ((), True),
+        ((find("clip_norm")(max_norm=1.0),), True),
+        ((find("fp16")(),), False),
+        ((find("recompute")(),), False),
+    ],
+    ids=["none", "clip norm", "fp16", "recompute"],
+)
+def test_what_scales_a_loss_or_surrounds_a_micro_batch_takes_the_way_for_all_windows(
+    techniques: tuple[Any, ...], plain: bool
+) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4)))
+    assert Step(model, SGD(learning_rate=0.1), techniques=techniques).plain is plain

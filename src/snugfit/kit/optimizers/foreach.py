@@ -104,9 +104,10 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     for group in _by_kind(own_parts(tensors)):
         place = group[0].device
         # what a dry run makes is fake, and must not stay in the cache
-        one = _one.__wrapped__(place) if is_fake(group[0]) else _one(place)
+        pretended = type(group[0]) is not Tensor and is_fake(group[0])
+        one = _one.__wrapped__(place) if pretended else _one(place)
         here = nonfinite if place == device else torch.zeros((), device=place, dtype=torch.float32)
-        if place.type not in CHECKED_AT_ONCE:
+        if not _checks_at_once(place):
             nonfinite = nonfinite + _nonfinite_by_norm(group).to(device)
             continue
         try:
@@ -145,6 +146,11 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     # one after the other, as a CPU makes each wide
     norms = [torch.linalg.vector_norm(each, dtype=kind) for each, kind in zip(tensors, types, strict=True)]
     return whole(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms])))
+
+
+@functools.cache
+def _checks_at_once(device: torch.device) -> bool:
+    return device.type in CHECKED_AT_ONCE
 
 
 @functools.cache
