@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import sub
 
 Sums = Callable[[int], Sequence[int]]
@@ -131,7 +132,7 @@ class Cuts:
         1.5
         """
         if self._uniform:
-            return windows / self.windows_in(0)
+            return windows / self._in_first
         epoch, _, _ = self.place(windows)
         return epoch + (windows - self.first(epoch)) / self.windows_in(epoch)
 
@@ -159,10 +160,15 @@ class Cuts:
         epoch, _, end = self.place(windows - 1)
         return epoch * self.examples + end
 
-    @property
+    @cached_property
     def _uniform(self) -> bool:
         """True where all epochs are cut alike."""
         return self._sums is None and self.sizes.constant
+
+    @cached_property
+    def _in_first(self) -> int:
+        """Windows of the first epoch."""
+        return self.windows_in(0)
 
     def _repeats(self, epoch: int) -> bool:
         """Return whether all later epochs are cut as this one is."""

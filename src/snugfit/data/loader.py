@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
+from snugfit.core.tree import leaves
 from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index, whole_examples
 from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
@@ -30,6 +31,10 @@ from snugfit.data.token_rows import ArrayExamples
 from snugfit.data.tokens import PadRight
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.system.user_objects import describe
+
+_MOST_AT_ONCE = 16
+_BYTES_AT_ONCE = 1 << 18
+"""Windows, and bytes of them, that are loaded at once where they are small."""
 
 Collate = Callable[[list[Any]], Any]
 Windows = Generator[Batch, None, None]
@@ -99,8 +104,10 @@ class Loader:
             return None
         return RowSources(examples.sources.names, examples.starts)
 
-    def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
-        """Return windows number `start` to `stop`, exclusive.
+    def windows(
+        self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False, *, at_once: bool = False
+    ) -> Windows:
+        """Return windows number `start` to `stop`, exclusive; with `at_once` small ones are loaded before they are asked for.
 
         When a worker dies, `rescue` is asked whether to load the rest in this process: a signal that asks a whole
         process group to stop ends the workers at once, and what is under way has to be finished.
@@ -117,12 +124,28 @@ class Loader:
             except WorkerDied:
                 if not rescue():
                     raise
-        for number in range(start, stop):
+        while start < stop:
             with phase("data"):
-                window = self._fetch(self.order.window(number))
-                if self._pin:  # else its copy to the device would wait for what the device still computes
-                    window = window.pin_memory()
-            yield window
+                windows = self._next(start, stop, at_once)
+                if self._pin:  # else their copy to the device would wait for what the device still computes
+                    windows = [window.pin_memory() for window in windows]
+            yield from windows
+            start += len(windows)
+
+    def _next(self, start: int, stop: int, at_once: bool) -> list[Batch]:
+        """Return window number `start`, and those after it that are loaded with it.
+
+        Small windows of tensors in memory, which no code of anybody else makes, are loaded some at once: one after the other they take a
+        third of the time that they take between updates.
+        """
+        if not self._fetch.takes_rows:
+            return [self._fetch(self.order.window(start))]
+        first = self._fetch.rows(*self.order.rows(start))
+        if not at_once:
+            return [first]
+        window_bytes = max(1, sum(tensor.nbytes for tensor in leaves(first.data)))
+        stop = min(stop, start + min(_MOST_AT_ONCE, _BYTES_AT_ONCE // window_bytes))
+        return [first, *(self._fetch.rows(*self.order.rows(number)) for number in range(start + 1, stop))]
 
     def origins(self, ids: Sequence[int]) -> list[str]:
         """Return where the examples of a batch's `ids` come from, in words: the file and line, or the row's index."""
@@ -235,6 +258,7 @@ class _Fetch:
         self._seed = seed
         self._part = part
         self._split = split
+        self.takes_rows = part.ranks == 1 and self._of_tensors
         # these return what they hold: nothing random to seed
         self._holds_examples = isinstance(dataset, (list, tuple, Examples))
 
@@ -251,11 +275,8 @@ class _Fetch:
     def loaded(self, keys: Sequence[Key]) -> Batch:
         """Return the examples of these keys, as a window."""
         indices = [index for _, index in keys]
-        if type(self._dataset) is TensorDataset and self._collate is default_collate:
-            rows = torch.tensor(indices)
-            return Batch.of(
-                tuple([tensor.index_select(0, rows) for tensor in self._dataset.tensors]), ids=indices
-            )
+        if self._of_tensors:
+            return self.rows(indices, torch.tensor(indices))
         if isinstance(self._dataset, WholeBatches):
             ids = [source_index(self._dataset, index) for index in indices]
             return Batch.of(self._dataset.batch(indices), ids=ids)
@@ -263,6 +284,16 @@ class _Fetch:
             ids = [source_index(self._dataset, index) for index in indices]
             examples = self._arrays(indices) or self._examples(keys)
             return Batch.of(self._collated(examples, keys), ids=ids)
+
+    @property
+    def _of_tensors(self) -> bool:
+        """Return whether a window is rows of tensors, and no code of anybody else makes it."""
+        return type(self._dataset) is TensorDataset and self._collate is default_collate
+
+    def rows(self, indices: list[int], rows: torch.Tensor) -> Batch:
+        """Return rows of a data set of tensors, as a window."""
+        data = tuple([tensor.index_select(0, rows) for tensor in self._dataset.tensors])
+        return Batch(data, len(indices), tuple(indices))
 
     def example(self, key: Key) -> Any:
         """Return one example, with all generators as they were."""

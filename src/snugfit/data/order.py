@@ -58,6 +58,7 @@ class Order:
         self.windows, self.lengths, self.draws = windows, lengths, draws
         self._epoch = -1
         self._keys: tuple[Sequence[int], Sequence[int]] = ((), ())
+        self._rows: torch.Tensor | None = None
 
     @property
     def windows_per_pass(self) -> int:
@@ -66,12 +67,25 @@ class Order:
 
     def window(self, number: int) -> list[Key]:
         """Keys of the examples of window `number`, counted from the start of the run."""
-        epoch, start, end = self.cuts.place(number)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._keys = _keys(self.examples, self.seed, epoch, self.shuffle, self.draws)
+        _, start, end = self._place(number)
         passes, indices = (numbers[start:end] for numbers in self._keys)
         return list(zip(passes, indices, strict=True))
+
+    def rows(self, number: int) -> tuple[list[int], torch.Tensor]:
+        """Return the indices of the examples of window `number`, and the same as a tensor."""
+        _, start, end = self._place(number)
+        _, indices = self._keys
+        if self._rows is None:
+            self._rows = torch.tensor(indices)
+        return list(indices[start:end]), self._rows[start:end]
+
+    def _place(self, number: int) -> tuple[int, int, int]:
+        """Return the epoch of a window and its place in the epoch's order, which is at hand from then on."""
+        place = self.cuts.place(number)
+        if place[0] != self._epoch:
+            self._epoch, self._rows = place[0], None
+            self._keys = _keys(self.examples, self.seed, self._epoch, self.shuffle, self.draws)
+        return place
 
     def largest_window(self) -> list[Key]:
         """Return the keys of the run's largest window.

@@ -114,6 +114,20 @@ _NUMBERS = frozenset({float, int, bool, type(None)})
 """Types that hold no text: most of what an update's event is made of."""
 
 
+def is_of_numbers(values: Mapping[str, Any]) -> bool:
+    """Return whether there are numbers alone in values, or in mappings that they hold: no secret can be among them.
+
+    >>> is_of_numbers({"update": 1, "metrics": {"loss": 0.5}}), is_of_numbers({"update": 1, "name": "a"})
+    (True, False)
+    """
+    for value in values.values():
+        if type(value) not in _NUMBERS and not (
+            type(value) is dict and _NUMBERS.issuperset(map(type, value.values()))
+        ):
+            return False
+    return True
+
+
 def redacted(value: Any) -> Any:
     """Return nested plain values without their secrets: texts under a secret's name, and secrets in any text.
 

@@ -12,13 +12,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from snugfit.errors import RunFolderError
 from snugfit.system.json_text import parse_json
-from snugfit.system.redaction import redacted
+from snugfit.system.redaction import is_of_numbers, redacted
 
 _BINARY = getattr(os, "O_BINARY", 0)  # or Windows ends lines in its own way
 
@@ -82,9 +82,13 @@ class Spool:
 
         In the file, scalars and arrays of numpy and torch are numbers and lists, and paths are strings.
         """
-        event: dict[str, Any] = redacted({"event": kind, "time": time.time(), **fields})
+        event: dict[str, Any]
+        if is_of_numbers(fields):  # as each update's is
+            event = {"event": kind, "time": time.time(), **fields}
+        else:
+            event = redacted({"event": kind, "time": time.time(), **fields})
         try:
-            text = _encoder.encode(event)
+            text = _encode(event)
         except ValueError:  # a non-finite number: rare, so the search for it is not on the usual way
             text = _encoder.encode(_strict(event))
         line = f"{text}\n".encode("ascii")
@@ -282,3 +286,22 @@ def _revive(value: Any, inside_metrics: bool = False) -> Any:
 
 
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)
+
+
+def _encode(event: Event) -> str:
+    """Return what the encoder makes of an event."""
+    return _encoder.encode(event) if _in_c is None else "".join(_in_c(event, 0))
+
+
+def _encoder_in_c() -> Callable[[Event, int], Iterable[str]] | None:
+    """Return the function in C that the encoder makes anew for each text; None where Python has none."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return None
+    encoder: Callable[[Event, int], Iterable[str]] = make(
+        None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    return encoder
+
+
+_in_c = _encoder_in_c()

@@ -262,3 +262,35 @@ def test_windows_that_are_loaded_in_this_process_are_pinned_where_a_gpu_reads_th
     list(loader().windows(0, 2))
     Batch.of((torch.ones(2, 2, device="meta"), torch.ones(2, 2).to_sparse())).pin_memory()
     assert not pinned, "not for a CPU, and neither what is on a device nor what is sparse"
+
+
+@pytest.mark.parametrize("columns", [2, 3000], ids=["small windows", "large windows"])
+def test_windows_of_tensors_are_those_that_a_loader_of_examples_makes(columns: int) -> None:
+    """Windows that are loaded at once are the same rows in tensors of their own, wherever one begins."""
+    data = TensorDataset(torch.randn(EXAMPLES, columns), torch.arange(EXAMPLES))
+    examples = [data[index] for index in range(EXAMPLES)]
+    count = 2 * PER_EPOCH + 1
+    expected = list(Loader(examples, Order(EXAMPLES, WINDOW, 5)).windows(0, count))
+    for start in (0, 1, PER_EPOCH):
+        windows = list(Loader(data, Order(EXAMPLES, WINDOW, 5)).windows(start, count, at_once=True))
+        for window, plain in zip(windows, expected[start:], strict=True):
+            assert (window.ids, window.rows, window.lengths) == (plain.ids, plain.rows, plain.lengths)
+            assert all(torch.equal(*pair) for pair in zip(window.data, plain.data, strict=True))
+    storages = {window.data[0].untyped_storage().data_ptr() for window in windows}
+    assert len(storages) == len(windows)
+
+
+def test_small_windows_alone_are_loaded_ahead() -> None:
+    def loaded(columns: int, *, at_once: bool = True) -> int:
+        order = Order(64, 4, 5)
+        windows = Loader(TensorDataset(torch.zeros(64, columns)), order).windows(0, 16, at_once=at_once)
+        asked: list[int] = []
+        rows = order.rows
+        order.rows = lambda number: asked.append(number) or rows(number)  # type: ignore[method-assign, func-returns-value]
+        next(windows)
+        return len(asked)
+
+    assert loaded(columns=8) == 16
+    assert loaded(columns=4096) == 4  # of 64 KiB each
+    assert loaded(columns=1 << 15) == 1
+    assert loaded(columns=8, at_once=False) == 1

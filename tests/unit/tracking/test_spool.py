@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -74,6 +75,29 @@ def test_non_finite_numbers_are_strict_json_in_the_file_and_numbers_in_the_metri
     assert math.isnan(event["metrics"].pop("loss"))
     assert event["metrics"] == {"norm": math.inf, "low": -math.inf, "nested": {"x": [math.inf]}}
     assert event["label"] == "NaN", "only metrics are numbers; a label may be called NaN"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "update", "update": 3, "epoch": 1 / 3, "applied": True, "metrics": {"loss": 1e-30, "a": 7}},
+        {
+            "event": "run",
+            "name": "Größe",
+            "path": Path("a"),
+            "list": [1, None, (2.5, "x")],
+            "n": numpy.float32(2),
+        },
+        {"event": "evaluation", "metrics": {1: 2.0, "set": {3, 1}, "tensor": torch.ones(2)}},
+    ],
+    ids=["update", "run", "evaluation"],
+)
+def test_a_line_is_what_jsons_own_encoder_writes(event: dict[str, Any]) -> None:
+    assert module._in_c is not None  # else it is written by that one, and takes longer
+    assert module._encode(event) == module._encoder.encode(event)
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            module._encode({**event, "loss": number})
 
 
 def test_an_event_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ class HookCalls:
     Args:
         emit: of the run's events.
     Attributes:
+        sees_updates: whether one is called with each update.
         stop_reason: why the run is to stop, once a hook has asked for it.
     """
 
@@ -36,6 +37,7 @@ class HookCalls:
         self._hooks = {name: hook for name, hook in given.items() if hook is not None and leads}
         self._step, self._emit = step, emit
         self.stop_reason: str | None = None
+        self.sees_updates = "on_update" in self._hooks
 
     def call(self, name: str, seen: Any, taken: Iterable[str] = ()) -> Numbers:
         """Call the hook of that name, if there is one, and return the numbers that it gives to log.

@@ -265,7 +265,9 @@ class Training:
         """Return windows in order until the run ends (its status and reason) or rolls back (None)."""
         progress, job = self.step.progress, self.job
         before = time.perf_counter()
-        windows = self.loader.windows(progress.windows, self.total_windows, rescue=lambda: stop.asked)
+        windows = self.loader.windows(
+            progress.windows, self.total_windows, rescue=lambda: stop.asked, at_once=True
+        )
         ahead = WindowsAhead(windows)
         with closing(ahead), self._fetching(ahead):
             for window in ahead:
@@ -319,6 +321,8 @@ class Training:
         """Return why to stop, if one of the ranks was asked to; the same on all of them."""
         strategy, asked = self.step.strategy, stop.reason or self.hooks.stop_reason
         failed = self.saving.poll()
+        if strategy.world_size == 1 and not failed and asked is None:
+            return None
         if not any(strategy.counts(int(failed or asked is not None))):  # each window asks, so briefly
             return None
         self.saving.finish()
@@ -341,9 +345,9 @@ class Training:
         self.attempt = None
         self._update_events.computed(result, time.perf_counter() - start)
         seconds = time.perf_counter() - before
-        logged = (
-            self.hooks.call("on_update", result, taken=(*TAKEN, *result.metrics)) if result.applied else {}
-        )
+        logged: Mapping[str, float] = {}
+        if result.applied and self.hooks.sees_updates:
+            logged = self.hooks.call("on_update", result, taken=(*TAKEN, *result.metrics))
         self._update_events.update(result, self.epoch, window.total / seconds, logged)
         if not result.applied:
             return judge(self, result, window)

@@ -116,15 +116,18 @@ class UpdateEvents:
     ) -> None:
         """Write an update, with what was measured in it and what the user's hook has `logged`."""
         progress, names = self._step.progress, list(result.metrics)
-        measured = read_scalars_later(list(result.metrics.values()), assume=[0.0] * len(names))
+        measured = (
+            read_scalars_later(list(result.metrics.values()), assume=[0.0] * len(names)) if names else list
+        )
         known = {"loss": result.loss, "learning_rate": result.learning_rate}
-        known.update((f"learning_rate/{group}", rate) for group, rate in result.learning_rates.items())
+        if result.learning_rates:
+            known.update((f"learning_rate/{group}", rate) for group, rate in result.learning_rates.items())
         metrics: dict[str, float] = {}
         if result.scale is not None:
             metrics["loss_scale"] = result.scale
         metrics["examples_per_second"] = examples_per_second
         now = time.monotonic()
-        if now - self._asked > _MEMORY_EVERY_SECONDS:
+        if now - self._asked > _MEMORY_EVERY_SECONDS:  # the clock is looked at, not the machine
             self._asked = now
             metrics["memory_bytes"] = memory_bytes(self._step.device)
         fields: dict[str, Any] = {
@@ -136,13 +139,18 @@ class UpdateEvents:
         if logged:
             fields["logged"] = list(logged)
 
+        if not names:  # there is nothing to wait for
+            self.release()
+            self._emit("update", **fields, metrics={**known, **metrics, **(logged or {})})
+            return
+
         def write() -> None:
             of_techniques = dict(zip(names, measured(), strict=True))
             self._emit("update", **fields, metrics={**known, **of_techniques, **metrics, **(logged or {})})
 
         self.release()
         self._held = write
-        if not names or self._step.device.type not in COPIES_BESIDE or self._seconds >= _SECONDS_TO_WAIT:
+        if self._step.device.type not in COPIES_BESIDE or self._seconds >= _SECONDS_TO_WAIT:
             self.release()
 
     def replanned(self, what: str, replan: Replan, batch_norm: bool = False) -> None:
