@@ -83,6 +83,7 @@ class Training:
         self.hooks = HookCalls(self.job.hooks, self.step, self.emit)
         self.saving = Unsaved() if self.folder is None else Saving(self, self.folder)
         self._compared = False
+        self._epoch: tuple[int, float] = (0, 0.0)
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
@@ -91,7 +92,10 @@ class Training:
 
     @property
     def epoch(self) -> float:
-        return self.loader.order.cuts.epochs_after(self.step.progress.windows)
+        windows = self.step.progress.windows
+        if self._epoch[0] != windows:  # each window asks twice
+            self._epoch = windows, self.loader.order.cuts.epochs_after(windows)
+        return self._epoch[1]
 
     def fit(self) -> None:
         """Before the first update: find the micro-batch, if that is asked for and no checkpoint knows it, and say what was tried.
