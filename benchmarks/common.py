@@ -30,8 +30,12 @@ def paired_ratio(ours: Sequence[float], baseline: Sequence[float], draws: int = 
 
 
 def machine() -> dict[str, Any]:
+    from snugfit.system.processor import processor_name
+
     description: dict[str, Any] = {
         "platform": platform.platform(),
+        "processor": processor_name(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
     }
