@@ -166,6 +166,8 @@ class Batch:
             return tensor.index_select(0, torch.tensor(rows, dtype=torch.int64, device=tensor.device))
 
         tokens = self._tokens() if padded < self.padded else set()
+        # what goes along other tokens, such as those of a translation, and is now as wide by chance must not be cut the next time
+        safe = padded == self.padded or not _others_as_wide(self.data, tokens, padded)
 
         def take_trimmed(tensor: Tensor) -> Tensor:
             return take(tensor[:, :padded] if id(tensor) in tokens else tensor)
@@ -180,7 +182,7 @@ class Batch:
             rows=count,
             ids=tuple(self.ids[row] for row in rows) if self.ids else (),
             lengths=lengths,
-            padded=padded,
+            padded=padded if safe else 0,
             extras={name: map_tree(take, value) for name, value in self.extras.items()},
             group=self.group,
             gapless=self.gapless,
@@ -210,16 +212,7 @@ class Batch:
         """
         if not self.padded:
             return set()
-        return {
-            id(tensor)
-            for name, tensor in self.data.items()
-            if name in _TOKENS
-            and isinstance(tensor, Tensor)
-            and tensor.ndim > 1
-            and tensor.shape[1] == self.padded
-            # labels of 0 and 1, one for each class: those of tokens are integers
-            and not (name == LABELS and tensor.is_floating_point())
-        }
+        return {id(tensor) for name, tensor in self.data.items() if _may_be_tokens(name, tensor, self.padded)}
 
     def with_extras(self, **extras: Any) -> Batch:
         """Return the same rows with further tensors (or trees of tensors) travelling along."""
@@ -354,6 +347,25 @@ def _trimmable(data: Mapping[str, Any], lengths: tuple[int, ...]) -> int:
             if name == LABELS and not _ignored_beyond(tensor, lengths):
                 return 0  # a translation's labels, or one score a class
     return int(width)
+
+
+def _others_as_wide(data: Any, tokens: set[int], width: int) -> bool:
+    """Return whether a tensor that may be one of tokens, and is not among `tokens`, is of this width."""
+    return any(
+        _may_be_tokens(name, tensor, width) and id(tensor) not in tokens
+        for name, tensor in (data.items() if width else ())
+    )
+
+
+def _may_be_tokens(name: str, value: Any, width: int) -> bool:
+    return (
+        name in _TOKENS
+        and isinstance(value, Tensor)
+        and value.ndim > 1
+        and value.shape[1] == width
+        # labels of 0 and 1, one for each class: those of tokens are integers
+        and not (name == LABELS and value.is_floating_point())
+    )
 
 
 def _ignored_beyond(labels: Tensor, lengths: tuple[int, ...]) -> bool:

@@ -252,3 +252,15 @@ def test_the_loader_pins_every_tensor_of_a_batch(monkeypatch: pytest.MonkeyPatch
     found = pin_memory(batch)
     assert isinstance(found, Batch) and found.ids == (4, 5)
     assert [tuple(tensor.shape) for tensor in pinned] == [(2, 3), (2,)]
+
+
+def test_labels_of_another_text_keep_their_tokens_when_the_texts_become_as_narrow() -> None:
+    mask = torch.zeros(4, 9, dtype=torch.long)
+    for row, length in enumerate((9, 5, 3, 2)):
+        mask[row, :length] = 1
+    labels = torch.arange(4 * 5).view(4, 5)
+    window = Batch.of({"input_ids": mask, "attention_mask": mask, "labels": labels})
+    some = window.select([1, 2, 3])
+    assert some.data["input_ids"].shape[1] == 5 == labels.shape[1]
+    fewer = some.select([1, 2])
+    assert fewer.data["labels"].tolist() == labels[[2, 3]].tolist()
