@@ -36,7 +36,7 @@ def write(folder: Path, texts: list[str], vocabulary: int, width: int, layers: i
     """Write the rows, the tokenizer and the configuration."""
     from snugfit.models.small import write_small_model
 
-    write_small_model(folder, texts, decoder=True, vocabulary=vocabulary, width=width, layers=layers)
+    write_small_model(folder, texts, kind="decoder", vocabulary=vocabulary, width=width, layers=layers)
     with (folder / "source.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
 

@@ -12,14 +12,14 @@ from snugfit.models.folders import CONFIG, PROCESSOR
 from snugfit.system.json_text import parse_json
 
 END = "<|end|>"
-_CLASSIFIER, _SEPARATOR, _PADDING = "[CLS]", "[SEP]", "[PAD]"
+_CLASSIFIER, _SEPARATOR, _PADDING, _MASK = "[CLS]", "[SEP]", "[PAD]", "[MASK]"
 
 
 def write_small_model(
     folder: Path,
     texts: Iterable[str],
     *,
-    decoder: bool,
+    kind: str,
     vocabulary: int = 4096,
     width: int = 256,
     layers: int = 4,
@@ -29,7 +29,7 @@ def write_small_model(
     """Write a tokenizer, learned from texts, and the configuration of a model for it into a folder.
 
     Args:
-        decoder: a model of Llama's kind, that predicts next tokens; else an encoder of BERT's.
+        kind: of the model: an encoder of BERT's shape, a decoder of Llama's, that predicts next tokens, or both together, of T5's.
         vocabulary: tokens of the tokenizer at most.
         architecture: a folder whose configuration is taken as it is, with a vocabulary that it has room for.
     Raises:
@@ -37,14 +37,18 @@ def write_small_model(
     """
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-        from transformers import BertConfig, LlamaConfig, PreTrainedTokenizerFast
+        from transformers import BertConfig, LlamaConfig, PreTrainedTokenizerFast, T5Config
     except ImportError as error:
         raise MissingExtra("transformers", "text") from error
     folder.mkdir(parents=True, exist_ok=True)
     if architecture is not None:
         room = parse_json((architecture / CONFIG).read_text(encoding="utf-8")).get("vocab_size", vocabulary)
         vocabulary = min(vocabulary, int(room))
-    special = [END] if decoder else [_PADDING, _CLASSIFIER, _SEPARATOR]
+    special = {
+        "encoder": [_PADDING, _CLASSIFIER, _SEPARATOR, _MASK],
+        "decoder": [END],
+        "encoder-decoder": [_PADDING, END],
+    }[kind]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -55,15 +59,25 @@ def write_small_model(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if decoder:
+    if kind == "decoder":
         tokens = {"eos_token": END, "pad_token": END}
+    elif kind == "encoder-decoder":
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {END}", special_tokens=[(END, special.index(END))]
+        )
+        tokens = {"eos_token": END, "pad_token": _PADDING}
     else:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{_CLASSIFIER} $A {_SEPARATOR}",
             pair=f"{_CLASSIFIER} $A {_SEPARATOR} $B {_SEPARATOR}",
             special_tokens=[(token, special.index(token)) for token in (_CLASSIFIER, _SEPARATOR)],
         )
-        tokens = {"pad_token": _PADDING, "cls_token": _CLASSIFIER, "sep_token": _SEPARATOR}
+        tokens = {
+            "pad_token": _PADDING,
+            "cls_token": _CLASSIFIER,
+            "sep_token": _SEPARATOR,
+            "mask_token": _MASK,
+        }
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)
     fast.model_max_length = positions
     fast.save_pretrained(folder)
@@ -77,7 +91,21 @@ def write_small_model(
     }
     if architecture is not None:
         shutil.copyfile(architecture / CONFIG, folder / CONFIG)
-    elif decoder:
+    elif kind == "encoder-decoder":
+        T5Config(
+            vocab_size=len(fast),
+            d_model=width,
+            d_kv=64,
+            d_ff=4 * width,
+            num_layers=layers,
+            num_heads=max(1, width // 64),
+            feed_forward_proj="gated-gelu",
+            pad_token_id=fast.pad_token_id,
+            eos_token_id=fast.eos_token_id,
+            decoder_start_token_id=fast.pad_token_id,
+            architectures=["T5ForConditionalGeneration"],
+        ).save_pretrained(folder)
+    elif kind == "decoder":
         LlamaConfig(
             **shape,
             intermediate_size=width * 8 // 3,

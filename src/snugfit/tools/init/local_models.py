@@ -51,7 +51,7 @@ class LocalModel:
 
     def serves(self, kind: ModelKind) -> bool:
         """Return whether it can be used where a model of this kind is needed."""
-        return self.kind == kind or (self.kind == "decoder" and kind == "encoder")
+        return self.kind == kind or (self.kind in ("decoder", "encoder-decoder") and kind == "encoder")
 
 
 def model_at(folder: Path, name: str, origin: str) -> LocalModel:
@@ -160,6 +160,8 @@ def _kind(config: dict[str, Any]) -> ModelKind:
     names = [str(name) for name in config.get("architectures") or ()]
     if any(name.endswith(_OF_PICTURES) for name in names):
         return "pictures"
+    if config.get("is_encoder_decoder"):
+        return "encoder-decoder"
     if names:
         return "decoder" if any(name.endswith(_DECODERS) for name in names) else "encoder"
     from transformers.models.auto import modeling_auto as auto

@@ -81,7 +81,8 @@ def put_model(
     assert isinstance(place.content, Rows)
     columns = columns_of(tree["data"].get("text", place.content.columns))
     data = tree["data"]
-    more = (*columns_of(data.get("pair", ())), *columns_of(data.get("completion", ())))
+    further = ("pair", "completion", "target")
+    more = [column for name in further for column in columns_of(data.get(name, ()))]
     columns = (*columns, *more, *data.get("answers", ()))
     form = data.get("format")
     spoken = [
@@ -102,7 +103,7 @@ def put_model(
         from snugfit.models.small import write_small_model
 
         tell("learning a tokenizer from the rows …")
-        write_small_model(new, texts, decoder=card.model == "decoder", architecture=architecture)
+        write_small_model(new, texts, kind=card.model, architecture=architecture)
         return [new]
 
     writes.append(write)
@@ -169,11 +170,21 @@ def _is_part(tree: Mapping[str, Any]) -> bool:
     return isinstance(tree["data"]["validation"], float)
 
 
-_NEEDED = {"encoder": "a model of texts", "decoder": "a decoder", "pictures": "a model that sees pictures"}
-_WANTED = {"encoder": "model of texts", "decoder": "language model"}
+_NEEDED = {
+    "encoder": "a model of texts",
+    "decoder": "a decoder",
+    "encoder-decoder": "an encoder with a decoder",
+    "pictures": "a model that sees pictures",
+}
+_WANTED = {
+    "encoder": "model of texts",
+    "decoder": "language model",
+    "encoder-decoder": "model that writes one text after reading another",
+}
 _SERVES_AS = {
     "encoder": "is an encoder, which predicts no next tokens",
     "decoder": "is a decoder of texts",
+    "encoder-decoder": "is an encoder with a decoder",
     "pictures": "sees pictures",
 }
 

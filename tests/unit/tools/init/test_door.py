@@ -245,7 +245,7 @@ def test_a_model_from_scratch_learns_preferences_by_a_loss_that_teaches_answers_
 
 def test_a_pretrained_model_and_answers_that_are_called_good_or_bad_keep_their_loss(tmp_path: Path) -> None:
     preferences(tmp_path)
-    write_small_model(Path("decoder"), TEXTS, decoder=True)
+    write_small_model(Path("decoder"), TEXTS, kind="decoder")
     (tmp_path / "decoder/model.safetensors").touch()
     made = begin("preferences.jsonl", ["model=decoder"])
     assert load_recipe(made.recipe).loss == "dpo"
@@ -349,7 +349,7 @@ def test_a_pretrained_model_that_is_here_is_taken(tmp_path: Path) -> None:
     import transformers
 
     write_small_model(
-        tmp_path / "enc", TEXTS, decoder=False, width=64, layers=1, vocabulary=300, positions=64
+        tmp_path / "enc", TEXTS, kind="encoder", width=64, layers=1, vocabulary=300, positions=64
     )
     transformers.BertModel(transformers.AutoConfig.from_pretrained(tmp_path / "enc")).save_pretrained(
         tmp_path / "enc"
@@ -368,7 +368,7 @@ def test_a_pretrained_model_that_is_here_is_taken(tmp_path: Path) -> None:
 def test_a_model_in_the_cache_is_taken_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = tmp_path / "cache/models--some--decoder"
     snapshot = cached / "snapshots/abc"
-    write_small_model(snapshot, TEXTS, decoder=True, width=64, layers=1, vocabulary=300)
+    write_small_model(snapshot, TEXTS, kind="decoder", width=64, layers=1, vocabulary=300)
     (snapshot / "model.safetensors").write_bytes(b"weights that are not read here")
     (cached / "refs").mkdir()
     (cached / "refs/main").write_text("abc")
