@@ -23,6 +23,7 @@ from transformers import (
 
 from snugfit.cli import main
 from tests.unit.tasks.tiny_encoder import write_encoder
+from tests.unit.tasks.tiny_writer import write_reversed, write_t5
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +96,14 @@ def test_sentence_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=16", third]
     run_of = run(capsys, "sentence_embedding.yaml", f"model={tmp_path / 'encoder'}", *data)
+    assert (run_of["status"], run_of["updates"]) == ("finished", 2)
+
+
+def test_seq2seq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_t5(tmp_path / "t5")
+    write_reversed(tmp_path / "rows.jsonl", 100)
+    data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=16", "data.target_length=16"]
+    run_of = run(capsys, "seq2seq.yaml", f"model={tmp_path / 't5'}", *data)
     assert (run_of["status"], run_of["updates"]) == ("finished", 2)
 
 

@@ -98,6 +98,14 @@ _Others = Annotated[
         "--with", metavar="SOURCE", help="Another model that predicts together with it; may be repeated."
     ),
 ]
+_Beams = Annotated[
+    int,
+    typer.Option(
+        "--num-beams",
+        metavar="N",
+        help="Of a model that writes: texts gone on with at once, of which the likeliest is taken.",
+    ),
+]
 _Views = Annotated[
     int,
     typer.Option(
@@ -274,6 +282,7 @@ def evaluate(
     ] = "",
     others: _Others = None,
     views: _Views = 1,
+    num_beams: _Beams = 1,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -290,6 +299,7 @@ def evaluate(
             asked,
             others=tuple(others or ()),
             views=views,
+            num_beams=num_beams,
             bad_rows=bad_rows,
             uri=uri,
             allow_code=allow_code,
@@ -313,6 +323,7 @@ def predict(
     proba: Annotated[bool, typer.Option("--proba", help="The probability of each class too.")] = False,
     others: _Others = None,
     views: _Views = 1,
+    num_beams: _Beams = 1,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -331,6 +342,7 @@ def predict(
             output,
             others=tuple(others or ()),
             views=views,
+            num_beams=num_beams,
             top=top,
             proba=proba,
             bad_rows=bad_rows,

@@ -42,6 +42,12 @@ def generate(
         float, typer.Option(metavar="P", help="Draw of the most likely tokens that come to this probability.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.")] = 0,
+    num_beams: Annotated[
+        int,
+        typer.Option(
+            "--num-beams", metavar="N", help="Answers gone on with at once, of which the likeliest is given."
+        ),
+    ] = 1,
     bad_rows: Annotated[
         str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")
     ] = "fail",
@@ -61,14 +67,16 @@ def generate(
             else "ROWS need a file for the answers"
         )
         raise SettingError("ROWS", problem, "Give --prompt TEXT, or ROWS -o answers.jsonl.")
-    alone = data is None and not as_json
+    streams = (
+        data is None and not as_json and num_beams == 1
+    )  # of several answers none is known before its end
     with Activity("generate", "loading the model …") as activity:
         from snugfit.deliver.generate import answer_to, generate_file, load_generator
         from snugfit.kit.generation import Generation
 
-        settings = Generation(max_new_tokens, temperature, top_p, seed)
+        settings = Generation(max_new_tokens, temperature, top_p, seed, num_beams)
         predictor = load_generator(
-            source, settings, streamer=_streamer if alone else None, uri=uri, allow_code=allow_code
+            source, settings, streamer=_streamer if streams else None, uri=uri, allow_code=allow_code
         )
         if data is not None:
             assert output is not None
@@ -79,8 +87,8 @@ def generate(
         answer = answer_to(predictor, [*before, {"role": "user", "content": prompt}])
         if as_json:
             show({"answer": answer}, as_json)
-        elif not answer:
-            print(_EMPTY, file=sys.stderr)
+        else:
+            _tell(answer, streams)
         return
     messages = before
     for question in _questions():
@@ -91,9 +99,16 @@ def generate(
             print(error, file=sys.stderr)
             messages = messages[:-1]
             continue
-        if not answer:
-            print(_EMPTY, file=sys.stderr)
+        _tell(answer, streams)
         messages = [*messages, {"role": "assistant", "content": answer}]
+
+
+def _tell(answer: str, streamed: bool) -> None:
+    """Print an answer that has not been printed token by token; say so where it is empty."""
+    if not answer:
+        print(_EMPTY, file=sys.stderr)
+    elif not streamed:
+        print(answer)
 
 
 def _streamer(tokenizer: Any) -> Any:

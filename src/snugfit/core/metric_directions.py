@@ -29,6 +29,9 @@ _HIGHER = (
     "entity_f1",
     "entity_precision",
     "entity_recall",
+    "chrf",
+    "rouge_l",
+    "bleu",
 )
 _LOWER = (
     "loss",

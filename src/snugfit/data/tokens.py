@@ -161,22 +161,26 @@ def special_tokens_of_pairs(tokenizer: PreTrainedTokenizerBase) -> int:
     return special
 
 
-def check_max_length(max_length: int, tokenizer: PreTrainedTokenizerBase, special: int) -> None:
+def check_max_length(
+    max_length: int, tokenizer: PreTrainedTokenizerBase, special: int, setting: str = "data.max_length"
+) -> None:
     """See that a text of `max_length` tokens has room for text, and that the model can read it.
 
+    Args:
+        setting: the full name of the setting, for the error.
     Raises:
         SettingError: it has not, or cannot.
     """
     if max_length <= special:
         raise SettingError(
-            "data.max_length",
+            setting,
             f"{max_length} leaves no room for text beside {special} special tokens",
             f"Write {special + 1} or more.",
         )
     # a tokenizer without a limit says so with a number as large as 1e30
     if max_length > tokenizer.model_max_length:
         raise SettingError(
-            "data.max_length",
+            setting,
             f"{max_length} is more than the {tokenizer.model_max_length} tokens that this model can read",
             "Lower it.",
         )

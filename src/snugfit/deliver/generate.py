@@ -13,7 +13,6 @@ from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import DataError, ModelError
 from snugfit.kit.generation import Generation
-from snugfit.tasks.answers import ANSWER
 
 LINE = "source_line"
 
@@ -57,7 +56,7 @@ def answer_to(predictor: Predictor, messages: Sequence[Mapping[str, Any]]) -> st
     conversation = predictor.meta.get("conversations") and getattr(predictor.tokenizer, "chat_template", None)
     text = dict.fromkeys(columns, "") | {columns[0]: messages[-1]["content"]}
     (prediction,) = predictor.predict([{"messages": list(messages)} if conversation else text])
-    return str(prediction[ANSWER])
+    return str(prediction[predictor.inference.columns[0]])
 
 
 def generate_file(
@@ -68,7 +67,7 @@ def generate_file(
     bad_rows: str = "fail",
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write the rows of `data` with the column `answer`, and `source_line`, the row's line in `data`, as JSON Lines.
+    """Write the rows of `data` with the column of the answer, and `source_line`, the row's line in `data`, as JSON Lines.
 
     Args:
         tell: is told how far it is.
@@ -83,7 +82,8 @@ def generate_file(
             "model", f"of the task '{predictor.meta['task']}' has no rows in files", "Give a prompt."
         )
     rows = read(data, labelled=False, bad_rows=bad_rows)
-    if taken := {ANSWER, LINE} & set(rows.columns):
+    column = predictor.inference.columns[0]
+    if taken := {column, LINE} & set(rows.columns):
         raise DataError(
             data, f"has a column '{min(taken)}' already", "Rename it: answers go under that name."
         )
@@ -96,7 +96,7 @@ def generate_file(
                 predictions = predictor.predict_examples([rows.examples[place] for place in places], places)
                 for place, prediction in zip(places, predictions, strict=True):
                     line = {**rows.rows[place], **prediction, LINE: rows.lines[place]}
-                    empty += not prediction[ANSWER]
+                    empty += not prediction[column]
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
         os.replace(temporary, output)
     except OSError as error:

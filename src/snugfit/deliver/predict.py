@@ -114,6 +114,24 @@ class Predictor:
             )
         return replace(self, use=in_detail(self.inference, top=top, every=proba))
 
+    def with_beams(self, num_beams: int) -> Predictor:
+        """Return the same with so many texts gone on with at once, of which the likeliest is given; 1 is as it is.
+
+        Raises:
+            ModelError: it writes no texts.
+            SettingError: the number is not positive.
+        """
+        if num_beams == 1:
+            return self
+        use = self.inference
+        if use.with_generation is None or use.generation is None:
+            raise ModelError(
+                self.source,
+                f"is of the task '{self.meta.get('task')}', whose models write no texts to look for with beams",
+                "Leave out num_beams.",
+            )
+        return replace(self, use=use.with_generation(replace(use.generation, num_beams=num_beams), None))
+
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return a prediction for each row, in order, such as the label's name and its probability; of series the steps after them.
 
@@ -285,6 +303,7 @@ def predict_file(
     views: int = 1,
     top: int = 1,
     proba: bool = False,
+    num_beams: int = 1,
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -297,6 +316,7 @@ def predict_file(
         others: further ones that predict together with it: the mean of their probabilities, or of their numbers.
         views: of each row, whose predictions are averaged: as it is, and drawn as in training.
         top, proba: as of `Predictor.in_detail`.
+        num_beams: as of `Predictor.with_beams`.
     Returns:
         Counts: rows, rows left out by reason, and rows by the label that is predicted.
     Raises:
@@ -304,7 +324,7 @@ def predict_file(
     """
     if output.exists() and Path(data).exists() and output.samefile(data):
         raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
-    first, *more = _predictors((source, *others), uri, allow_code)
+    first, *more = [each.with_beams(num_beams) for each in _predictors((source, *others), uri, allow_code)]
     predictor = first.in_detail(top, proba)
     added = (*predictor.inference.columns, _LINE)
     rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
@@ -344,6 +364,7 @@ def evaluate_file(
     *,
     others: Sequence[str | Path] = (),
     views: int = 1,
+    num_beams: int = 1,
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -352,11 +373,11 @@ def evaluate_file(
 
     Args:
         metrics: names of built-in ones, or `package.module:function` of one's own.
-        source, others, views: as of `predict_file`; of several together it is the loss of their mean.
+        source, others, views, num_beams: as of `predict_file`; of several together it is the loss of their mean.
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
-    predictors = _predictors((source, *others), uri, allow_code)
+    predictors = [each.with_beams(num_beams) for each in _predictors((source, *others), uri, allow_code)]
     if len(predictors) > 1 or views != 1:
         rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows)
     else:

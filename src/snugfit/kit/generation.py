@@ -25,6 +25,7 @@ class Generation:
         max_new_tokens: of an answer at most.
         temperature: 0 takes the most likely token; else tokens are drawn, by `seed` and the row's place.
         top_p: only the most likely tokens are drawn that come to this probability together.
+        num_beams: answers that are gone on with at once, of which the likeliest is given; 1 takes the likeliest token each time.
     Raises:
         SettingError: a value is impossible.
     """
@@ -33,6 +34,7 @@ class Generation:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    num_beams: int = 1
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -48,6 +50,14 @@ class Generation:
         if not 0 < self.top_p <= 1:
             raise SettingError(
                 "top_p", f"must be above 0 and at most 1, found {self.top_p}", "Give 1 for all tokens."
+            )
+        if self.num_beams < 1:
+            raise SettingError("num_beams", f"must be 1 or more, found {self.num_beams}", "Give 1 or more.")
+        if self.num_beams > 1 and self.temperature > 0:
+            raise SettingError(
+                "num_beams",
+                f"is {self.num_beams}, which looks for the likeliest answer, and temperature {self.temperature:g} draws one",
+                "Leave out either.",
             )
 
 
@@ -75,7 +85,7 @@ def generate(
     """Return the tokens of each row's answer, without the one that ends it.
 
     Args:
-        batch: `padded_left`, on the model's device.
+        batch: `padded_left`, on the model's device; padded on the right for a model that writes one text after reading another.
         places: of the rows among all, by which their draws are seeded.
         stops: tokens that end an answer.
         streamer: of transformers, is told each token of a single row.
@@ -91,9 +101,12 @@ def generate(
             "model", f"is a {type(model).__name__}, which generates nothing", "Take a causal language model."
         )
     width = batch["input_ids"].shape[1]
+    writes_another = writes_another_text(model)
+    read_before = 0 if writes_another else width
     config = GenerationConfig(
-        max_new_tokens=_room(model, width, settings.max_new_tokens),
+        max_new_tokens=_room(model, read_before, settings.max_new_tokens),
         do_sample=False,
+        num_beams=settings.num_beams,
         eos_token_id=list(stops) or None,
         pad_token_id=stops[0] if stops else 0,
     )
@@ -102,8 +115,15 @@ def generate(
         whole = whole_answers(
             **batch, generation_config=config, logits_processor=processors, streamer=streamer
         )
-    answers = read(whole[:, width:], assume=[])
+    answers = read(
+        whole[:, 1 if writes_another else width :], assume=[]
+    )  # behind the token that it begins with
     return [_until(answer, set(stops)) for answer in answers]
+
+
+def writes_another_text(model: nn.Module) -> bool:
+    """Return whether a model reads one text whole and writes another, such as T5; else its answer goes on with the prompt."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def _room(model: nn.Module, width: int, wanted: int) -> int:

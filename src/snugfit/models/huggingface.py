@@ -177,6 +177,44 @@ def load_causal_lm(
     return LoadedModel(loaded.model, loaded.messages)
 
 
+def load_text_to_text(
+    source: str | Path,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    from_scratch: bool = False,
+    folder: Path | None = None,
+    techniques: Sequence[Technique] = (),
+    empty: bool = False,
+    keep: KeepPart | None = None,
+) -> LoadedModel:
+    """Load a model that reads one text and writes another, in float32; the arguments are those of `load_classifier`.
+
+    Raises:
+        ModelError: it cannot be loaded, or its configuration does not say how what it writes begins.
+    """
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    if not config.is_encoder_decoder:
+        raise ModelError(
+            "model",
+            f"{source} ({config.model_type}) does not read one text and write another",
+            "Take an encoder with a decoder, such as google-t5/t5-small or facebook/bart-base.",
+        )
+    if getattr(config, "decoder_start_token_id", None) is None:
+        raise ModelError(
+            "model",
+            f"the configuration of {source} has no decoder_start_token_id, with which each text that it writes begins",
+            "Give it one in config.json: the padding token's for T5, the end-of-sequence token's for BART.",
+        )
+    if empty:
+        return _empty("AutoModelForSeq2SeqLM", name, local, config, tokenizer)
+    loaded = _load("AutoModelForSeq2SeqLM", name, local, config, seed, from_scratch, techniques, keep)
+    if tokenizer is not None:
+        fit_tokenizer(loaded.model, tokenizer, source)
+    return LoadedModel(loaded.model, loaded.messages)
+
+
 def picture_settings(
     source: str | Path, *, from_scratch: bool = False, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -61,16 +61,18 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, max_length:
     served.save_pretrained(folder)
 
 
-def check_length(model: nn.Module, max_length: int) -> None:
+def check_length(model: nn.Module, max_length: int, setting: str = "data.max_length") -> None:
     """See that the model's learned position embeddings reach `max_length` tokens.
 
+    Args:
+        setting: the full name of the setting, for the error.
     Raises:
         SettingError: they do not; running would end in an index error or a device assert.
     """
     limit = position_limit(model)
     if limit is not None and max_length > limit:
         raise SettingError(
-            "data.max_length",
+            setting,
             f"{max_length} is more than the {limit} positions that this model has",
             "Lower it.",
         )

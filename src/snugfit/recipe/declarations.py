@@ -57,6 +57,7 @@ COLUMNS = (
     "label",
     "label_columns",
     "completion",
+    "target",
     "answers",
     "image",
     "columns",
@@ -200,6 +201,19 @@ class Data(Section):
     )
     completion: str = setting(
         "column of answers, which alone are scored; data.text is the prompt", "completion"
+    )
+    target: str = setting(
+        "column of the text that is to be written after reading that of data.text", "target"
+    )
+    prefix: str | None = setting(
+        "text before each one that is read, by which a model that has learned more than one work is told which to do; null: none",
+        None,
+        takes="text or null",
+        example="summarize: ",
+    )
+    target_length: Count = setting(
+        "tokens of a text that is written at most, special tokens counted; max_length is of the one that is read",
+        128,
     )
     format: Literal["messages", "sharegpt", "alpaca", "prompt_completion"] | None = setting(
         "form of conversations: lists of messages with role and content, or of conversations with from and value, the columns instruction, "

@@ -24,6 +24,7 @@ from snugfit.step.label_metrics import OF_LABEL_SETS, macro_f1_of
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.step.quantile_metrics import OF_QUANTILES, MeanOverSteps
 from snugfit.step.retrieval_metrics import OF_EMBEDDINGS
+from snugfit.step.text_metrics import OfWrittenTexts, TextScore
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -230,8 +231,11 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
 }
 
 
-OF_TASKS = ("entity_f1", "entity_precision", "entity_recall")
-"""Metrics that a task makes, as they are of more than logits and labels: `Material.metrics` has them."""
+OF_TASKS = {
+    **dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), "spans of tagged words"),
+    **dict.fromkeys(("chrf", "rouge_l", "bleu"), "written texts"),
+}
+"""Metrics that a task makes, as they are of more than logits and labels, and what they are of: `Material.metrics` has them."""
 
 
 def made_metrics(
@@ -246,7 +250,7 @@ def made_metrics(
         if metric in OF_TASKS and metric not in of_task:
             raise SettingError(
                 "evaluate.metrics",
-                f"{metric} is of spans of tagged words, which this task does not have",
+                f"{metric} is of {OF_TASKS[str(metric)]}, which this task does not have",
                 "Choose other metrics.",
             )
     return {
@@ -335,6 +339,8 @@ def make_metric(metric: str | RowMetric) -> Metric:
     """
     if isinstance(metric, OverAllRows):
         return Collected(metric, metric.reduced)
+    if isinstance(metric, OfWrittenTexts):
+        return TextScore(metric)
     if callable(metric):
         return _RowMean(metric)
     check_metrics([metric])

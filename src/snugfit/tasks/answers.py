@@ -57,6 +57,7 @@ def answering(
         columns=(ANSWER,),
         length=len,
         run=run,
+        generation=settings,
         with_generation=lambda settings, streamer: answering(
             tokenizer, encode, stops, settings, read, streamer
         ),

@@ -39,6 +39,7 @@ class Inference:
         length: of an example, so that those of about one length go together.
         forward: how the model is called with a batch, where that is not with its inputs.
         run: how a batch is put through the model where that is not its forward, given the places of its rows among all.
+        generation: how texts are chosen, where they are generated.
         with_generation: the same with answers chosen in another way, and told token by token to a streamer of transformers; None where
             nothing is generated.
         stops: tokens that end an answer.
@@ -60,6 +61,7 @@ class Inference:
     length: Callable[[Example], int] = lambda _: 0
     forward: Callable[[nn.Module, Any], Any] | None = None
     run: Callable[[nn.Module, Any, Sequence[int]], Any] | None = None
+    generation: Generation | None = None
     with_generation: Callable[[Generation, Any], Inference] | None = None
     stops: tuple[int, ...] = ()
     unfolded: Callable[[Prediction], list[Prediction]] | None = None

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from snugfit.data.tagged_texts import TagData
     from snugfit.data.text import TextData
     from snugfit.data.text_pairs import PairData
+    from snugfit.data.text_to_text import TextToTextData
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
     from snugfit.step.metrics import RowMetric
+
+    LoadedTexts = TextData | CausalData | InstructData | PreferenceData | TagData | PairData | TextToTextData
 
 ROWS = ("text", "max_length", "bad_rows", "stopping_strategy")
 """Settings of `data` that each of them reads."""
@@ -246,13 +249,19 @@ def task_of_texts(
     recipe: Recipe,
     material: Material,
     loaded: LoadedModel,
-    data: TextData | CausalData | InstructData | PreferenceData | TagData | PairData,
+    data: LoadedTexts,
     tokenizer: PreTrainedTokenizerBase,
     *,
     meta: Mapping[str, Any],
     example_rows: Sequence[dict[str, Any]] = (),
+    example: list[list[Any]] | None = None,
 ) -> Task:
-    """Return a text model as a task; `meta` is what the task keeps with its model beside the settings of its texts."""
+    """Return a text model as a task.
+
+    Args:
+        meta: what the task keeps with its model beside the settings of its texts.
+        example: parts of an example to train on, where its labels are not of its own tokens.
+    """
     from snugfit.data.marked_example import marked_parts
 
     return Task(
@@ -265,7 +274,7 @@ def task_of_texts(
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
         data=data.report.as_dict(),
-        example=marked_parts(data.train[0], tokenizer),
+        example=marked_parts(data.train[0], tokenizer) if example is None else example,
         fingerprints=data.fingerprints,
         sources=source_files(recipe),
         messages=(*data.report.warnings, *loaded.messages),
@@ -277,7 +286,7 @@ def task_of_texts(
 def material_of(
     recipe: Recipe,
     loaded: LoadedModel,
-    data: TextData | CausalData | InstructData | PreferenceData | TagData | PairData,
+    data: LoadedTexts,
     load: Callable[[str], LoadedModel],
     loss: str | Loss | None = None,
     metrics: Mapping[str, RowMetric] | None = None,

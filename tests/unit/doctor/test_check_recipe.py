@@ -18,6 +18,7 @@ from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import Observation
 from snugfit.doctor.page import write_examination
+from snugfit.models.small import write_small_model
 from snugfit.tracking.spool import Spool
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -143,6 +144,16 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         (tmp_path / "rows.jsonl").write_text("\n".join(rows))
         encoder = write_model(tmp_path / "encoder", decoder=False)
         given = [f"model={encoder}", f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=32"]
+    elif recipe.startswith("seq2seq"):
+        rows = [
+            json.dumps({"source": text, "target": " ".join(reversed(text.split()))}) for text in texts(400)
+        ]
+        (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+        write_small_model(
+            tmp_path / "t5", texts(400), kind="encoder-decoder", vocabulary=300, width=64, layers=1
+        )
+        data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=64"]
+        given = [f"model=config:{tmp_path / 't5'}", *data]
     elif recipe.startswith("preference"):
         rows = [
             json.dumps({"prompt": text, "chosen": "yes", "rejected": f"no {number}"})

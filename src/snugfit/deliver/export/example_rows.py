@@ -22,6 +22,7 @@ from snugfit.deliver.export.scored import (
     ScoredRows,
     answer_tokens,
     greedy,
+    inputs_with_answer,
     logits_for,
     positions_of,
 )
@@ -30,7 +31,7 @@ from snugfit.errors import SettingError, UserError
 COUNT = 8
 """Rows that are compared."""
 
-_KINDS = ("encoder", "decoder", "pictures", "table", "python")
+_KINDS = ("encoder", "decoder", "encoder-decoder", "pictures", "table", "python")
 """Kinds of models whose rows are put through their forward, one at a time, as they are read."""
 
 _DRAWN_LENGTH = 12
@@ -138,8 +139,10 @@ def _scored(
 ) -> ScoredRows:
     use = subject.predictor.inference
     if subject.generates:
-        prompts = [list(examples[place]) for place in range(len(rows))]
-        if not subject.meta.get("conversations"):  # a whole document goes on from its beginning as well
+        prompts = [_prompt(examples[place]) for place in range(len(rows))]
+        if subject.kind == "decoder" and not subject.meta.get(
+            "conversations"
+        ):  # a whole document goes on from its beginning as well
             room = max(1, min(_MOST_TOKENS, positions_of(model) - ANSWER_TOKENS))
             prompts = [prompt[:room] for prompt in prompts]
         fitting = [place for place, prompt in enumerate(prompts) if answer_tokens(model, prompt) > 0]
@@ -178,14 +181,18 @@ def _with_outputs(subject: ExportedModel, scored: ScoredRows) -> ScoredRows:
     inputs, answers, stops = scored.inputs, scored.answers, stops_of(subject)
     if subject.generates:
         answers = greedy(scored.model, scored.prompts, stops)
-        whole = [[*prompt, *each.tokens] for prompt, each in zip(scored.prompts, answers, strict=True)]
         inputs = [
-            {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
-            for ids in whole
+            inputs_with_answer(scored.model, prompt, each.tokens)
+            for prompt, each in zip(scored.prompts, answers, strict=True)
         ]
     return replace(
         scored, inputs=inputs, logits=logits_for(scored.model, inputs), answers=answers, stops=stops
     )
+
+
+def _prompt(example: Any) -> list[int]:
+    """Return the tokens that ask for an answer, also where they have their mask beside them."""
+    return list(example["input_ids"] if isinstance(example, Mapping) else example)
 
 
 def _inputs(model: nn.Module, data: Any) -> dict[str, Tensor]:

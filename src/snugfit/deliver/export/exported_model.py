@@ -88,7 +88,7 @@ class ExportedModel:
     @property
     def reads_tokens(self) -> bool:
         """True where its inputs are tokens of texts, of any length."""
-        return self.kind in ("encoder", "decoder")
+        return self.kind in ("encoder", "decoder", "encoder-decoder")
 
     @property
     def embeds_texts(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from snugfit.models.hub import quiet_transformers
 
 _AUTO = {
     "AutoModelForCausalLM": "CAUSAL_LM",
+    "AutoModelForSeq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM",
+    "AutoModelForMaskedLM": "MASKED_LM",
     "AutoModelForSequenceClassification": "SEQUENCE_CLASSIFICATION",
     "AutoModelForTokenClassification": "TOKEN_CLASSIFICATION",
     "AutoModelForImageClassification": "IMAGE_CLASSIFICATION",
@@ -38,6 +41,14 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 inputs = {inputs}
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0]))
+"""
+_WRITING = """\
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER", dtype="auto")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+inputs = tokenizer({text}, truncation=True, max_length={length}, return_tensors="pt")
+print(tokenizer.decode(model.generate(inputs["input_ids"])[0], skip_special_tokens=True))
 """
 _CHAT_INPUTS = """tokenizer.apply_chat_template(
     [{"role": "user", "content": "a question"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
@@ -69,6 +80,9 @@ def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: 
 
 
 def _usage(subject: ExportedModel, scored: ScoredRows) -> str:
+    if subject.kind == "encoder-decoder":
+        text = json.dumps(f"{subject.meta.get('prefix') or ''}a text", ensure_ascii=False)
+        return _WRITING.replace("{text}", text).replace("{length}", str(subject.meta["max_length"]))
     if subject.generates:
         chat = bool(scored.conversations)
         return _GENERATION.replace(

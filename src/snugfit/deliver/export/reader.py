@@ -198,7 +198,10 @@ def _answers(model: Any, request: Request) -> list[dict[str, Any]]:
             do_sample=False,
             **stops,
         )
-        tokens = whole[0, len(prompt) :].tolist()
+        begin = (
+            1 if model.config.is_encoder_decoder else len(prompt)
+        )  # behind what was read, or what it begins with
+        tokens = whole[0, begin:].tolist()
         end = next((place for place, token in enumerate(tokens) if token in request["stops"]), None)
         answers.append({"tokens": tokens[:end], "ended": end is not None})
     return answers

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
-from snugfit.kit.generation import Generation, generate
+from snugfit.kit.generation import Generation, generate, writes_another_text
 
 ANSWER_TOKENS = 32
 """Of a greedy answer that is compared."""
@@ -82,18 +82,27 @@ def greedy(model: nn.Module, prompts: Sequence[Sequence[int]], stops: Sequence[i
     for prompt in prompts:
         most = answer_tokens(model, prompt)
         settings = Generation(max_new_tokens=most)
-        batch = {
-            "input_ids": torch.tensor([list(prompt)]),
-            "attention_mask": torch.ones(1, len(prompt)).long(),
-        }
-        (tokens,) = generate(model, batch, [0], stops, settings)
+        (tokens,) = generate(model, _alone(list(prompt)), [0], stops, settings)
         answers.append(Answer(tokens, len(tokens) < most))
     return answers
 
 
 def answer_tokens(model: nn.Module, prompt: Sequence[int]) -> int:
     """Return how many tokens of an answer to a prompt are compared; none where the prompt fills the model's positions."""
-    return min(ANSWER_TOKENS, positions_of(model) - len(prompt))
+    return min(ANSWER_TOKENS, positions_of(model) - (0 if writes_another_text(model) else len(prompt)))
+
+
+def inputs_with_answer(model: nn.Module, prompt: Sequence[int], answer: Sequence[int]) -> dict[str, Tensor]:
+    """Return the arguments of a forward that tells the logits of an answer: behind its prompt, or as what the decoder reads."""
+    read, written = list(prompt), list(answer)
+    if writes_another_text(model):
+        start = int(model.config.decoder_start_token_id)  # type: ignore[union-attr, arg-type]
+        return {**_alone(read), "decoder_input_ids": torch.tensor([[start, *written]])}
+    return _alone([*read, *written])
+
+
+def _alone(ids: list[int]) -> dict[str, Tensor]:
+    return {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
 
 
 def positions_of(model: nn.Module) -> int:
@@ -151,8 +160,7 @@ def near_tie(
     place = next((at for at, (one, two) in enumerate(zip(ours, theirs, strict=False)) if one != two), None)
     if place is None:
         return False
-    ids = torch.tensor([[*prompt, *ours[:place]]])
-    (logits,) = logits_for(model, [{"input_ids": ids}])
+    (logits,) = logits_for(model, [inputs_with_answer(model, prompt, ours[:place])])
     last = logits[0, -1]
     return float(last[ours[place]] - last[theirs[place]]) <= within
 

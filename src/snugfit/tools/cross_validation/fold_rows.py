@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from snugfit.tools.cross_validation.result import Fold
 
 SIDES = ("train", "validation")
-COLUMNS = ("pair", "positive", "negative", "label", "label_columns", "completion")
+COLUMNS = ("pair", "positive", "negative", "label", "label_columns", "completion", "target")
 """Settings of `data` that name columns, besides `text`."""
 
 
