@@ -107,6 +107,16 @@ def test_seq2seq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (run_of["status"], run_of["updates"]) == ("finished", 2)
 
 
+@pytest.mark.parametrize("scratch", ["true", "false"])
+def test_masked_lm(tmp_path: Path, capsys: pytest.CaptureFixture[str], scratch: str) -> None:
+    write_encoder(tmp_path / "encoder", mask=True)
+    rows = [{"text": f"{word} film in rome"} for word in ("good", "bad")] * 100
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=16", f"from_scratch={scratch}"]
+    run_of = run(capsys, "masked_lm.yaml", f"model={tmp_path / 'encoder'}", *data)
+    assert (run_of["status"], run_of["updates"]) == ("finished", 2)
+
+
 def test_token_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_encoder(tmp_path / "encoder")
     rows = [{"words": [name, "met", "Bob"], "tags": ["B-p", "O", "B-p"]} for name in ("Ann", "Bob")] * 40

@@ -17,7 +17,7 @@ from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
-from snugfit.data.token_rows import TokenBlocks, TokenRows, TokenWriter
+from snugfit.data.token_rows import FramedBlocks, TokenBlocks, TokenRows, TokenWriter
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
@@ -164,7 +164,8 @@ def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame
                     writer.end()
         return TokenEntry(writer.rows())
 
-    entry = cached("stream", {"texts": texts_digest(texts), "piece": _PIECE}, tokenizer, make)
+    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": [frame.prefix, end]}
+    entry = cached("stream", parts, tokenizer, make)
     return Examples(entry.rows, texts.source, texts.rows, texts.lines, texts.unit)
 
 
@@ -215,6 +216,17 @@ def _blocks(texts: Examples, max_length: int) -> Examples:
         return Examples(blocks, texts.source, numbers, unit="block")
     lines = [texts.lines[blocks.text_of(number)] for number in numbers]
     return Examples(blocks, texts.source, numbers, lines, unit="block")
+
+
+def framed_blocks(table: Table, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Examples, int]:
+    """Return a plain text in blocks of at most `max_length` tokens, each between the special tokens that a text of its own has, and its tokens."""
+    frame = special_frame(tokenizer)
+    texts, _ = _texts(table, ())
+    stream = _tokenized(texts, tokenizer, Frame((), ()))
+    blocks = _blocks(stream, max_length - len(frame))
+    examples = FramedBlocks(blocks.examples, frame.prefix, frame.suffix)
+    tokens = int(_rows_of(stream).lengths().sum())
+    return Examples(examples, blocks.source, blocks.rows, blocks.lines, blocks.unit), tokens
 
 
 def _rows_of(texts: Examples) -> TokenRows:

@@ -24,7 +24,7 @@ def largest(dataset: Any, count: int) -> list[int] | None:
     """
     if isinstance(dataset, TensorDataset) or (isinstance(dataset, FromRows) and dataset.alike):
         return list(range(count))
-    sizes = _sizes(dataset)
+    sizes = _lengths(dataset) if isinstance(dataset, FromRows) else _sizes(dataset)
     if sizes is None:
         return None
     return sorted(range(len(sizes)), key=lambda index: -sizes[index])[:count]
@@ -45,9 +45,8 @@ def token_counts(dataset: Any) -> list[int] | None:
     examples = dataset.examples if isinstance(dataset, Examples) else dataset
     if isinstance(examples, ArrayExamples):
         return examples.token_counts()
-    lengths = getattr(dataset, "lengths", None)
-    if lengths is not None and not callable(lengths):
-        return [int(each) for each in lengths]
+    if (lengths := _lengths(dataset)) is not None:
+        return lengths
     if not isinstance(examples, Sequence):
         return None
     counts = []
@@ -56,6 +55,12 @@ def token_counts(dataset: Any) -> list[int] | None:
             return None
         counts.append(_tokens(each))
     return counts
+
+
+def _lengths(dataset: Any) -> list[int] | None:
+    """Return the tokens of each example as the data set says them; None where it does not."""
+    lengths = getattr(dataset, "lengths", None)
+    return None if lengths is None or callable(lengths) else [int(each) for each in lengths]
 
 
 def _tokens(example: Mapping[str, Any]) -> int:

@@ -269,6 +269,36 @@ class JoinedArrays(ArrayExamples):
         return counts
 
 
+class FramedBlocks(ArrayExamples):
+    """Blocks of tokens, each between special ones, which an encoder reads as texts.
+
+    >>> blocks = TokenBlocks(TokenRows({"input_ids": np.array([5, 6, 7, 8])}, np.array([4])), 2)
+    >>> [block["input_ids"] for block in FramedBlocks(blocks, (1,), (2,))]
+    [[1, 5, 6, 2], [1, 7, 8, 2]]
+    """
+
+    def __init__(self, blocks: ArrayExamples, prefix: Sequence[int], suffix: Sequence[int]) -> None:
+        self._blocks, self._prefix, self._suffix = blocks, tuple(prefix), tuple(suffix)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def at(self, places: Sequence[int]) -> FramedBlocks:
+        return FramedBlocks(self._blocks.at(places), self._prefix, self._suffix)
+
+    def sizes(self) -> list[int]:
+        return [2 * tokens for tokens in self.token_counts()]
+
+    def token_counts(self) -> list[int]:
+        around = len(self._prefix) + len(self._suffix)
+        return [tokens + around for tokens in self._blocks.token_counts()]
+
+    def arrays(self, place: int) -> dict[str, Any]:
+        ids = self._blocks.arrays(place)["input_ids"]
+        whole = np.concatenate([np.array(self._prefix, ids.dtype), ids, np.array(self._suffix, ids.dtype)])
+        return {"input_ids": whole, "attention_mask": np.ones(len(whole), np.uint8)}
+
+
 class TokenWriter:
     """Examples that become arrays while they are made, so that few of them are Python numbers at a time.
 

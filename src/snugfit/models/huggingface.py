@@ -177,6 +177,40 @@ def load_causal_lm(
     return LoadedModel(loaded.model, loaded.messages)
 
 
+def load_masked_lm(
+    source: str | Path,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    from_scratch: bool = False,
+    folder: Path | None = None,
+    techniques: Sequence[Technique] = (),
+    empty: bool = False,
+    keep: KeepPart | None = None,
+) -> LoadedModel:
+    """Load an encoder that predicts hidden tokens, in float32; the arguments are those of `load_classifier`.
+
+    Raises:
+        ModelError: it cannot be loaded, or is no such encoder.
+    """
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
+        raise ModelError(
+            "model",
+            f"{source} ({config.model_type}) is no encoder that predicts hidden tokens",
+            "Take one, such as google-bert/bert-base-uncased.",
+        )
+    if empty:
+        return _empty("AutoModelForMaskedLM", name, local, config, tokenizer)
+    loaded = _load("AutoModelForMaskedLM", name, local, config, seed, from_scratch, techniques, keep)
+    if tokenizer is not None:
+        fit_tokenizer(loaded.model, tokenizer, source)
+    return LoadedModel(loaded.model, loaded.messages)
+
+
 def load_text_to_text(
     source: str | Path,
     *,

@@ -194,6 +194,9 @@ class Data(Section):
         ("crop", "flip"),
         takes=f"a list of {', '.join(AUGMENTATIONS)}",
     )
+    mask_probability: Annotated[float, Bound(above=0, below=1)] = setting(
+        "part of the tokens of a text that is hidden and predicted, drawn anew in each epoch", 0.15
+    )
     answers: tuple[str, str] = setting(
         "columns of the better and the worse of two answers: texts, or messages that go on from the prompt or begin with it",
         ("chosen", "rejected"),

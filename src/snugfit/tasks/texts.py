@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from snugfit.data.file_rows import FileRows
     from snugfit.data.instruct import InstructData
     from snugfit.data.label_sets import LabelSets
+    from snugfit.data.masked import MaskedData
     from snugfit.data.preferences import PreferenceData
     from snugfit.data.tagged_texts import TagData
     from snugfit.data.text import TextData
@@ -33,7 +34,16 @@ if TYPE_CHECKING:
     from snugfit.step.build import Material
     from snugfit.step.metrics import RowMetric
 
-    LoadedTexts = TextData | CausalData | InstructData | PreferenceData | TagData | PairData | TextToTextData
+    LoadedTexts = (
+        TextData
+        | CausalData
+        | InstructData
+        | PreferenceData
+        | TagData
+        | PairData
+        | TextToTextData
+        | MaskedData
+    )
 
 ROWS = ("text", "max_length", "bad_rows", "stopping_strategy")
 """Settings of `data` that each of them reads."""

@@ -297,13 +297,13 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
             "runs/my/1",
             "test.csv",
             ("accuracy", "mae"),
-            {"others": (), "views": 1, "bad_rows": "skip", "uri": None, "allow_code": False},
+            {"others": (), "views": 1, "num_beams": 1, "bad_rows": "skip", "uri": None, "allow_code": False},
         ),
         (
             "runs/my/1",
             "test.csv",
             (),
-            {"others": (), "views": 1, "bad_rows": "fail", "uri": None, "allow_code": False},
+            {"others": (), "views": 1, "num_beams": 1, "bad_rows": "fail", "uri": None, "allow_code": False},
         ),
         (
             "models:/my@champion",
@@ -314,6 +314,7 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
                 "views": 4,
                 "top": 1,
                 "proba": False,
+                "num_beams": 1,
                 "bad_rows": "fail",
                 "uri": "http://host:5000",
                 "allow_code": False,

@@ -154,6 +154,11 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         )
         data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=64"]
         given = [f"model=config:{tmp_path / 't5'}", *data]
+    elif recipe.startswith("masked_lm"):
+        (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts(400)))
+        write_small_model(tmp_path / "bert", texts(400), kind="encoder", vocabulary=300, width=64, layers=1)
+        data = [f"data.train={tmp_path / 'rows.jsonl'}", "data.max_length=64", "train.epochs=2"]
+        given = [f"model={tmp_path / 'bert'}", *data]
     elif recipe.startswith("preference"):
         rows = [
             json.dumps({"prompt": text, "chosen": "yes", "rejected": f"no {number}"})

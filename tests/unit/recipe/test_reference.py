@@ -22,6 +22,7 @@ BARE = {
     "text-regression": {"model": "m", "data": {"train": "rows.csv"}},
     "multi-label-classification": {"model": "m", "data": {"train": "rows.jsonl"}},
     "sentence-embedding": {"model": "m", "data": {"train": "rows.jsonl"}},
+    "masked-lm": {"model": "m", "data": {"train": "rows.jsonl"}},
     "seq2seq": {"model": "m", "data": {"train": "rows.jsonl"}},
     "token-classification": {"model": "m", "data": {"train": "rows.jsonl"}},
     "causal-lm": {"model": "m", "data": {"train": "rows.txt"}},
@@ -105,7 +106,14 @@ def test_a_setting_says_all_that_a_reader_needs(entry: Entry) -> None:
 
 def test_tasks_that_have_no_use_for_a_setting_are_named() -> None:
     (label,) = entries("data.label")
-    assert set(label.not_for) == {"causal-lm", "instruction", "python", "sentence-embedding", "seq2seq"}
+    assert set(label.not_for) == {
+        "causal-lm",
+        "instruction",
+        "masked-lm",
+        "python",
+        "sentence-embedding",
+        "seq2seq",
+    }
 
 
 def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:

@@ -15,10 +15,11 @@ PIECES = [
 ]  # fmt: skip
 
 
-def write_encoder(folder: Path) -> Path:
-    """Write model and tokenizer; weights are those of a seed."""
+def write_encoder(folder: Path, *, mask: bool = False) -> Path:
+    """Write model and tokenizer, with a token that hides others or without; weights are those of a seed."""
+    pieces = [*PIECES, *(["[MASK]"] if mask else [])]
     tokenizer = Tokenizer(
-        models.WordPiece({piece: place for place, piece in enumerate(PIECES)}, unk_token="[UNK]")
+        models.WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]")
     )
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -33,12 +34,13 @@ def write_encoder(folder: Path) -> Path:
         unk_token="[UNK]",
         cls_token="[CLS]",
         sep_token="[SEP]",
+        mask_token="[MASK]" if mask else None,
         model_max_length=64,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(folder)
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(PIECES),
+        vocab_size=len(pieces),
         hidden_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,

@@ -96,7 +96,7 @@ def _rows_of(
             return *_read(subject, source), f"{Path(source).name} has no rows"
         except UserError:
             continue
-    return [], [], f"{Path(sources[-1]).name} cannot be read any more"
+    return [], [], f"{Path(sources[-1]).name} gives no rows to predict for"
 
 
 def _stored_example(subject: ExportedModel) -> list[Mapping[str, Any]]:

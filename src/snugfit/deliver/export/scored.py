@@ -160,7 +160,9 @@ def near_tie(
     place = next((at for at, (one, two) in enumerate(zip(ours, theirs, strict=False)) if one != two), None)
     if place is None:
         return False
-    (logits,) = logits_for(model, [inputs_with_answer(model, prompt, ours[:place])])
+    inputs = inputs_with_answer(model, prompt, ours[:place])
+    del inputs["attention_mask"]  # one row has no padding
+    (logits,) = logits_for(model, [inputs])
     last = logits[0, -1]
     return float(last[ours[place]] - last[theirs[place]]) <= within
 
