@@ -224,6 +224,7 @@ def framed_blocks(table: Table, tokenizer: PreTrainedTokenizerBase, max_length: 
     texts, _ = _texts(table, ())
     stream = _tokenized(texts, tokenizer, Frame((), ()))
     blocks = _blocks(stream, max_length - len(frame))
+    assert isinstance(blocks.examples, TokenBlocks)
     examples = FramedBlocks(blocks.examples, frame.prefix, frame.suffix)
     tokens = int(_rows_of(stream).lengths().sum())
     return Examples(examples, blocks.source, blocks.rows, blocks.lines, blocks.unit), tokens

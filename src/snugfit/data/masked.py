@@ -310,4 +310,4 @@ def _report(
 
 
 def _numbers(tensor: Tensor) -> Numbers:
-    return tensor.numpy()  # type: ignore[no-any-return]
+    return tensor.numpy()

@@ -85,7 +85,9 @@ class Ensemble:
                 "was trained on rows as they are, so that there is one view of each",
                 "Leave out --views; data.augment draws changes of pictures in training.",
             )
-        if not first.inference.classes and first.inference.columns != ("prediction",):
+        use = first.inference
+        numbers = use.columns == ("prediction",) and use.with_generation is None
+        if not use.classes and not numbers:
             raise ModelError(
                 first.source,
                 f"is of the task '{first.meta['task']}', of whose predictions there is no mean",

@@ -46,6 +46,7 @@ class Inference:
         unfolded: the rows that the prediction of one example becomes, such as the steps of a forecast; None where it is one row.
         saved: the prediction with names of files for what no cell holds, which it writes into a folder under a name; None where cells do.
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
+        predicts_training_rows: a row that is learned from can be predicted for as it is; not where it has to have a gap to fill.
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
         any_number: a prediction is a list of such names, none of them or all.
@@ -67,6 +68,7 @@ class Inference:
     unfolded: Callable[[Prediction], list[Prediction]] | None = None
     saved: Callable[[Prediction, Path, str], Prediction] | None = None
     view: Callable[[MapStyle, int], MapStyle] | None = None
+    predicts_training_rows: bool = True
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()
     any_number: bool = False

@@ -123,6 +123,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
         decode=partial(_filled, tokenizer),
         columns=("prediction", "tokens"),
         length=lambda example: len(example["input_ids"]),
+        predicts_training_rows=False,
         read=read,
         loss=LOSSES[CARD.loss],
         metrics=CARD.metrics,
@@ -145,7 +146,7 @@ def _filled(
         tokens, shares = read(likely.indices, assume=assumed), read(likely.values, assume=assumed)
         for place, best in zip(places, tokens, strict=True):
             ids[place] = best[0]
-        told = [
+        likeliest = [
             [
                 {"token": str(tokenizer.decode([token])).strip(), "probability": round(share, 6)}
                 for token, share in zip(*both, strict=True)
@@ -153,7 +154,7 @@ def _filled(
             for both in zip(tokens, shares, strict=True)
         ]
         text = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
-        predictions.append({"prediction": text, "tokens": told})
+        predictions.append({"prediction": text, "tokens": likeliest})
     return predictions
 
 

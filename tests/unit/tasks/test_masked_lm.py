@@ -6,6 +6,7 @@ import csv
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from snugfit.run.trained_model import load
 from snugfit.step.build import training_loader
 from snugfit.tasks.prepare import prepare, prepare_assumed
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
 from tests.unit.tasks.tiny_encoder import PIECES, write_encoder
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -293,6 +295,8 @@ def test_a_text_to_fill_without_a_mask_is_a_fault(project: Path) -> None:
         predict_file(run, "own.jsonl", Path("out.csv"))
     assert not Path("out.csv").exists()
     assert predict_file(run, "own.jsonl", Path("out.csv"), bad_rows="skip")["skipped"] == {"no mask": 1}
+    fold: Any = [SimpleNamespace(run_dir=run, fold=1)]  # of which no held-out text has a mask
+    assert write_out_of_fold(load_recipe(Path("recipe.yaml")), Path(), fold, "own.jsonl") is None
     with pytest.raises(DataError, match=r"row 1 has no \[MASK\]"):
         load(run).predict([{"text": "bob met"}])
 

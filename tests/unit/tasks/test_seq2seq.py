@@ -139,6 +139,8 @@ def test_texts_are_learned_and_written_alike_after_a_reload_alone_and_by_transfo
     with Path("beams.csv").open() as file:
         written = [row["prediction"] for row in csv.DictReader(file)]
     assert written == [each["prediction"] for each in searched]
+    with pytest.raises(ModelError, match="of whose predictions there is no mean"):
+        predict_file(result.run_dir, "rows.jsonl", Path("both.csv"), others=[result.run_dir])
     generator = load_generator(result.run_dir, Generation(max_new_tokens=8))
     assert generate_file(generator, "rows.jsonl", Path("answers.jsonl"))["rows"] == ROWS
     answers = [json.loads(line)["prediction"] for line in Path("answers.jsonl").read_text().splitlines()]

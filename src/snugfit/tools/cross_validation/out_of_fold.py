@@ -35,15 +35,18 @@ def write_out_of_fold(
     from snugfit.deliver.predict import cell, load_predictor
 
     card = find(recipe.task)
-    if not card.predicts_files or card.model == "decoder":  # answers take long, and are scored by other means
+    # answers take long, and are scored by other means
+    if not card.predicts_files or card.model in ("decoder", "encoder-decoder"):
         return None
     one = (recipe.data.label,) if "label" in card.settings or card.own_code else ()
     labels = recipe.data.label_columns or one
     lines: list[dict[str, Any]] = []
     for score in scores:
         predictor = load_predictor(Path(score.run_dir) / "best", allow_code=True)
-        read = predictor.inference.read
-        if read is None or predictor.inference.saved is not None:  # no cell holds a prediction that is a file
+        use = predictor.inference
+        read = use.read
+        # no cell holds a prediction that is a file
+        if read is None or use.saved is not None or not use.predicts_training_rows:
             return None
         rows = read(str(folder / score.fold / held_out), labelled=False, bad_rows="skip")
         detailed = predictor.in_detail(proba=True) if predictor.inference.classes else predictor
