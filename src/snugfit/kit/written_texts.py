@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from snugfit.core.batch import LABELS
 from snugfit.core.scalar_reads import is_fake
-from snugfit.errors import SettingError
 from snugfit.kit.generation import Generation, generate
 
 WRITTEN = "written"
@@ -25,34 +23,34 @@ NO_TOKEN = -1
 class WrittenTexts:
     """The forward for an encoder with a decoder: logits of each token of the labels, by the model's own rule for what the decoder reads.
 
-    In evaluation it also writes a text of its own, as `generation` says, without a look at the labels.
-
     Args:
-        generation: None where nothing is to be written.
+        generation: how it writes texts of its own where it is scored, without a look at the labels.
         stops: tokens that end a text.
     """
 
-    generation: Generation | None = None
+    generation: Generation
     stops: tuple[int, ...] = ()
 
     def __call__(self, model: nn.Module, data: Mapping[str, Any]) -> dict[str, Tensor]:
-        inputs = {name: value for name, value in data.items() if name != LABELS}
         rule: Any = model.prepare_decoder_input_ids_from_labels
-        outputs: Any = model(**inputs, decoder_input_ids=rule(labels=data[LABELS]), use_cache=False)
-        logits = {"logits": outputs.logits}
-        if model.training or self.generation is None or is_fake(data[LABELS]):
-            return logits
-        if any(isinstance(each, DTensor) for each in model.parameters()):
-            raise SettingError(
-                "evaluate.metrics",
-                "has metrics of written texts, and a model that is spread over devices writes none while it is trained",
-                "Leave them out, and score them afterwards: snugfit evaluate RUN ROWS.",
-            )
-        rows = range(len(data[LABELS]))
-        answers = generate(model, inputs, rows, self.stops, self.generation)
-        return {**logits, WRITTEN: _filled(answers).to(data[LABELS].device)}
+        outputs: Any = model(**_inputs(data), decoder_input_ids=rule(labels=data[LABELS]), use_cache=False)
+        return {"logits": outputs.logits}
+
+    def scored(self, model: nn.Module, data: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the logits, and as `written` the texts that the model writes."""
+        outputs = self(model, data)
+        labels = data[LABELS]
+        if is_fake(labels):  # a dry run has no tokens to end a text by
+            return outputs
+        answers = generate(model, _inputs(data), range(len(labels)), self.stops, self.generation)
+        return {**outputs, WRITTEN: _filled(answers).to(labels.device)}
+
+
+def _inputs(data: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: value for name, value in data.items() if name != LABELS}
 
 
 def _filled(answers: list[list[int]]) -> Tensor:
     longest = max(map(len, answers), default=0)
-    return torch.tensor([[*each, *[NO_TOKEN] * (longest - len(each))] for each in answers]).view(-1, longest)
+    rows = [[*each, *[NO_TOKEN] * (longest - len(each))] for each in answers]
+    return torch.tensor(rows, dtype=torch.long).reshape(len(answers), longest)

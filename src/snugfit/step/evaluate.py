@@ -59,7 +59,7 @@ class Scored:
         return cls(
             step.model,
             step.device,
-            step.forward,
+            step.scored_forward,
             seams.user_loss,
             seams.forward,
             seams.weights,

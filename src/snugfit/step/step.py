@@ -317,6 +317,14 @@ class Step:
         finally:
             self._undo(buffers)
 
+    def scored_forward(self, batch: Batch) -> Any:
+        """Return the model's outputs of a batch that is scored: a task's forward may put out more then, by its method `scored`."""
+        scored = getattr(self._forward, "scored", None)
+        if scored is None:
+            return self.forward(batch)
+        with phase("forward"):
+            return scored(self.model, batch.data)
+
     def forward(self, batch: Batch) -> Any:
         """Return the model's outputs of a batch; no cache of keys and values is filled, which only generation reads."""
         off = without_caches(self._caching) if self._caching else NOTHING

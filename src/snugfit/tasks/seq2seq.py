@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
@@ -108,7 +109,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     stops = stops_of(tokenizer)
     _set_generation(loaded.model, stops, recipe.data.target_length)
     material = material_of(recipe, loaded, data, load, metrics=text_metrics(_decoder(tokenizer)))
-    if set(recipe.evaluate.metrics) & set(OF_TEXTS):
+    if written := [name for name in recipe.evaluate.metrics if name in OF_TEXTS]:
+        _check_whole(recipe, written[0])
         material = replace(material, forward=WrittenTexts(_greedy(recipe.data.target_length), stops))
     example = data.train[0]
     parts = [(example["input_ids"], False), (example["labels"], True)]
@@ -126,6 +128,21 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         example=[[f"{tokenizer.decode(ids)}\n", scored] for ids, scored in parts],
     )
     return task
+
+
+def _check_whole(recipe: Recipe, metric: str) -> None:
+    """Refuse to write texts in the training of a model of which each device has a part.
+
+    Raises:
+        SettingError: names the metric.
+    """
+    strategy = recipe.plan.strategy
+    if strategy.startswith("fsdp"):
+        raise SettingError(
+            "evaluate.metrics",
+            f"has {metric}, of texts that the model writes, and one that is spread over devices (plan.strategy: {strategy}) writes none",
+            "Give plan.strategy: ddp, or leave it out and score the texts afterwards: snugfit evaluate RUN ROWS.",
+        )
 
 
 def _set_generation(model: Any, stops: Sequence[int], target_length: int) -> None:
@@ -220,7 +237,7 @@ def _writing(
         decode=decode,
         columns=("prediction",),
         length=lambda example: len(example["input_ids"]),
-        forward=WrittenTexts(generation, stops),
+        forward=WrittenTexts(generation, stops).scored,
         run=run,
         generation=generation,
         with_generation=partial(_writing, meta, tokenizer),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from snugfit.core.batch import Batch
 from snugfit.data.text_to_text import TextToTextData, TextToTextSettings, load_text_to_text_rows
 from snugfit.deliver.generate import generate_file, load_generator
 from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
@@ -20,6 +22,8 @@ from snugfit.recipe import infer_recipe, load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
+from snugfit.step.metrics import make_metric
+from snugfit.strategies.base import Strategy
 from snugfit.tasks import discover
 from snugfit.tasks.prepare import prepare, prepare_assumed
 from snugfit.tasks.recognition import Rows
@@ -183,6 +187,24 @@ def test_adapters_learn_and_the_rest_stays(project: Path) -> None:
     assert len(load(result.run_dir).predict(rows()[:3])) == 3
 
 
+def test_a_model_that_ends_each_text_at_once_has_scores(project: Path) -> None:
+    material = prepare(
+        load_recipe(Path("recipe.yaml"), ["evaluate.metrics=[exact_match, chrf, bleu]"])
+    ).material
+    batch = material.collate([material.train[place] for place in range(3)])  # type: ignore[misc]
+    with torch.no_grad():
+        material.model.lm_head.weight.zero_()  # type: ignore[union-attr, operator]
+        material.model.eval()
+        forward: Any = material.forward
+        stopping = dataclasses.replace(forward, stops=(0,))  # the likeliest of tokens that are all alike
+        outputs = stopping.scored(material.model, batch)
+    assert outputs["written"].shape == (3, 0)
+    for name in ("exact_match", "chrf", "bleu"):
+        metric = make_metric(material.metrics[name])
+        metric.update(outputs, Batch.of(batch))
+        assert metric.compute(Strategy()) == 0
+
+
 def test_a_plan_without_rows_has_the_longest_texts_of_both_kinds(project: Path) -> None:
     task = prepare_assumed(load_recipe(Path("recipe.yaml")))
     example = task.material.train[0]
@@ -256,6 +278,10 @@ def test_a_prefix_stands_before_each_text_that_is_read_and_none_that_is_written(
         (["data.target_length=99"], r"data.target_length: 99 is more than the 64 tokens"),
         (["data.target=answer"], r"data.target: .*no column 'answer'"),
         (["evaluate.metrics=[entity_f1]"], r"entity_f1 is of spans of tagged words"),
+        (
+            ["evaluate.metrics=[chrf]", "plan.strategy=fsdp"],
+            r"has chrf, of texts that the model writes, and one that is spread over devices",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(project: Path, overrides: list[str], message: str) -> None:
