@@ -96,7 +96,8 @@ class Masks:
             others = self.others[_numbers(torch.randint(len(self.others), (count,)))]
             changed = np.where(kind < _MASKED + _CHANGED, others, ids[places])
             ids[places] = np.where(kind < _MASKED, self.mask, changed)
-        return {**example, "input_ids": ids, "labels": labels}
+        whole = {**example, "input_ids": ids, "labels": labels}
+        return {name: np.asarray(values).tolist() for name, values in whole.items()}
 
 
 class MaskedTexts(FromRows):

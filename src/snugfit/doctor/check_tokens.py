@@ -66,12 +66,17 @@ def views(
 
 
 def examine_tokens(
-    examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, *, framed: bool
+    examples: Sequence[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    framed: bool,
+    writes: bool = True,
 ) -> Iterator[Finding]:
     """Yield special tokens that stand twice where they stand once, or are missing.
 
     Args:
         framed: whether each example is a text with the special tokens that the tokenizer puts around one.
+        writes: whether texts are learned to be written, and so to be ended.
     """
     sequences = [
         each for place in range(min(LOOKED, len(examples))) for each in sequences_in(examples[place])
@@ -91,7 +96,8 @@ def examine_tokens(
         )
     if framed:
         yield from _frames(ids, tokenizer)
-    yield from end_never_scored(sequences, tokenizer)
+    if writes:
+        yield from end_never_scored(sequences, tokenizer)
 
 
 def end_never_scored(

@@ -186,7 +186,12 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     tokens: tuple[TokenView, ...] = ()
     if task.tokenizer is not None:
         tell("tokens")
-        findings += examine_tokens(setup.material.train, task.tokenizer, framed=labelled_texts)
+        findings += examine_tokens(
+            setup.material.train,
+            task.tokenizer,
+            framed=labelled_texts,
+            writes=card.model != "encoder",
+        )
         findings += _of_report(task)
         tokens = views(setup.material.train, task.tokenizer, recipe.data.max_length)
         checked.append("tokens")

@@ -78,7 +78,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         data,
         tokenizer,
         meta={"mask_probability": probability, "mask_seed": recipe.train.seed},
-        example=marked_parts({name: each.tolist() for name, each in shown.items()}, tokenizer),
+        example=marked_parts(shown, tokenizer),
     )
 
 
