@@ -22,6 +22,8 @@ from transformers import (
 )
 
 from snugfit.cli import main
+from snugfit.models.small import write_small_sound_model
+from tests.unit.tasks.drawn_sounds import write_tones
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_reversed, write_t5
 
@@ -137,6 +139,15 @@ def test_image_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             Image.new("RGB", (40 + number, 40), colour).save(tmp_path / f"photos/{name}/{number}.jpg")
     data = f"data.train={tmp_path / 'photos'}"
     found = run(capsys, "image_classification.yaml", f"model={tmp_path / 'resnet'}", data, "data.size=32")
+    assert (found["status"], found["updates"]) == ("finished", 2)
+    assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
+
+
+def test_audio_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_sound_model(tmp_path / "small", 0.5)
+    write_tones(tmp_path / "sounds", 36)
+    data = [f"data.train={tmp_path / 'sounds'}", "data.seconds=null"]
+    found = run(capsys, "audio_classification.yaml", f"model={tmp_path / 'small'}", *data)
     assert (found["status"], found["updates"]) == ("finished", 2)
     assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from snugfit.data.picture_kinds import pictures_in
+from snugfit.data.file_kinds import pictures_in
 from snugfit.errors import DataError
 
 _PICTURES = ("images", "image", "imgs", "pictures", "photos")

@@ -14,11 +14,11 @@ import torch
 from snugfit.core.losses import IGNORE_INDEX
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle
 from snugfit.data.examples import FILE, Examples, FromRows
+from snugfit.data.file_kinds import check_augmentations
 from snugfit.data.file_rows import FileRows
 from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.picture_kinds import check_augmentations
 from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, fingerprints_of

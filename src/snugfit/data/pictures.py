@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,38 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.data.bad_rows import check_policy, settle
-from snugfit.data.class_names import check_classes, label_warnings, sort_labels
+from snugfit.data.bad_rows import check_policy
 from snugfit.data.examples import FILE, Examples, FromRows
+from snugfit.data.file_kinds import check_augmentations
 from snugfit.data.file_rows import FileRows
-from snugfit.data.picture_files import read_pictures
+from snugfit.data.label_sets import LabelSets
+from snugfit.data.labelled_files import load_file_rows, load_files
+from snugfit.data.picture_files import PICTURE_FILES
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.picture_kinds import check_augmentations
 from snugfit.data.pixels import opened, pixels
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource
-from snugfit.data.split import check_fraction, split_rows
-from snugfit.data.usable_rows import Part
-from snugfit.errors import DataError
+from snugfit.data.split import check_fraction
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 INPUT = "pixel_values"
-_CPU = torch.device("cpu")
-
-_EXAMPLE_ROWS = 32
 
 
 @dataclass(frozen=True)
 class PictureSettings:
-    """The `data` part of a recipe for classes of pictures; a fraction to validate on is stratified by label."""
+    """The `data` part of a recipe for pictures, with a class each, any number of labels, or none; a fraction to validate on is stratified by label."""
 
     train: RowSource
     validation: float | RowSource | None = 0.1
     image: str = "image"
-    label: str = "label"
+    label: str | LabelSets | None = "label"
     augment: tuple[str, ...] = ("crop", "flip")
     bad_rows: str = "fail"
     seed: int = 0
@@ -72,19 +66,6 @@ class Pictures(FromRows):
         return {INPUT: pixels(opened(row[FILE], self.format.channels), self.format, self.augment), **label}
 
 
-class PictureView(FromRows):
-    """Pictures drawn as those to train on are, always the same by a number and their places."""
-
-    def __init__(self, pictures: Pictures, augment: Sequence[str], number: int) -> None:
-        super().__init__(pictures.rows, alike=True)
-        self._pictures, self._number = Pictures(pictures.rows, pictures.format, augment), number
-
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        with preserved_randomness(_CPU):
-            seed_device(derive_seed(self._number, "view", place), _CPU)
-            return self._pictures[place]
-
-
 @dataclass(frozen=True)
 class PictureData:
     """Examples to train and validate on; label i of an example is the name `labels[i]`."""
@@ -105,48 +86,23 @@ def load_pictures(
     Raises:
         DataError: a source cannot be used, pictures are faulty and the policy is 'fail', or too little is left.
     """
-    columns: dict[str, Any] = {"image": settings.image, "label": settings.label, "folder": folder}
-    train, digests = read_pictures(settings.train, "data.train", **columns)
-    names = sort_labels(set(train.labels))
-    faults = list(train.faults)
-    held_out: Part | None = None
-    others: list[str] = []
-    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
-        held_out, others = read_pictures(settings.validation, "data.validation", **columns, known=names)
-        faults += held_out.faults
-    skipped = settle(faults, settings.bad_rows)
-    check_classes(names, train.table.source, settings.label)
-    rows, part = _examples(train, names), train
-    fingerprints = train.table.fingerprints
-    validation = rows.at(())
-    shown: Sequence[int] = range(len(rows))
-    if held_out is not None:
-        validation, part = _examples(held_out, names), held_out
-        fingerprints[held_out.table.source] = held_out.table.sha256
-        shown = range(len(validation))
-        if not validation:
-            raise DataError(
-                "data",
-                f"no usable picture is left in {part.table.source}",
-                "Correct them, or name another source.",
-            )
-    elif isinstance(settings.validation, (int, float)):
-        places, shown = split_rows([row["labels"] for row in rows], settings.validation, settings.seed)
-        digests, others = [digests[place] for place in places], [digests[place] for place in shown]
-        rows, validation = rows.at(places), rows.at(shown)
+    files = load_files(
+        PICTURE_FILES,
+        train=settings.train,
+        validation=settings.validation,
+        column=settings.image,
+        label=settings.label,
+        bad_rows=settings.bad_rows,
+        seed=settings.seed,
+        folder=folder,
+    )
     return PictureData(
-        train=Pictures(rows, picture_format, settings.augment),
-        validation=Pictures(validation, picture_format) if validation else None,
-        labels=names,
-        report=_report(
-            rows,
-            validation,
-            names,
-            skipped,
-            (*label_warnings(names, len(rows), settings.label), *_overlap(digests, others)),
-        ),
-        fingerprints=fingerprints,
-        example_rows=[{settings.image: part.texts[place]} for place in shown[:_EXAMPLE_ROWS]],
+        train=Pictures(files.train, picture_format, settings.augment),
+        validation=Pictures(files.validation, picture_format) if files.validation else None,
+        labels=files.labels,
+        report=files.report,
+        fingerprints=files.fingerprints,
+        example_rows=files.example_rows,
     )
 
 
@@ -155,7 +111,7 @@ def load_picture_rows(
     picture_format: PictureFormat,
     *,
     image: str,
-    label: str | None,
+    label: str | LabelSets | None,
     labels: Sequence[str],
     bad_rows: str,
     folder: Path | None = None,
@@ -165,25 +121,16 @@ def load_picture_rows(
     Raises:
         DataError: as for `load_pictures`; a label that the model does not know is a fault of its row.
     """
-    check_policy(bad_rows)
-    known = labels if label is not None else None
-    part, _ = read_pictures(source, "data", image=image, label=label, known=known, folder=folder)
-    skipped = settle(part.faults, bad_rows)
-    if not part.row_indices:
-        raise DataError(
-            "data",
-            f"no usable picture is left in {part.table.source}",
-            "Correct them, or name another source.",
-        )
-    rows = _examples(part, labels if label is not None else ())
-    return FileRows(
-        examples=Pictures(rows, picture_format),
-        rows=[part.table.rows[row] for row in part.row_indices],
-        lines=[part.table.lines[row] for row in part.row_indices],
-        columns=part.table.columns,
-        collate=collate,
-        report=_report(rows.at(()), rows, labels, skipped, ()),
-        fingerprints=part.table.fingerprints,
+    return load_file_rows(
+        PICTURE_FILES,
+        source,
+        lambda rows: Pictures(rows, picture_format),
+        collate,
+        column=image,
+        label=label,
+        labels=labels,
+        bad_rows=bad_rows,
+        folder=folder,
     )
 
 
@@ -193,40 +140,3 @@ def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     if "labels" in examples[0]:
         batch["labels"] = torch.tensor([example["labels"] for example in examples])
     return batch
-
-
-def _examples(part: Part, names: Sequence[str]) -> Examples:
-    number = {name: place for place, name in enumerate(names)}
-    labels = [{"labels": number[label]} for label in part.labels] if names else [{}] * len(part.labels)
-    rows = [{FILE: path, **label} for path, label in zip(part.texts, labels, strict=True)]
-    made = Examples.of(rows, part.table, part.row_indices)
-    made.unit = FILE
-    return made
-
-
-def _report(
-    train: Examples,
-    validation: Examples,
-    names: Sequence[str],
-    skipped: Mapping[str, int],
-    warned: Sequence[str],
-) -> DataReport:
-    counts = Counter(row.get("labels") for row in train or validation)
-    return DataReport(
-        train=len(train),
-        validation=len(validation),
-        skipped=dict(skipped),
-        labels={name: counts[place] for place, name in enumerate(names)},
-        warnings=tuple(warned),
-        unit="pictures",
-    )
-
-
-def _overlap(train: Sequence[str], validation: Sequence[str]) -> list[str]:
-    known = set(train)
-    shared = sum(digest in known for digest in validation)
-    if not shared:
-        return []
-    return [
-        f"{shared:,} of {len(validation):,} validation pictures are among those trained on: their scores say nothing new."
-    ]

@@ -83,7 +83,7 @@ class Ensemble:
             raise ModelError(
                 undrawn[0].source,
                 "was trained on rows as they are, so that there is one view of each",
-                "Leave out --views; data.augment draws changes of pictures in training.",
+                "Leave out --views; data.augment and data.augment_audio draw changes in training.",
             )
         use = first.inference
         numbers = use.columns == ("prediction",) and use.with_generation is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ class LoadedModel:
 
 
 TEXTS, PICTURES = "AutoModelForSequenceClassification", "AutoModelForImageClassification"
-TOKENS = "AutoModelForTokenClassification"
+TOKENS, SOUNDS = "AutoModelForTokenClassification", "AutoModelForAudioClassification"
 """Classes of transformers that load a classifier."""
 
 ANY_LABELS = "multi_label_classification"
@@ -88,6 +88,9 @@ def load_classifier(
     }
     # a head for another problem would keep its own loss
     config.update({**names, "problem_type": problem})
+    if of == SOUNDS and getattr(config, "apply_spec_augment", False):
+        # it would draw from NumPy's generator, which no resumed run has as it was; the task masks features itself
+        config.update({"apply_spec_augment": False})
     if empty:
         return _empty(of, name, local, config, tokenizer)
     loaded = _load(of, name, local, config, seed, from_scratch, techniques, keep)
@@ -249,10 +252,10 @@ def load_text_to_text(
     return LoadedModel(loaded.model, loaded.messages)
 
 
-def picture_settings(
+def input_settings(
     source: str | Path, *, from_scratch: bool = False, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return what a model's configuration says, and what it says of how pictures are made for it; None where that is nothing.
+    """Return what a model's configuration says, and what it says of how pictures or sounds are made for it; None where that is nothing.
 
     Raises:
         ModelError: it cannot be loaded.
@@ -262,6 +265,13 @@ def picture_settings(
     if local is None:
         local = _fetched_processor(name)
     return config.to_dict(), None if local is None else read_processor(local)
+
+
+def hears_sounds(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration is that of a model that classifies sounds."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES
+
+    return config.get("model_type") in MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES
 
 
 def _fetched_processor(name: str) -> Path | None:
@@ -424,10 +434,14 @@ def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> 
             setattr(model.get_submodule(parent), name, new)
 
 
+_HEADS = ("pooler.", "projector.", "classifier.")
+"""Of models that are no body with a head beside it: Whisper's classifier of sounds among them."""
+
+
 def _in_body(model: Any, key: str) -> bool:
     """Return whether a weight is none of the head, which timm's models have inside their body."""
     if model.base_model is model:
-        return not key.startswith("pooler.")
+        return not key.startswith(_HEADS)
     body = f"{model.base_model_prefix}."
     if not key.startswith(body):
         return False

@@ -1,4 +1,4 @@
-"""Small models without weights, which a recipe trains from scratch: a transformer with a tokenizer learned from given texts, a network for pictures."""
+"""Small models without weights, which a recipe trains from scratch: a transformer with a tokenizer learned from given texts, networks for pictures and sounds."""
 
 from __future__ import annotations
 
@@ -126,18 +126,7 @@ def write_small_picture_model(folder: Path, side: int = 64) -> None:
     Raises:
         MissingExtra: transformers is not installed.
     """
-    try:
-        from transformers import ResNetConfig
-    except ImportError as error:
-        raise MissingExtra("transformers", "pictures") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    ResNetConfig(
-        embedding_size=32,
-        hidden_sizes=[32, 64, 128],
-        depths=[2, 2, 2],
-        layer_type="basic",
-        architectures=["ResNetForImageClassification"],
-    ).save_pretrained(folder)
+    _write_residual_network(folder)
     processor = {
         "size": {"shortest_edge": side * 8 // 7},
         "do_center_crop": True,
@@ -147,3 +136,36 @@ def write_small_picture_model(folder: Path, side: int = 64) -> None:
         "image_std": [0.5, 0.5, 0.5],
     }
     (folder / PROCESSOR).write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
+
+
+def write_small_sound_model(folder: Path, seconds: float) -> None:
+    """Write the configuration of a small residual network, and of the spectrograms that it sees as pictures, into a folder.
+
+    Args:
+        seconds: of sound that it hears; the network takes others too.
+    Raises:
+        MissingExtra: transformers is not installed.
+    """
+    try:
+        from transformers import ASTFeatureExtractor
+    except ImportError as error:
+        raise MissingExtra("transformers", "audio") from error
+    _write_residual_network(folder, channels=1)
+    # one frame every ten milliseconds, each of 25
+    ASTFeatureExtractor(num_mel_bins=64, max_length=round(100 * seconds) - 2).save_pretrained(folder)
+
+
+def _write_residual_network(folder: Path, channels: int = 3) -> None:
+    try:
+        from transformers import ResNetConfig
+    except ImportError as error:
+        raise MissingExtra("transformers", "pictures") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    ResNetConfig(
+        num_channels=channels,
+        embedding_size=32,
+        hidden_sizes=[32, 64, 128],
+        depths=[2, 2, 2],
+        layer_type="basic",
+        architectures=["ResNetForImageClassification"],
+    ).save_pretrained(folder)

@@ -18,8 +18,8 @@ from snugfit.core.job import (
     Train,
 )
 from snugfit.core.settings import Bound, Count, Section, setting, wanted
+from snugfit.data.file_kinds import AUGMENTATIONS, SOUND_AUGMENTATIONS
 from snugfit.data.named_sources import Stopping, files_of, sources_of
-from snugfit.data.picture_kinds import AUGMENTATIONS
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.system.user_objects import PYTHON_PATH
@@ -60,6 +60,7 @@ COLUMNS = (
     "target",
     "answers",
     "image",
+    "audio",
     "columns",
     "categories",
     "series",
@@ -79,7 +80,7 @@ class Data(Section):
     key: ClassVar[str] = "data"
 
     train: str | tuple[str, ...] | Mapping[str, Any] = setting(
-        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures with a folder for each class, or package.module:function; several of them as a list, or by name with weights",
+        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures or sounds with a folder for each class, or package.module:function; several of them as a list, or by name with weights",
         takes="a file, a list of files, or files by name, each with from, weight and rename",
         example="rows.csv",
     )
@@ -179,6 +180,7 @@ class Data(Section):
         "quantiles to predict, ascending, with 0.5 among them", (0.1, 0.5, 0.9), takes="a list of numbers"
     )
     image: str = setting("column of paths of pictures, relative to the file they stand in", "image")
+    audio: str = setting("column of paths of sounds, relative to the file they stand in", "audio")
     classes: tuple[str, ...] | None = setting(
         "names of the classes of masks, by their numbers, of the labels that a row may have any number of, or of tags of words that may lack in the rows to train on; null: those that are there",
         None,
@@ -196,6 +198,18 @@ class Data(Section):
     )
     mask_probability: Annotated[float, Bound(above=0, below=1)] = setting(
         "part of the tokens of a text that is hidden and predicted, drawn anew in each epoch", 0.15
+    )
+    seconds: Annotated[float, Bound(above=0)] | None = setting(
+        "length that sounds are cut or filled up to, in seconds; null: as much as the model hears, or 10 where it hears any length",
+        None,
+        example=2.5,
+    )
+    augment_audio: tuple[str, ...] | None = setting(
+        "changes that are drawn for each sound that is trained on: crop (where in a longer sound its part begins), time_mask and frequency_mask (two "
+        "stretches of time or of frequencies put to their mean, each a fifth at most); null: all that the model's features have",
+        None,
+        takes=f"a list of {', '.join(SOUND_AUGMENTATIONS)}, or null",
+        example=("crop", "time_mask"),
     )
     answers: tuple[str, str] = setting(
         "columns of the better and the worse of two answers: texts, or messages that go on from the prompt or begin with it",

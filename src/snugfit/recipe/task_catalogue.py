@@ -16,13 +16,13 @@ from snugfit.tasks.task_card import Card
 
 Facts = Mapping[str, Any]
 _MODELS = {
-    **dict.fromkeys(("encoder", "decoder", "encoder-decoder", "pictures"), "a Hugging Face name or folder"),
+    **dict.fromkeys(("encoder", "decoder", "encoder-decoder", "pictures", "sounds"), "a Hugging Face name or folder"),
     "own": "what the task makes of it",
     "table": "tabm, mlp, or a JSON file with the settings of one",
     "series": "tide, or a JSON file with its settings",
     "masks": "unet, or a JSON file with its settings",
 }
-_PLACES = {"pictures": "FOLDER", "masks": "FOLDER"}
+_PLACES = dict.fromkeys(("pictures", "sounds", "masks"), "FOLDER")
 _ROWS = ("train", "validation")
 """Settings of `data` that every task reads."""
 

@@ -27,11 +27,11 @@ _LABELS = ("label", "labels", "class", "category", "target", "y")
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.picture_format import format_of
     from snugfit.data.pictures import PictureSettings, collate, load_pictures
-    from snugfit.models.huggingface import PICTURES, load_classifier, picture_settings
+    from snugfit.models.huggingface import PICTURES, input_settings, load_classifier
     from snugfit.step.build import Material
 
     data, folder = recipe.data, recipe.folder
-    config, processor = picture_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
+    config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
     picture_format = format_of(config, processor, recipe.model).with_side(data.size)
     settings = PictureSettings(
         train=data.rows,
@@ -142,16 +142,17 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
 
 
 def _view(augment: Sequence[str], pictures: Any, number: int) -> MapStyle:
-    from snugfit.data.pictures import PictureView
+    from snugfit.data.drawn_view import DrawnView
+    from snugfit.data.pictures import Pictures
 
-    return PictureView(pictures, augment, number)
+    return DrawnView(Pictures(pictures.rows, pictures.format, augment), number)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
     image = data.get("image") or next(filter(source.names_pictures, source.columns), None)
-    label = data.get("label") or source.named(_LABELS) or _classes(source, image)
+    label = data.get("label") or source.named(_LABELS) or source.repeated(image)
     if image is None or label is None or not source.names_pictures(image):
         return None
     classes = source.classes(label)
@@ -168,13 +169,6 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "letters and digits: [crop]",
         },
     )
-
-
-def _classes(rows: Rows, image: str | None) -> str | None:
-    """Return the one other column that has the same few values again and again."""
-    others = [column for column in rows.columns if column != image]
-    repeated = [column for column in others if 2 <= len(rows.classes(column)) <= max(2, len(rows.rows) // 3)]
-    return repeated[0] if len(repeated) == 1 else None
 
 
 CARD = Card(

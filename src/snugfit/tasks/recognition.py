@@ -7,13 +7,13 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snugfit.data.picture_kinds import SUFFIXES
+from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 
 PLAIN_TEXT = ".txt"
 """A file of one text, without columns."""
@@ -65,14 +65,22 @@ class Rows:
         """Return whether a column holds texts alone, which are no numbers and no dates."""
         values = self.values(column)
         texts = [value for value in values if isinstance(value, str)]
-        prose = not all(map(_NUMBER_OR_DATE.match, texts)) and not self.names_pictures(column)
+        paths = self.names_pictures(column) or self.names_sounds(column)
+        prose = not all(map(_NUMBER_OR_DATE.match, texts)) and not paths
         return bool(texts) and len(texts) == len(values) and prose
 
     @_once
     def names_pictures(self, column: str) -> bool:
         """Return whether a column holds paths of pictures alone."""
+        return self._names_files(column, PICTURE_SUFFIXES)
+
+    def names_sounds(self, column: str) -> bool:
+        """Return whether a column holds paths of sounds alone."""
+        return self._names_files(column, SOUND_SUFFIXES)
+
+    def _names_files(self, column: str, suffixes: Set[str]) -> bool:
         return bool(values := self.values(column)) and all(
-            Path(str(value)).suffix.lower() in SUFFIXES for value in values
+            Path(str(value)).suffix.lower() in suffixes for value in values
         )
 
     def is_prose(self, column: str) -> bool:
@@ -94,6 +102,14 @@ class Rows:
         counts = self.classes(column).values()
         least, most = min(counts, default=0), max(counts, default=0)
         return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+    def repeated(self, paths: str | None) -> str | None:
+        """Return the one column beside that of paths that has the same few values again and again; None where there is no such, or more than one."""
+        others = [column for column in self.columns if column != paths]
+        columns = [
+            column for column in others if 2 <= len(self.classes(column)) <= max(2, len(self.rows) // 3)
+        ]
+        return columns[0] if len(columns) == 1 else None
 
     @_once
     def counts_rows(self, column: str) -> bool:

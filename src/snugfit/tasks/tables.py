@@ -226,6 +226,8 @@ def _varies(rows: Rows, column: str) -> bool:
 
 
 def _is_prose(rows: Rows, column: str) -> bool:
-    return rows.names_pictures(column) or (
-        rows.is_prose(column) and statistics.median(map(len, rows.classes(column))) > 30
+    return (
+        rows.names_pictures(column)
+        or rows.names_sounds(column)
+        or (rows.is_prose(column) and statistics.median(map(len, rows.classes(column))) > 30)
     )

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from snugfit.tasks.task import Task
 
 
-ModelKind = Literal["encoder", "decoder", "encoder-decoder", "pictures", "table", "series", "masks", "own"]
+ModelKind = Literal[
+    "encoder", "decoder", "encoder-decoder", "pictures", "sounds", "table", "series", "masks", "own"
+]
 """An encoder of texts, a decoder that predicts next tokens, both together, of which each can be used as an encoder too, a model that sees
-pictures, a network that is made for the columns of a table, for the windows of series, or for the classes of masks, or what a task of the user's own makes."""
+pictures or hears sounds, a network that is made for the columns of a table, for the windows of series, or for the classes of masks, or what a task of the user's own makes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Card:
             that a recipe names, makes it.
         own_code: model and rows are made by functions of the user's own.
         networks: names of the models that it makes itself, where it reads none from files.
-        model: kind of the model: an encoder or decoder of texts or both, with a tokenizer, one that sees pictures, a network for tables, series or masks, or one of its own.
+        model: kind of the model: an encoder or decoder of texts or both, with a tokenizer, one that sees pictures or hears sounds, a network for tables, series or masks, or one of its own.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
         read_rows: the usable rows of `data.train`, of which folds are made, where they are no texts with or without a class.

@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
+from snugfit.data.file_kinds import pictures_in
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.picture_files import read_pictures
 from snugfit.data.picture_format import PictureFormat, format_of
-from snugfit.data.picture_kinds import pictures_in
 from snugfit.data.pictures import Pictures, PictureSettings, collate, load_pictures
 from snugfit.data.pixels import opened, pixels
 from snugfit.errors import DataError, ModelError, SettingError

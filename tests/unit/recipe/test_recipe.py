@@ -119,7 +119,7 @@ def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
             "text-classification",
             "text-clasification",
             ":2: task",
-            "causal-lm, forecasting, image-classification, instruction, masked-lm, multi-label-classification, preference, python, segmentation, sentence-embedding, seq2seq, tabular-classification, tabular-regression, text-classification, text-regression or token-classification",
+            "audio-classification, causal-lm, forecasting, image-classification, instruction, masked-lm, multi-label-classification, preference, python, segmentation, sentence-embedding, seq2seq, tabular-classification, tabular-regression, text-classification, text-regression or token-classification",
         ),
         ("train: {epochs: 2, global_batch: 16}", "train:", ":8: train", "found null"),
         ("epochs: 2", "epochs: 2, updates: 5", ":8: train", "found both"),
@@ -758,7 +758,7 @@ def test_any_column_name_survives_writing(write, text):
 @pytest.mark.parametrize("setting", COLUMNS)
 def test_a_column_whose_name_looks_like_a_function_is_no_code(write, setting):
     recipe = load_recipe(write(BARE))
-    one = setting in ("pair", "positive", "negative", "label", "completion", "target", "image", "time")
+    one = setting in ("pair", "positive", "negative", "label", "completion", "target", "image", "audio", "time")
     columns = {setting: "q:b" if one else ("q:b", "q:c")}
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **columns))
     assert written_code(recipe) == {}

@@ -28,6 +28,7 @@ BARE = {
     "causal-lm": {"model": "m", "data": {"train": "rows.txt"}},
     "instruction": {"model": "m", "data": {"train": "rows.jsonl"}},
     "preference": {"model": "m", "data": {"train": "rows.jsonl"}},
+    "audio-classification": {"model": "m", "data": {"train": "sounds"}},
     "image-classification": {"model": "m", "data": {"train": "photos"}},
     "tabular-classification": {"model": "tabm", "data": {"train": "rows.csv"}},
     "segmentation": {"model": "unet", "data": {"train": "shapes"}},

@@ -14,7 +14,9 @@ from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.masks import read_masks
-from snugfit.data.picture_files import read_pictures
+from snugfit.data.path_rows import read_files
+from snugfit.data.picture_files import PICTURE_FILES
+from snugfit.data.sound_files import SOUND_FILES
 from snugfit.data.sources import read_table
 from snugfit.data.tables import read_labelled
 from snugfit.data.usable_rows import Part, read_part
@@ -104,7 +106,7 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
         return _table(recipe, group_by)
     if card.model == "own":
         return _as_they_stand(recipe, group_by)
-    return _texts(recipe, group_by) if card.reads_texts else _pictures(recipe, group_by)
+    return _texts(recipe, group_by) if card.reads_texts else _files(recipe, group_by)
 
 
 def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
@@ -139,14 +141,17 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     return replace(dealt, classes=part.classes)
 
 
-def _pictures(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
+def _files(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     data = recipe.data
-    part, digests = read_pictures(
-        data.rows, "data.train", image=data.image, label=data.label, folder=recipe.folder
+    kind, column = (
+        (SOUND_FILES, data.audio) if find(recipe.task).model == "sounds" else (PICTURE_FILES, data.image)
+    )
+    part, digests = read_files(
+        data.rows, "data.train", kind, column=column, label=data.label, folder=recipe.folder
     )
     notes = _settled(part, recipe)
     records = [
-        {data.image: os.path.abspath(path), data.label: label}
+        {column: os.path.abspath(path), data.label: label}
         for path, label in zip(part.texts, part.labels, strict=True)
     ]
     return _dealt(part, records, digests, notes, group_by, labelled=True)

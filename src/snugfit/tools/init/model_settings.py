@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -21,6 +22,9 @@ SCRATCH_PRESET = "from_scratch"
 _EPOCHS_FROM_SCRATCH = 20
 """A network for pictures that begins from nothing has to see each of them often."""
 _SMALL_SIDE = 64
+_HEADERS, _LONGEST, _SLACK = 64, 10.0, 0.02
+"""Sounds whose length is looked at, the most seconds of a small model, and what is cut off rather than to hear half a second more."""
+
 _EPOCHS_OF_TABLES = 200
 _EPOCHS_OF_SERIES, _BATCH_OF_SERIES = 50, 64
 
@@ -46,7 +50,7 @@ def put_model(
     if card.model == "series":
         return _put_series_network(tree, comments, given)
     if find_spec("transformers") is None:
-        raise MissingExtra("transformers", "text" if card.reads_texts else "pictures")
+        raise MissingExtra("transformers", _EXTRAS.get(card.model, "text"))
     if "model" in given:
         model = find_model(str(given["model"]).removeprefix("config:"))
         if model is None:
@@ -60,7 +64,8 @@ def put_model(
             "Name another, or leave it out: a small one is made from scratch.",
         )
     if not card.reads_texts:
-        return _put_picture_model(tree, comments, model, writes, folder, there=there)
+        put = _put_sound_model if card.model == "sounds" else _put_picture_model
+        return put(tree, comments, place, model, writes, folder, there=there)
     if model is not None and model.weights and not model.tokenizer:
         raise ModelError(
             "model",
@@ -170,11 +175,13 @@ def _is_part(tree: Mapping[str, Any]) -> bool:
     return isinstance(tree["data"]["validation"], float)
 
 
+_EXTRAS = {"pictures": "pictures", "sounds": "audio"}
 _NEEDED = {
     "encoder": "a model of texts",
     "decoder": "a decoder",
     "encoder-decoder": "an encoder with a decoder",
     "pictures": "a model that sees pictures",
+    "sounds": "a model that hears sounds",
 }
 _WANTED = {
     "encoder": "model of texts",
@@ -186,6 +193,7 @@ _SERVES_AS = {
     "decoder": "is a decoder of texts",
     "encoder-decoder": "is an encoder with a decoder",
     "pictures": "sees pictures",
+    "sounds": "hears sounds",
 }
 
 
@@ -226,6 +234,7 @@ def _new_folder(tree: dict[str, Any], folder: Path, *, there: bool) -> Path:
 def _put_picture_model(
     tree: dict[str, Any],
     comments: dict[str, str],
+    _place: Source,
     model: LocalModel | None,
     writes: list[Callable[[], list[Path]]],
     folder: Path,
@@ -253,6 +262,51 @@ def _put_picture_model(
         f"{_capital(origin)}. One of the hub, such as microsoft/resnet-18, needs far fewer pictures"
     )
     return origin
+
+
+def _put_sound_model(
+    tree: dict[str, Any],
+    comments: dict[str, str],
+    place: Source,
+    model: LocalModel | None,
+    writes: list[Callable[[], list[Path]]],
+    folder: Path,
+    *,
+    there: bool,
+) -> str:
+    """Put a model that hears sounds into the settings, or have a small one written; return where it comes from."""
+    if model is not None:
+        return _put_local(tree, comments, model, folder)
+    seconds = _usual_seconds(place, tree["data"].get("audio"))
+    new = _new_folder(tree, folder, there=there)
+
+    def write() -> list[Path]:
+        from snugfit.models.small import write_small_sound_model
+
+        write_small_sound_model(new, seconds)
+        return [new]
+
+    writes.append(write)
+    learn(tree, comments, SCRATCH_PRESET)
+    tree["train"]["epochs"] = _EPOCHS_FROM_SCRATCH
+    origin = "a small residual network over spectrograms from scratch; no pretrained model of sounds is here"
+    comments["model"] = (
+        f"{_capital(origin)}. It hears {seconds:g} seconds. One of the hub, such as MIT/ast-finetuned-audioset-10-10-0.4593, needs far fewer sounds"
+    )
+    return origin
+
+
+def _usual_seconds(place: Source, column: str | None) -> float:
+    """Return a length that nearly all sounds fit in, by the headers of some of them: half a second at least, ten at most."""
+    from snugfit.data.sound_files import seconds_of
+
+    assert isinstance(place.content, Rows)
+    path = place.content.path
+    base = path if path.is_dir() else path.parent
+    paths = [base / str(value) for value in place.content.values(column or place.content.columns[0])]
+    lengths = sorted(seconds_of(paths[:: max(1, len(paths) // _HEADERS)]))
+    usual = lengths[int(0.94 * (len(lengths) - 1))] if lengths else _LONGEST
+    return float(min(_LONGEST, max(0.5, math.ceil(2 * usual - _SLACK) / 2)))
 
 
 def _texts(rows: Rows, columns: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
+from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 from snugfit.data.hub_rows import is_hub_name, is_saved
 from snugfit.errors import DataError, nearest
 from snugfit.models.folders import CONFIG
@@ -21,12 +22,13 @@ from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script, columns_of
 from snugfit.tools.init.local_models import LocalModel, model_at, models_in, named_model
 from snugfit.tools.init.surroundings import (
     Surroundings,
+    class_folders,
     no_task,
     nothing_here,
-    picture_folders,
     read_picture_folder,
     read_rows,
     read_script,
+    read_sound_folder,
     survey,
 )
 
@@ -99,9 +101,9 @@ def find_source(
     path = Path.cwd() if source is None else Path(source).expanduser()
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
-        if model.kind == "pictures":
-            if pictures := _pictures_of(at, tell):
-                return pictures
+        if model.kind in ("pictures", "sounds"):
+            if files := _files_of(at, model.kind, tell):
+                return files
             raise nothing_here(survey(at))
         inside = survey(path) if path.is_dir() else None
         here = inside if inside is not None and inside.tables else survey(Path.cwd())
@@ -119,8 +121,8 @@ def find_source(
     here = survey(path)
     if here.tables:
         return _rows_of(here, None, given, tell)
-    if here.pictures and (pictures := _pictures_of(path, tell)):
-        return pictures
+    if files := _files_of(path, "pictures", tell) or _files_of(path, "sounds", tell):
+        return files
     for each in here.scripts:
         script = read_script(each)
         if any(card.recognize(script, {}) for card in discover().values()):
@@ -133,7 +135,7 @@ def find_source(
             f"Keep your loop, and put a step into it: snugfit init --from {here.scripts[0].name}",
         )
     here_models = [each for each in models_in(path) if each.folder != path]
-    if here_models and not here.pictures:
+    if here_models and not here.pictures and not here.sounds:
         return _sample(here_models[0], given)
     raise nothing_here(here)
 
@@ -213,14 +215,15 @@ def _rows_of(
     raise problem
 
 
-def _pictures_of(folder: Path, tell: Tell) -> Source | None:
-    """Return the pictures of a folder by their classes; None where it has none in folders of classes."""
-    folders = picture_folders(folder)
+def _files_of(folder: Path, plural: str, tell: Tell) -> Source | None:
+    """Return the pictures or the sounds of a folder by their classes; None where it has none in folders of classes."""
+    of_sounds = plural == "sounds"
+    folders = class_folders(folder, SOUND_SUFFIXES if of_sounds else PICTURE_SUFFIXES)
     if folders is None:
         return None
-    tell(f"looking at the pictures in {folders.train.name} …")
-    rows = read_picture_folder(folders.train)
-    # beside the pictures, not among them; where they are all there is, in their folder
+    tell(f"looking at the {plural} in {folders.train.name} …")
+    rows = (read_sound_folder if of_sounds else read_picture_folder)(folders.train)
+    # beside the files, not among them; where they are all there is, in their folder
     parted = folders.train.parent if folders.validation or folders.test else folders.train
     place = parted if parted.resolve() == Path.cwd() else parted.parent
     return Source(rows, place, (), folders.validation, folders.test)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
 from snugfit.data.file_formats import READERS
+from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, files_in, pictures_in
 from snugfit.data.mask_folders import mask_folders, paired
-from snugfit.data.picture_kinds import SUFFIXES as PICTURE_SUFFIXES
-from snugfit.data.picture_kinds import pictures_in
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 
-_SOUNDS = {".wav", ".mp3", ".flac", ".ogg", ".m4a"}
 _EXPORTED = {".xlsx", ".xls", ".arrow", ".feather", ".zip", ".gz"}
 _NO_ROWS = re.compile(
     r"(vocab|merges|spiece|requirements.*|constraints.*|readme|license|notice|robots|cmakelists"
@@ -64,17 +63,17 @@ def survey(folder: Path) -> Surroundings:
         next((path for path in aside if _TEST.match(path.stem) and path not in rows), None),
         tuple(path for path in files if path.suffix == ".py"),
         sum(path.suffix.lower() in PICTURE_SUFFIXES for path in below),
-        sum(path.suffix.lower() in _SOUNDS for path in below),
+        sum(path.suffix.lower() in SOUND_SUFFIXES for path in below),
         tuple(path for path in files if path.suffix.lower() in _EXPORTED and path.name != "config.json"),
     )
 
 
 @dataclass(frozen=True)
-class PictureFolders:
-    """Folders with a folder of pictures for each class.
+class ClassFolders:
+    """Folders with a folder of files for each class.
 
     Args:
-        train: the pictures to train on.
+        train: the files to train on.
         validation, test: others for that, by their names.
     """
 
@@ -83,20 +82,22 @@ class PictureFolders:
     test: Path | None = None
 
 
-def picture_folders(folder: Path) -> PictureFolders | None:
-    """Return the pictures in a folder, or in the first one below it that has any in folders of classes; None where there are none."""
+def class_folders(folder: Path, suffixes: Set[str]) -> ClassFolders | None:
+    """Return the files of some suffixes in a folder, or in the first one below it that has any in folders of classes; None where there are none."""
     for place in (folder, *_folders(folder)):
         parts = _folders(place)
-        train = next((each for each in parts if _TRAINING.match(each.name) and _has_classes(each)), None)
+        train = next(
+            (each for each in parts if _TRAINING.match(each.name) and _has_classes(each, suffixes)), None
+        )
         if train is not None:
-            aside = [each for each in parts if each != train and _has_classes(each)]
-            return PictureFolders(
+            aside = [each for each in parts if each != train and _has_classes(each, suffixes)]
+            return ClassFolders(
                 train,
                 next((each for each in aside if _VALIDATION.match(each.name)), None),
                 next((each for each in aside if _TEST.match(each.name)), None),
             )
-        if _has_classes(place):
-            return PictureFolders(place)
+        if _has_classes(place, suffixes):
+            return ClassFolders(place)
     return None
 
 
@@ -104,12 +105,10 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _has_classes(folder: Path) -> bool:
-    """Return whether two folders in a folder have pictures right in them."""
+def _has_classes(folder: Path, suffixes: Set[str]) -> bool:
+    """Return whether two folders in a folder have such files right in them."""
     holding = (
-        each
-        for each in _folders(folder)
-        if any(path.suffix.lower() in PICTURE_SUFFIXES for path in each.iterdir())
+        each for each in _folders(folder) if any(path.suffix.lower() in suffixes for path in each.iterdir())
     )
     return len(list(itertools.islice(holding, 2))) == 2
 
@@ -123,9 +122,18 @@ def read_picture_folder(folder: Path) -> Rows:
             ("image", "mask"),
             [{"image": str(path), "mask": str(mask)} for path, mask in pairs.items()],
         )
-    files = [path.relative_to(folder) for path in pictures_in(folder)]
-    rows = [{"image": str(path), "label": path.parts[0]} for path in files if len(path.parts) > 1]
-    return Rows(folder, ("image", "label"), rows)
+    return _by_folder(folder, pictures_in(folder), "image")
+
+
+def read_sound_folder(folder: Path) -> Rows:
+    """Return the sounds of a folder as rows, with the folder of each as its class."""
+    return _by_folder(folder, files_in(folder, SOUND_SUFFIXES), "audio")
+
+
+def _by_folder(folder: Path, files: Sequence[Path], column: str) -> Rows:
+    paths = [path.relative_to(folder) for path in files]
+    rows = [{column: str(path), "label": path.parts[0]} for path in paths if len(path.parts) > 1]
+    return Rows(folder, (column, "label"), rows)
 
 
 def read_rows(path: Path | str) -> tuple[Rows, tuple[Fault, ...]]:
@@ -165,13 +173,13 @@ def read_script(path: Path) -> Script:
 
 def no_task(rows: Rows) -> DataError:
     """Return the error about rows that no task has a use for."""
-    pictures = next(filter(rows.names_pictures, rows.columns), None)
-    if pictures is not None:
-        return DataError(
-            rows.path,
-            f"column '{pictures}' names pictures, and no other column was recognised as their classes",
-            "Name it: snugfit init FILE data.label=COLUMN",
-        )
+    for plural, names_files in (("pictures", rows.names_pictures), ("sounds", rows.names_sounds)):
+        if (column := next(filter(names_files, rows.columns), None)) is not None:
+            return DataError(
+                rows.path,
+                f"column '{column}' names {plural}, and no other column was recognised as their classes",
+                "Name it: snugfit init FILE data.label=COLUMN",
+            )
     return DataError(
         rows.path,
         f"none of its columns ({', '.join(rows.columns[:20])}) was recognised as something to predict from the others",
@@ -191,8 +199,8 @@ def nothing_here(here: Surroundings) -> DataError:
     if here.sounds:
         return DataError(
             here.folder,
-            f"holds {here.sounds:,} sound files and no table of texts, and recipes for sound files do not exist yet",
-            "Train a module of your own: sf.train(model, dataset) in Python; any torch model and data set will do.",
+            f"holds {here.sounds:,} sounds, and no two folders of them that could be classes",
+            "Put the sounds of each class into a folder named by it, or give a table with columns of paths and labels.",
         )
     if here.others:
         names = ", ".join(path.name for path in here.others[:4])

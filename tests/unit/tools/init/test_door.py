@@ -28,6 +28,7 @@ from snugfit.tools.init import local_models
 from snugfit.tools.init.door import Beginning, begin
 from snugfit.tools.init.model_settings import SCRATCH_PRESET
 from snugfit.tools.init.recipe_text import commented
+from tests.unit.tasks.drawn_sounds import write_tones
 
 TEXTS = [
     f"the {what} was {how} and {more}"
@@ -405,6 +406,30 @@ def test_a_folder_of_pictures_is_a_recipe_that_runs(tmp_path: Path) -> None:
     assert any("snugfit evaluate RUN pets/test" in note for note in made.notes)
     task = prepare(recipe)
     assert task.meta["labels"] == ["cat", "dog"] and len(task.material.train) == 12
+
+
+def test_a_folder_of_sounds_is_a_recipe_that_runs(tmp_path: Path) -> None:
+    write_tones(tmp_path / "tones/train", 6, seconds=0.6)
+    write_tones(tmp_path / "tones/test", 1)
+    made = begin("tones")
+    recipe = load_recipe(made.recipe)
+    assert (recipe.task, recipe.data.train) == ("audio-classification", str(tmp_path / "tones/train"))
+    assert any("snugfit evaluate RUN tones/test" in note for note in made.notes)
+    task = prepare(recipe)
+    assert task.meta["labels"] == ["high", "low"]
+    # half seconds, up to the longest of nearly all
+    assert task.meta["sounds"]["samples"] == pytest.approx(16_000, abs=160)
+
+
+def test_sounds_without_classes_get_an_honest_answer(tmp_path: Path) -> None:
+    write_tones(tmp_path / "tones", 1)
+    for path in [*tmp_path.glob("tones/*/*.wav")]:
+        path.rename(tmp_path / f"{path.parent.name}.wav")
+    with pytest.raises(DataError, match="holds 2 sounds, and no two folders of them"):
+        begin()
+    Path("rows.csv").write_text("file,size\nhigh.wav,3\nlow.wav,3\n")
+    with pytest.raises(DataError, match="'file' names sounds, and no other column"):
+        begin("rows.csv")
 
 
 def write_table(file: Path, label: str, values: Sequence[Any]) -> None:

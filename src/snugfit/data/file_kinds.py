@@ -1,20 +1,29 @@
-"""Names of files that are pictures, and kinds of changes that are drawn for pictures that are trained on. To import it loads no torch."""
+"""Suffixes of files that are pictures or sounds, and changes that are drawn for those that are trained on. To import it loads no torch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from snugfit.errors import DataError, SettingError
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
+PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
 """Kinds of pictures that Pillow reads everywhere."""
 AUGMENTATIONS = ("crop", "flip", "rotate", "color", "erase")
 
+SOUND_SUFFIXES = frozenset((".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff", ".au"))
+"""Kinds of sounds that soundfile reads everywhere."""
+SOUND_AUGMENTATIONS = ("crop", "time_mask", "frequency_mask")
+
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return the pictures in a folder and in those below it, in order of their paths; hidden ones are left out.
+    """Return the pictures in a folder, as `files_in` does."""
+    return files_in(folder, PICTURE_SUFFIXES)
+
+
+def files_in(folder: Path, suffixes: Set[str]) -> list[Path]:
+    """Return the files of some suffixes in a folder and in those below it, in order of their paths; hidden ones are left out.
 
     Raises:
         DataError: it cannot be read.
@@ -34,11 +43,13 @@ def pictures_in(folder: Path) -> list[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         shown = (name for name in names if not name.startswith("."))
-        files += [Path(place, name) for name in shown if os.path.splitext(name)[1].lower() in SUFFIXES]
+        files += [Path(place, name) for name in shown if os.path.splitext(name)[1].lower() in suffixes]
     return sorted(files)
 
 
-def check_augmentations(names: Sequence[str]) -> None:
+def check_augmentations(
+    names: Sequence[str], among: Sequence[str] = AUGMENTATIONS, setting: str = "data.augment"
+) -> None:
     """See that each is one that there is, and stands there once.
 
     Raises:
@@ -49,8 +60,6 @@ def check_augmentations(names: Sequence[str]) -> None:
     snugfit.errors.SettingError: data.augment: 'crop' stands there twice. Choose from crop, flip, rotate, color, erase.
     """
     for name in names:
-        if name not in AUGMENTATIONS or names.count(name) > 1:
-            problem = "stands there twice" if name in AUGMENTATIONS else "is no augmentation"
-            raise SettingError(
-                "data.augment", f"'{name}' {problem}", f"Choose from {', '.join(AUGMENTATIONS)}."
-            )
+        if name not in among or names.count(name) > 1:
+            problem = "stands there twice" if name in among else "is no augmentation"
+            raise SettingError(setting, f"'{name}' {problem}", f"Choose from {', '.join(among)}.")

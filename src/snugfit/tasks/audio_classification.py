@@ -1,0 +1,190 @@
+"""Classes of sounds, learned from a folder for each class, or from rows with a path and a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.errors import ModelError
+from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.task import Task, loss_of
+from snugfit.tasks.task_card import Card
+from snugfit.tasks.texts import source_files, trained_already
+
+if TYPE_CHECKING:
+    from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.sound_format import SoundFormat
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.models.huggingface import LoadedModel
+    from snugfit.recipe import Recipe
+
+_LABELS = ("label", "labels", "class", "category", "target", "y")
+
+
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.sound_format import sound_format_of
+    from snugfit.data.sounds import SoundSettings, collate, load_sounds
+    from snugfit.models.huggingface import PICTURES, SOUNDS, hears_sounds, input_settings, load_classifier
+    from snugfit.step.build import Material
+
+    data, folder = recipe.data, recipe.folder
+    config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
+    of_sounds = hears_sounds(config)
+    sound_format = sound_format_of(config, processor, recipe.model, data.seconds, of_sounds=of_sounds)
+    settings = SoundSettings(
+        train=data.train,
+        validation=data.validation,
+        audio=data.audio,
+        label=data.label,
+        augment=None if data.augment_audio is None else tuple(data.augment_audio),
+        bad_rows=data.bad_rows,
+        seed=recipe.train.seed,
+    )
+    sounds = load_sounds(settings, sound_format, folder=folder)
+    of = SOUNDS if of_sounds else PICTURES
+    load = partial(load_classifier, labels=sounds.labels, of=of, folder=folder, empty=empty)
+    _check_features(recipe, sound_format, of)
+    loaded: LoadedModel = load(
+        recipe.model,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        techniques=recipe.all_techniques(),
+        keep=keep,
+    )
+    return Task(
+        Material(
+            loaded.model,
+            sounds.train,
+            sounds.validation,
+            loss_of(recipe),
+            collate,
+            load=lambda name: trained_already(load(name), name),
+        ),
+        meta={
+            "task": recipe.task,
+            "labels": list(sounds.labels),
+            "audio_column": data.audio,
+            "label_column": data.label,
+            "sounds": sound_format.as_dict(),
+            "augment": list(sounds.augment),
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=sounds.report.as_dict(),
+        fingerprints=sounds.fingerprints,
+        sources=source_files(recipe),
+        messages=(*sounds.report.warnings, *loaded.messages),
+        processor=sound_format.extractor,
+        example_rows=sounds.example_rows,
+    )
+
+
+def _check_features(recipe: Recipe, sound_format: SoundFormat, of: str) -> None:
+    """See that the model takes what its feature extractor makes.
+
+    Raises:
+        ModelError: it does not.
+    """
+    import numpy as np
+    import torch
+
+    from snugfit.models.huggingface import load_classifier
+
+    if sound_format.hears_waves:  # of any length
+        return
+    model = load_classifier(recipe.model, ("0", "1"), of=of, folder=recipe.folder, empty=True).model
+    silence = np.zeros(sound_format.samples, dtype=np.float32)
+    features = sound_format.inputs(silence)[sound_format.input_name]
+    try:
+        model(torch.zeros(1, *features.shape, device="meta"))
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(
+            "model",
+            f"{recipe.model} does not take features of shape {tuple(features.shape)}, as its preprocessor_config.json and data.seconds make them: "
+            f"{str(error).partition(chr(10))[0]}",
+            "Bring that file and config.json into line.",
+        ) from error
+
+
+def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
+    from snugfit.core.losses import cross_entropy
+    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.sound_format import SoundFormat
+    from snugfit.data.sounds import Sounds, collate, load_sound_rows
+    from snugfit.tasks.classes import most_likely
+
+    labels, audio = tuple(meta["labels"]), meta["audio_column"]
+    sound_format = SoundFormat.of(meta["sounds"])
+
+    def encoded(rows: Sequence[Row]) -> MapStyle:
+        given = [{FILE: row[audio] if isinstance(row, Mapping) else row} for row in rows]
+        return Sounds(Examples(given, "the rows", range(len(given))), sound_format)
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_sound_rows(
+            source,
+            sound_format,
+            audio=audio,
+            label=meta["label_column"] if labelled else None,
+            labels=labels if labelled else (),
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    augment = meta.get("augment") or ()
+    return Inference(
+        encode=encoded,
+        collate=collate,
+        view=partial(_view, augment) if augment else None,
+        decode=partial(most_likely, labels),
+        columns=("prediction", "probability"),
+        read=read,
+        classes=labels,
+        loss=cross_entropy,
+        metrics=CARD.metrics,
+    )
+
+
+def _view(augment: Sequence[str], sounds: Any, number: int) -> MapStyle:
+    from snugfit.data.drawn_view import DrawnView
+    from snugfit.data.sounds import Sounds
+
+    return DrawnView(Sounds(sounds.rows, sounds.format, augment), number)
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    audio = data.get("audio") or next(filter(source.names_sounds, source.columns), None)
+    label = data.get("label") or source.named(_LABELS) or source.repeated(audio)
+    if audio is None or label is None or not source.names_sounds(audio):
+        return None
+    classes = source.classes(label)
+    of_folder = source.path.is_dir()
+    where = "one folder each" if of_folder else f"in column '{label}'"
+    return Recognition(
+        data={} if of_folder else {"audio": audio, "label": label},
+        reason=f"{len(source.rows):,} sounds, {len(classes):,} classes, {where}",
+        score=0.9,
+        examples=len(source.rows),
+        comments={"data.train": f"{len(classes):,} classes of {source.class_sizes(label)} sounds each"},
+    )
+
+
+CARD = Card(
+    name="audio-classification",
+    summary="Tell which class a sound is of.",
+    loss="cross_entropy",
+    metrics=("accuracy", "macro_f1"),
+    settings=("audio", "label", "seconds", "augment_audio", "bad_rows"),
+    load=_load,
+    classes=True,
+    inference=_inference,
+    model="sounds",
+    recognize=_recognize,
+    rows="a folder of sounds with a folder for each class, or a file of rows with their paths",
+    new_rows="SOUNDS",
+    pipeline="audio-classification",
+)
