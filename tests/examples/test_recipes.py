@@ -143,6 +143,24 @@ def test_image_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
 
 
+@pytest.mark.parametrize("second", ["data.label=labels", "data.label_columns=[red, dark]"])
+def test_multi_label_image_classification(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], second: str
+) -> None:
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
+    colours = {"red;dark,1,1": (90, 0, 0), "red,1,0": (250, 0, 0), ",0,0": (250, 250, 250)}
+    lines = ["image,labels,red,dark"]
+    for number in range(72):
+        labels, colour = [*colours.items()][number % 3]
+        Image.new("RGB", (40, 40), colour).save(tmp_path / f"{number}.png")
+        lines.append(f"{number}.png,{labels}")
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    data = [f"data.train={tmp_path / 'rows.csv'}", second, "data.size=32"]
+    found = run(capsys, "multi_label_image_classification.yaml", f"model={tmp_path / 'resnet'}", *data)
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
 def test_audio_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_small_sound_model(tmp_path / "small", 0.5)
     write_tones(tmp_path / "sounds", 36)

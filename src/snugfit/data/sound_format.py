@@ -27,6 +27,8 @@ _AST_RATE, _AST_WINDOW, _AST_HOP = 16_000, 400, 160
 """Samples a second where nothing else is said, samples of a frame of AST's features, and from one frame to the next."""
 
 _LEAST_SAMPLES = 400
+_BANDS = 64
+"""Frequencies of a spectrogram that a model of pictures sees, where its files say nothing of sounds."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def sound_format_of(
 ) -> SoundFormat:
     """Return the format that a model's files ask for.
 
-    A model of pictures sees spectrograms of any length: those of its files, where they describe any, else those of AST.
+    A model of pictures sees spectrograms of any length: those of its files, where they describe any, else those of AST with fewer bands.
 
     Args:
         config: of `config.json`.
@@ -124,7 +126,7 @@ def sound_format_of(
     """
     wanted = _by_config(config) if processor is None else dict(processor)
     if not of_sounds and wanted.get(_TYPE) != _AST:
-        wanted = {_TYPE: _AST, "max_length": _frames(_SECONDS, _AST_RATE)}
+        wanted = {_TYPE: _AST, "num_mel_bins": _BANDS, "max_length": _frames(_SECONDS, _AST_RATE)}
     if not of_sounds and seconds is not None:
         wanted["max_length"] = _frames(seconds, wanted.get("sampling_rate", _AST_RATE))
     if wanted.get(_TYPE) not in _INPUTS:

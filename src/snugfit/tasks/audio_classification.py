@@ -35,8 +35,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     of_sounds = hears_sounds(config)
     sound_format = sound_format_of(config, processor, recipe.model, data.seconds, of_sounds=of_sounds)
     settings = SoundSettings(
-        train=data.train,
-        validation=data.validation,
+        train=data.rows,
+        validation=data.held_out,
         audio=data.audio,
         label=data.label,
         augment=None if data.augment_audio is None else tuple(data.augment_audio),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -64,6 +64,26 @@ def likely_labels(
 def columns_of_labels(classes: Sequence[Any]) -> tuple[str, ...]:
     """Return names of what `likely_labels` gives for a row."""
     return ("prediction", *_each(classes))
+
+
+def of_label_sets(use: Inference, meta: Mapping[str, Any], metrics: tuple[str, ...]) -> Inference:
+    """Return the use of a model that tells any number of labels with its loss and its metrics.
+
+    Args:
+        meta: what is kept with it: `labels` and `threshold`.
+        metrics: names of those that score it.
+    """
+    from snugfit.core.losses import binary_cross_entropy
+    from snugfit.step.label_metrics import label_set_metrics
+
+    return replace(
+        use,
+        classes=tuple(meta["labels"]),
+        any_number=True,
+        loss=binary_cross_entropy,
+        metrics=metrics,
+        own_metrics=label_set_metrics(meta["threshold"]),
+    )
 
 
 def in_detail(use: Inference, *, top: int = 1, every: bool = False) -> Inference:

@@ -161,7 +161,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={
             **({} if of_folder else {"image": image, "label": label}),
             "size": _SIDE,
-            "augment": ["crop", "flip"],
+            "augment": ("crop", "flip"),
         },
         reason=f"{len(source.rows):,} pictures, each with a mask {'of its name' if of_folder else f'in column {label!r}'}",
         score=0.96,

@@ -253,7 +253,7 @@ def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.text_to_text import read_targets
 
     data = recipe.data
-    return read_targets(data.train, "data.train", data.text, data.target, data.prefix, recipe.folder)
+    return read_targets(data.rows, "data.train", data.text, data.target, data.prefix, recipe.folder)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:

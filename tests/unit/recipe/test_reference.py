@@ -30,6 +30,7 @@ BARE = {
     "preference": {"model": "m", "data": {"train": "rows.jsonl"}},
     "audio-classification": {"model": "m", "data": {"train": "sounds"}},
     "image-classification": {"model": "m", "data": {"train": "photos"}},
+    "multi-label-image-classification": {"model": "m", "data": {"train": "photos.csv"}},
     "tabular-classification": {"model": "tabm", "data": {"train": "rows.csv"}},
     "segmentation": {"model": "unet", "data": {"train": "shapes"}},
     "forecasting": {"model": "tide", "data": {"train": "rows.csv"}},

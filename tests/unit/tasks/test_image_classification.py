@@ -21,7 +21,7 @@ from transformers import (
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import ModelError, SettingError
 from snugfit.models.huggingface import PICTURES, load_classifier
-from snugfit.recipe import load_recipe
+from snugfit.recipe import infer_recipe, load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -170,6 +170,13 @@ def test_views_of_a_picture_are_drawn_as_in_training_and_averaged(project: Path)
         predict_file(plain, "pictures", Path("out.csv"), views=2)
     with pytest.raises(SettingError, match="--views: got 0"):
         predict_file(run, "pictures", Path("out.csv"), views=0)
+
+
+def test_a_table_of_pictures_needs_no_recipe(project: Path) -> None:
+    lines = [f"{path},{path.parent.name}" for path in sorted(Path("pictures").glob("*/*.png"))]
+    Path("rows.csv").write_text("\n".join(["photo,colour", *lines]))
+    data = infer_recipe("rows.csv", model="vit").data
+    assert (data.image, data.label, data.augment) == ("photo", "colour", ("crop", "flip"))
 
 
 def test_a_head_for_other_classes_is_drawn_anew(project: Path) -> None:

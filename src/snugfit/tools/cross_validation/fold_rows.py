@@ -146,15 +146,18 @@ def _files(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     kind, column = (
         (SOUND_FILES, data.audio) if find(recipe.task).model == "sounds" else (PICTURE_FILES, data.image)
     )
+    sets = LabelSets(data.label, data.separator, data.label_columns or (), data.classes or ())
+    one = find(recipe.task).classes
     part, digests = read_files(
-        data.rows, "data.train", kind, column=column, label=data.label, folder=recipe.folder
+        data.rows, "data.train", kind, column=column, label=data.label if one else sets, folder=recipe.folder
     )
     notes = _settled(part, recipe)
-    records = [
-        {column: os.path.abspath(path), data.label: label}
-        for path, label in zip(part.texts, part.labels, strict=True)
-    ]
-    return _dealt(part, records, digests, notes, group_by, labelled=True)
+    records: list[dict[str, Any]] = []
+    for row, path, label in zip(part.row_indices, part.texts, part.labels, strict=True):
+        cells = {name: part.table.rows[row][name] for name in data.label_columns or ()}
+        records.append({column: os.path.abspath(path), **(cells or {data.label: label})})
+    dealt = _dealt(part, records, digests, notes, group_by, labelled=one)
+    return dealt if one else replace(dealt, classes=sets.names_in(part.labels))
 
 
 def _masks(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:

@@ -1,0 +1,187 @@
+"""Pictures with a class, or any number of labels, as tasks learn and use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.errors import SettingError
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.task import Task, loss_of
+from snugfit.tasks.texts import source_files, trained_already
+
+if TYPE_CHECKING:
+    from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures import PictureSettings
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.models.huggingface import LoadedModel
+    from snugfit.recipe import Recipe
+    from snugfit.step.metrics import RowMetric
+
+PICTURE_ROWS = ("image", "size", "augment", "bad_rows")
+"""Settings of `data` that tasks on pictures read."""
+
+
+def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSettings:
+    """Return what tasks on pictures ask of their rows."""
+    from snugfit.data.pictures import PictureSettings
+
+    data = recipe.data
+    return PictureSettings(
+        train=data.rows,
+        validation=data.held_out,
+        image=data.image,
+        label=label,
+        augment=tuple(data.augment),
+        bad_rows=data.bad_rows,
+        seed=recipe.train.seed,
+    )
+
+
+def labelled_picture_task(
+    recipe: Recipe,
+    empty: bool,
+    keep: KeepPart | None,
+    *,
+    sets: LabelSets | None = None,
+    meta: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, RowMetric] | None = None,
+) -> Task:
+    """Return a model that tells a class, or labels, of each picture, with its rows.
+
+    Args:
+        sets: the place of the labels, where a row has any number of them.
+        meta: what the task keeps with its model besides.
+        metrics: those that the task makes.
+    """
+    from snugfit.data.picture_format import format_of
+    from snugfit.data.pictures import collate, load_pictures
+    from snugfit.models.huggingface import ANY_LABELS, PICTURES, input_settings, load_classifier
+    from snugfit.step.build import Material
+
+    data, folder = recipe.data, recipe.folder
+    config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
+    picture_format = format_of(config, processor, recipe.model).with_side(data.size)
+    settings = picture_settings(recipe, data.label if sets is None else sets)
+    pictures = load_pictures(settings, picture_format, folder=folder)
+    load = partial(
+        load_classifier,
+        labels=pictures.labels,
+        of=PICTURES,
+        problem=None if sets is None else ANY_LABELS,
+        folder=folder,
+        empty=empty,
+    )
+    loaded: LoadedModel = load(
+        recipe.model,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        techniques=recipe.all_techniques(),
+        keep=keep,
+    )
+    if data.size is not None and config.get("image_size") not in (None, data.size, [data.size] * 2):
+        _check_size(recipe, picture_format)
+    return Task(
+        Material(
+            loaded.model,
+            pictures.train,
+            pictures.validation,
+            loss_of(recipe),
+            collate,
+            load=lambda name: trained_already(load(name), name),
+            metrics=metrics or {},
+        ),
+        meta={
+            "task": recipe.task,
+            "labels": list(pictures.labels),
+            **(meta or {}),
+            "image_column": data.image,
+            "label_column": data.label,
+            "pictures": picture_format.as_dict(),
+            "augment": list(data.augment),
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=pictures.report.as_dict(),
+        fingerprints=pictures.fingerprints,
+        sources=source_files(recipe),
+        messages=(*pictures.report.warnings, *loaded.messages),
+        processor=picture_format.processor(),
+        example_rows=pictures.example_rows,
+    )
+
+
+def _check_size(recipe: Recipe, picture_format: PictureFormat) -> None:
+    """See that the model takes pictures of another size than its configuration names, as convolutions do.
+
+    Raises:
+        SettingError: it does not.
+    """
+    import torch
+
+    from snugfit.models.huggingface import PICTURES, load_classifier
+
+    model = load_classifier(recipe.model, ("0", "1"), of=PICTURES, folder=recipe.folder, empty=True).model
+    try:
+        model(torch.zeros(1, *picture_format.shape, device="meta"))
+    except (ValueError, RuntimeError) as error:
+        raise SettingError(
+            "data.size",
+            f"{recipe.data.size} is no size that {recipe.model} takes: {str(error).partition(chr(10))[0]}",
+            "Leave it out; from scratch, write image_size into the model's config.json.",
+        ) from error
+
+
+def labelled_picture_inference(
+    meta: Mapping[str, Any],
+    decode: Callable[[Any, Sequence[Any]], list[Prediction]],
+    columns: tuple[str, ...],
+    sets: LabelSets | None = None,
+) -> Inference:
+    """Return the use of such a model, but for what it is scored by.
+
+    Args:
+        sets: the place of the labels, where a row has any number of them.
+    """
+    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures import Pictures, collate, load_picture_rows
+
+    labels, image = tuple(meta["labels"]), meta["image_column"]
+    picture_format = PictureFormat.of(meta["pictures"])
+
+    def encoded(rows: Sequence[Row]) -> MapStyle:
+        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
+        return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        return load_picture_rows(
+            source,
+            picture_format,
+            image=image,
+            label=(sets or meta["label_column"]) if labelled else None,
+            labels=labels if labelled else (),
+            bad_rows=bad_rows,
+            folder=Path.cwd(),
+        )
+
+    augment = meta.get("augment") or ()
+    return Inference(
+        encode=encoded,
+        collate=collate,
+        view=partial(_view, augment) if augment else None,
+        decode=decode,
+        columns=columns,
+        read=read,
+        classes=labels,
+    )
+
+
+def _view(augment: Sequence[str], pictures: Any, number: int) -> MapStyle:
+    from snugfit.data.drawn_view import DrawnView
+    from snugfit.data.pictures import Pictures
+
+    return DrawnView(Pictures(pictures.rows, pictures.format, augment), number)
