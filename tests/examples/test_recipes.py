@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -22,7 +23,7 @@ from transformers import (
 )
 
 from snugfit.cli import main
-from snugfit.models.small import write_small_sound_model
+from snugfit.models.small import write_small_picture_model, write_small_sound_model
 from tests.unit.tasks.drawn_sounds import write_tones
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_reversed, write_t5
@@ -158,6 +159,16 @@ def test_multi_label_image_classification(
     (tmp_path / "rows.csv").write_text("\n".join(lines))
     data = [f"data.train={tmp_path / 'rows.csv'}", second, "data.size=32"]
     found = run(capsys, "multi_label_image_classification.yaml", f"model={tmp_path / 'resnet'}", *data)
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
+def test_contrastive_pretraining(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_picture_model(tmp_path / "small")
+    drawn = np.random.default_rng(0)
+    for number in range(140):
+        Image.fromarray(drawn.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    data = [f"data.train={tmp_path}", "data.size=16", f"model={tmp_path / 'small'}"]
+    found = run(capsys, "contrastive_pretraining.yaml", *data)
     assert (found["status"], found["updates"]) == ("finished", 2)
 
 

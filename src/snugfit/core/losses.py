@@ -313,6 +313,46 @@ class InfoNCE:
         return LossTerms(values)
 
 
+@dataclass(frozen=True)
+class NTXent:
+    """Cross-entropy of picking each view's partner among all other views of all rows: of each row there are two, of which each is picked from the other.
+
+    The model returns views as `InfoNCE` takes pairs, or as `logits` of shape (rows, 2, width). They are normalised to length 1 and compared in float32 at least.
+    A row's value is the mean of its two views'.
+
+    Args:
+        temperature: what cosines are divided by, positive.
+    Source: Chen et al. 2020, arXiv:2002.05709, equation 1.
+    """
+
+    temperature: float = 0.5
+    couples_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise SettingError(
+                "nt_xent.temperature",
+                f"must be positive, found {self.temperature!r}",
+                "Give a number above 0.",
+            )
+
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:  # noqa: ARG002  # pairs need no labels
+        match outputs:
+            case {"logits": Tensor(ndim=3) as sides} if sides.shape[1] == 2:
+                first, second = sides[:, 0], sides[:, 1]
+            case _:
+                first, second = pair_of(outputs, "nt_xent")
+        rows = first.shape[0]
+        with torch.autocast(first.device.type, enabled=False):  # bf16 cosines have two digits
+            views = torch.cat([first, second])
+            views = F.normalize(views.to(_wide(views.dtype)), dim=1)
+            own = torch.eye(2 * rows, dtype=torch.bool, device=views.device)
+            scores = (views @ views.T / self.temperature).masked_fill(own, -math.inf)
+            partners = torch.arange(2 * rows, device=views.device).roll(rows)
+            values = F.cross_entropy(scores, partners, reduction="none")
+        return LossTerms(values.view(2, rows).mean(dim=0))
+
+
 LOSSES: Mapping[str, Loss] = {
     "cross_entropy": cross_entropy,
     "causal_lm": causal_lm,
@@ -321,6 +361,7 @@ LOSSES: Mapping[str, Loss] = {
     "pinball": pinball,
     "info_nce": InfoNCE(),
     "info_nce_symmetric": InfoNCE(symmetric=True),
+    "nt_xent": NTXent(),
 }
 
 
@@ -469,9 +510,11 @@ def _sides_of(outputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     return (*pair_of(outputs), None)
 
 
-def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
+def pair_of(outputs: Any, loss: str = "info_nce") -> tuple[Tensor, Tensor]:
     """Return queries and keys (rows, width): entries or attributes `query` and `key`, a tuple, or one tensor (rows, 2, width).
 
+    Args:
+        loss: that asks for them, for the message.
     Raises:
         SettingError: the outputs hold no such pair; says what they hold.
 
@@ -491,7 +534,7 @@ def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
             return query, key
     raise SettingError(
         "loss",
-        f"info_nce needs two embeddings a row, and found {_contents(outputs)} in {type(outputs).__name__}",
+        f"{loss} needs two embeddings a row, and found {_contents(outputs)} in {type(outputs).__name__}",
         "Return 'query' and 'key' of shape (rows, width), a tuple that begins with both, or one tensor of "
         "shape (rows, 2, width). For a classifier, use cross_entropy.",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from snugfit.core.losses import InfoNCE, Loss, class_dim, couples_rows, logits_of, unwrapped
+from snugfit.core.losses import LOSSES, InfoNCE, Loss, NTXent, class_dim, couples_rows, logits_of, unwrapped
 from snugfit.errors import SettingError
 
 
@@ -17,8 +17,8 @@ def refuse_embeddings(technique: str, loss: Loss | None) -> None:
     Raises:
         SettingError: it is one of the built-in contrastive losses.
     """
-    if isinstance(own := unwrapped(loss), InfoNCE):
-        name = "info_nce_symmetric" if own.symmetric else "info_nce"
+    if isinstance(own := unwrapped(loss), (InfoNCE, NTXent)):
+        name = next((name for name, each in LOSSES.items() if each == own), type(own).__name__)
         raise SettingError(
             technique,
             f"the loss {name} compares embeddings, and it needs scores of classes",

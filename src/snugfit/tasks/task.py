@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ class Task:
     `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
     files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `settings` are further JSON files by their paths in the folder, in which other libraries
     look for how it is used; `example` is one to train on as the model reads it: parts
-    of text, each with whether it is scored.
+    of text, each with whether it is scored; `delivered` is the part of the model that is saved as the best one.
     """
 
     material: Material
@@ -36,6 +36,7 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
     example_rows: list[dict[str, Any]] = field(default_factory=list)
     example: list[list[Any]] = field(default_factory=list)
+    delivered: Callable[[nn.Module], nn.Module] = lambda model: model
 
     @property
     def class_counts(self) -> dict[str, int] | None:
@@ -52,7 +53,9 @@ class Task:
 
         settings = {**self.settings, **({} if self.processor is None else {PROCESSOR: self.processor})}
         meta = {**self.meta, **description}
-        save_bundle(folder, model, meta, self.tokenizer, adapters_of=trained, settings=settings)
+        save_bundle(
+            folder, self.delivered(model), meta, self.tokenizer, adapters_of=trained, settings=settings
+        )
 
 
 def loss_of(recipe: Recipe) -> str | Loss:

@@ -29,6 +29,7 @@ BARE = {
     "instruction": {"model": "m", "data": {"train": "rows.jsonl"}},
     "preference": {"model": "m", "data": {"train": "rows.jsonl"}},
     "audio-classification": {"model": "m", "data": {"train": "sounds"}},
+    "contrastive-pretraining": {"model": "m", "data": {"train": "photos"}},
     "image-classification": {"model": "m", "data": {"train": "photos"}},
     "multi-label-image-classification": {"model": "m", "data": {"train": "photos.csv"}},
     "tabular-classification": {"model": "tabm", "data": {"train": "rows.csv"}},

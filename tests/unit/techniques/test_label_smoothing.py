@@ -164,12 +164,14 @@ def test_a_torch_loss_that_smooths_already_is_refused() -> None:
 # losses that compare rows
 
 
-@pytest.mark.parametrize("loss", ["info_nce", "info_nce_symmetric"])
+@pytest.mark.parametrize("loss", ["info_nce", "info_nce_symmetric", "nt_xent"])
 def test_a_loss_of_embeddings_is_refused_by_name(loss: str) -> None:
     with pytest.raises(SettingError, match=f"label_smoothing: the loss {loss} compares embeddings"):
         smoothed_by(find_loss(loss))
     with pytest.raises(SettingError, match=f"label_smoothing: the loss {loss} compares embeddings"):
-        smoothed_by(partial(InfoNCE(symmetric=loss != "info_nce")))
+        smoothed_by(partial(find_loss(loss)))
+    with pytest.raises(SettingError, match="label_smoothing: the loss InfoNCE compares embeddings"):
+        smoothed_by(InfoNCE(temperature=0.2))
 
 
 def test_under_somebodys_own_loss_that_compares_rows_the_logits_must_be_called_so() -> None:

@@ -147,17 +147,21 @@ def _files(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         (SOUND_FILES, data.audio) if find(recipe.task).model == "sounds" else (PICTURE_FILES, data.image)
     )
     sets = LabelSets(data.label, data.separator, data.label_columns or (), data.classes or ())
-    one = find(recipe.task).classes
+    card = find(recipe.task)
+    one, labelled = card.classes, "label" in card.settings
+    label = data.label if one else sets if labelled else None
     part, digests = read_files(
-        data.rows, "data.train", kind, column=column, label=data.label if one else sets, folder=recipe.folder
+        data.rows, "data.train", kind, column=column, label=label, folder=recipe.folder
     )
     notes = _settled(part, recipe)
     records: list[dict[str, Any]] = []
-    for row, path, label in zip(part.row_indices, part.texts, part.labels, strict=True):
+    for row, path, own in zip(part.row_indices, part.texts, part.labels, strict=True):
         cells = {name: part.table.rows[row][name] for name in data.label_columns or ()}
-        records.append({column: os.path.abspath(path), **(cells or {data.label: label})})
+        if labelled and not cells:
+            cells = {data.label: own}
+        records.append({column: os.path.abspath(path), **cells})
     dealt = _dealt(part, records, digests, notes, group_by, labelled=one)
-    return dealt if one else replace(dealt, classes=sets.names_in(part.labels))
+    return dealt if one or not labelled else replace(dealt, classes=sets.names_in(part.labels))
 
 
 def _masks(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
