@@ -316,6 +316,36 @@ MUTATIONS = (
             "tests/unit/data/test_mixture.py::test_at_every_place_a_source_has_given_its_share_rounded_down_or_up",
         ),
     ),
+    Mutation(
+        "views of pictures: a view is picked from itself too",
+        "core/losses.py",
+        ".masked_fill(own, -math.inf)",
+        "",
+        ("tests/unit/core/test_nt_xent.py",),
+    ),
+    Mutation(
+        "views of pictures: the projection is delivered with the encoder",
+        "tasks/task.py",
+        "self.delivered(model)",
+        "model",
+        (
+            "tests/unit/tasks/test_contrastive_pretraining.py::test_the_encoder_alone_is_delivered_and_embeds_alike_after_a_reload",
+        ),
+    ),
+    Mutation(
+        "sounds: held-out ones are masked as those to train on are",
+        "data/sounds.py",
+        "Sounds(files.validation, sound_format) if",
+        "Sounds(files.validation, sound_format, augment) if",
+        ("tests/unit/data/test_sounds.py",),
+    ),
+    Mutation(
+        "sounds: up and down are exchanged where the rate is another one",
+        "data/sounds.py",
+        "rate // divisor, own // divisor",
+        "own // divisor, rate // divisor",
+        ("tests/unit/data/test_sounds.py",),
+    ),
 )
 
 
