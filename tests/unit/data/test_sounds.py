@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from snugfit.data.order import Order
 from snugfit.data.sound_files import read_sounds
 from snugfit.data.sound_format import sound_format_of
 from snugfit.data.sounds import Sounds, SoundSettings, collate, load_sounds, masked, waveform
-from snugfit.errors import DataError, ModelError
+from snugfit.errors import DataError, MissingExtra, ModelError
 from tests.unit.tasks.drawn_sounds import write_tones
 
 EXTRACTOR = ASTFeatureExtractor(sampling_rate=8000, num_mel_bins=16, max_length=40)
@@ -166,3 +167,10 @@ def test_a_model_without_a_feature_extractor_has_that_of_its_configuration() -> 
     assert whisper.inputs(np.zeros(100, np.float32))["input_features"].shape == (16, 200)
     waves = sound_format_of({}, None, "wav2vec2", 0.5, of_sounds=True)
     assert waves.inputs(np.zeros(100, np.float32))["input_values"].shape == (8000,) and waves.hears_waves
+
+
+def test_without_soundfile_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tones(tmp_path / "sounds", 2)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(MissingExtra, match=r"soundfile is not installed.*pip install 'snugfit\[audio\]'"):
+        load_sounds(SoundSettings(tmp_path / "sounds"), FORMAT)

@@ -186,12 +186,14 @@ def test_weights_are_those_of_a_plain_loop(project: Path) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_a_window_in_parts_is_the_window(project: Path) -> None:
     whole, parts = (weights(train(PLAIN, f"plan.micro_batch={size}").run_dir) for size in (8, 3))
     for name in whole:
         torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
     whole = weights(train().run_dir)
@@ -201,6 +203,7 @@ def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project:
     assert all(torch.equal(after[name], whole[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_files_are_predicted_and_evaluated_and_views_are_averaged(project: Path) -> None:
     run = train().run_dir
     counts = predict_file(run, "sounds", Path("out.csv"), proba=True)
@@ -312,6 +315,14 @@ def test_faulty_sounds_are_named_all_at_once_or_left_out(project: Path) -> None:
     assert (
         result.status == "finished" and evaluate_file(result.run_dir, "sounds", bad_rows="skip")["rows"] == 24
     )
+
+
+@pytest.mark.slow
+def test_an_export_has_the_feature_extractor_and_shows_the_call(project: Path) -> None:
+    load(train("train.epochs=1").run_dir).export("hf", "exported")
+    assert ASTFeatureExtractor.from_pretrained("exported").to_dict() == EXTRACTOR.to_dict()
+    card = Path("exported/README.md").read_text()
+    assert "AutoModelForAudioClassification.from_pretrained" in card and "sampling_rate=8000" in card
 
 
 def test_folds_hold_out_sounds_of_each_class(project: Path) -> None:

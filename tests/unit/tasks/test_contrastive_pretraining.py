@@ -106,6 +106,7 @@ def test_an_update_is_that_of_a_dense_loop_over_the_whole_window(project: Path) 
         torch.testing.assert_close(ours, theirs.to(ours.dtype), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_window_in_parts_is_the_window_and_needs_the_gradient_cache(project: Path) -> None:
     plain = "optimizer={sgd: {learning_rate: 0.05}}"
     whole = weights(train(plain, "techniques=[]", "plan.micro_batch=null").run_dir)
@@ -116,6 +117,7 @@ def test_a_window_in_parts_is_the_window_and_needs_the_gradient_cache(project: P
         train("techniques=[]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
     whole = weights(train().run_dir)
@@ -145,6 +147,7 @@ def test_the_encoder_alone_is_delivered_and_embeds_alike_after_a_reload(project:
         evaluate_file(run, "pictures")
 
 
+@pytest.mark.slow
 def test_a_classifier_is_learned_on_the_frozen_encoder(project: Path) -> None:
     run = Path(train("evaluate.every=epoch").run_dir)
     Path("probe.yaml").write_text(

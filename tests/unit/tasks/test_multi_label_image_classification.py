@@ -76,6 +76,7 @@ def train(*overrides: str, options: RunOptions | None = None) -> Any:
     return train_recipe(load_recipe(Path("lamps.yaml"), overrides), options or RunOptions())
 
 
+@pytest.mark.slow
 def test_labels_are_learned_and_predicted_alike_after_a_reload(project: Path) -> None:
     result = train("train.epochs=10", "evaluate.every=epoch")
     assert result.best["metrics"]["micro_f1"] > 0.9
@@ -88,6 +89,7 @@ def test_labels_are_learned_and_predicted_alike_after_a_reload(project: Path) ->
     assert model.config.problem_type == "multi_label_classification" and model.config.id2label[0] == "blue"
 
 
+@pytest.mark.slow
 def test_the_two_forms_of_labels_are_one(project: Path) -> None:
     joined, binary = (train(*more, "train.epochs=1").run_dir for more in ((), (COLUMNS,)))
     # columns keep their own order
@@ -117,6 +119,7 @@ def test_an_update_is_that_of_a_plain_loop(project: Path) -> None:
         torch.testing.assert_close(ours, theirs - 0.1 * theirs.grad, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_window_in_parts_is_the_window(project: Path) -> None:
     plain = "optimizer={sgd: {learning_rate: 0.1}}"
     whole, parts = (weights(train(plain, f"plan.micro_batch={size}").run_dir) for size in (8, 3))
@@ -124,6 +127,7 @@ def test_a_window_in_parts_is_the_window(project: Path) -> None:
         torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
     whole = weights(train().run_dir)
     stopped = train("plan.num_workers=1", options=RunOptions(stop=AfterWindows(4)))

@@ -33,6 +33,8 @@ def write_preprocessing(
         from snugfit.data.picture_format import PictureFormat
 
         _write(folder / PROCESSOR, PictureFormat.of(subject.meta["pictures"]).processor())
+    if subject.kind == "sounds":
+        _write(folder / PROCESSOR, subject.meta["sounds"]["extractor"])
     if subject.kind == "table":
         _write(folder / TABLE, subject.meta["table"])
         sentences.append(

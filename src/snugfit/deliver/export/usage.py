@@ -28,6 +28,15 @@ print(pipeline("TASK", model="FOLDER"MORE)(EXAMPLE))
 """
 
 
+_SOUNDS = """\
+from transformers import AutoFeatureExtractor, CLASS
+
+extractor = AutoFeatureExtractor.from_pretrained("FOLDER")
+inputs = extractor(samples, sampling_rate=RATE, return_tensors="pt")  # one channel, as an array of float32
+print(CLASS.from_pretrained("FOLDER")(CALL).logits.softmax(-1))
+"""
+
+
 def inputs_usage(subject: ExportedModel, inputs: Mapping[str, Tensor], tensors: str) -> str:
     """Return code that makes `inputs`, the arguments of a graph by their names.
 
@@ -51,6 +60,8 @@ def inputs_usage(subject: ExportedModel, inputs: Mapping[str, Tensor], tensors: 
 
 def pipeline_usage(subject: ExportedModel) -> str:
     """Return code that calls the pipeline of transformers for the task."""
+    if subject.kind == "sounds":
+        return _sounds_usage(subject)
     task = subject.pipeline or subject.task
     more = ""
     if subject.scale is not None:
@@ -63,3 +74,14 @@ def pipeline_usage(subject: ExportedModel) -> str:
     if subject.pair is not None:
         example = '{"text": "a text", "text_pair": "another text"}'
     return _PIPELINE.replace("TASK", task).replace("MORE", more).replace("EXAMPLE", example)
+
+
+def _sounds_usage(subject: ExportedModel) -> str:
+    """Return code that calls a model of sounds by itself: the pipeline takes none that sees spectrograms as pictures."""
+    from snugfit.data.sound_format import SoundFormat
+
+    sounds = SoundFormat.of(subject.meta["sounds"])
+    name = "AutoModelForImageClassification" if sounds.channels else "AutoModelForAudioClassification"
+    spread = f"inputs['input_values'][:, None].expand(-1, {sounds.channels}, -1, -1)"
+    call = spread if sounds.channels else "**inputs"
+    return _SOUNDS.replace("CLASS", name).replace("RATE", str(sounds.rate)).replace("CALL", call)
