@@ -16,7 +16,9 @@ from snugfit.tasks.task_card import Card
 
 Facts = Mapping[str, Any]
 _MODELS = {
-    **dict.fromkeys(("encoder", "decoder", "encoder-decoder", "pictures", "sounds"), "a Hugging Face name or folder"),
+    **dict.fromkeys(
+        ("encoder", "decoder", "encoder-decoder", "pictures", "sounds"), "a Hugging Face name or folder"
+    ),
     "own": "what the task makes of it",
     "table": "tabm, mlp, or a JSON file with the settings of one",
     "series": "tide, or a JSON file with its settings",

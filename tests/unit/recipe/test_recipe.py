@@ -758,7 +758,17 @@ def test_any_column_name_survives_writing(write, text):
 @pytest.mark.parametrize("setting", COLUMNS)
 def test_a_column_whose_name_looks_like_a_function_is_no_code(write, setting):
     recipe = load_recipe(write(BARE))
-    one = setting in ("pair", "positive", "negative", "label", "completion", "target", "image", "audio", "time")
+    one = setting in (
+        "pair",
+        "positive",
+        "negative",
+        "label",
+        "completion",
+        "target",
+        "image",
+        "audio",
+        "time",
+    )
     columns = {setting: "q:b" if one else ("q:b", "q:c")}
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **columns))
     assert written_code(recipe) == {}

@@ -111,6 +111,7 @@ def test_tasks_that_have_no_use_for_a_setting_are_named() -> None:
     (label,) = entries("data.label")
     assert set(label.not_for) == {
         "causal-lm",
+        "contrastive-pretraining",
         "instruction",
         "masked-lm",
         "python",
