@@ -23,8 +23,6 @@ AROUND_A_TURN = 70
 
 _PROSE_WORDS = 3
 _CHARACTERS_OF_A_TOKEN = 3.5
-_CHARACTERS_OF_A_SHORT_TOKEN = 2.0
-"""Of a small vocabulary."""
 _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")
 
 
@@ -191,7 +189,7 @@ def length_of_conversations(characters: Sequence[int]) -> dict[str, Any]:
     ({'max_length': 32}, {'max_length': 32, 'too_long': 'cut_prompt'})
     """
     length = length_of_rows(characters)
-    longest = max(characters, default=0) / _CHARACTERS_OF_A_SHORT_TOKEN
+    longest = max(characters, default=0) / _CHARACTERS_OF_A_TOKEN + 2
     return {"max_length": length, **({"too_long": "cut_prompt"} if longest > length else {})}
 
 

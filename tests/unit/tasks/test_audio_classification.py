@@ -25,11 +25,12 @@ from transformers import (
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.huggingface import SOUNDS, load_classifier
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from snugfit.tools.init.door import begin_here
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.drawn_sounds import RATE, write_tones
@@ -226,8 +227,8 @@ def test_a_table_of_paths_is_learned_from_and_a_folder_needs_no_recipe(project: 
     lines = [f"{path},{path.parent.name}" for path in paths]
     Path("rows.csv").write_text("\n".join(["clip,pitch", *lines]))
     assert train("data.train=rows.csv", "data.audio=clip", "data.label=pitch", "train.epochs=1").updates == 3
-    assert infer_recipe("sounds", model="ast").task == "audio-classification"
-    assert infer_recipe("rows.csv", model="ast").data.audio == "clip"
+    assert load_recipe(begin_here("sounds", ["model=ast"]).recipe).task == "audio-classification"
+    assert load_recipe(begin_here("rows.csv", ["model=ast"]).recipe).data.audio == "clip"
 
 
 @pytest.mark.parametrize("name", ["whisper", "wav2vec2"])

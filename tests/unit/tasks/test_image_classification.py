@@ -21,10 +21,11 @@ from transformers import (
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import ModelError, SettingError
 from snugfit.models.huggingface import PICTURES, load_classifier
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -175,7 +176,7 @@ def test_views_of_a_picture_are_drawn_as_in_training_and_averaged(project: Path)
 def test_a_table_of_pictures_needs_no_recipe(project: Path) -> None:
     lines = [f"{path},{path.parent.name}" for path in sorted(Path("pictures").glob("*/*.png"))]
     Path("rows.csv").write_text("\n".join(["photo,colour", *lines]))
-    data = infer_recipe("rows.csv", model="vit").data
+    data = load_recipe(begin_here("rows.csv", ["model=vit"]).recipe).data
     assert (data.image, data.label, data.augment) == ("photo", "colour", ("crop", "flip"))
 
 

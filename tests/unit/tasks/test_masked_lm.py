@@ -21,7 +21,7 @@ from snugfit.data.token_rows import TokenRows
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
@@ -30,6 +30,7 @@ from snugfit.step.build import training_loader
 from snugfit.tasks.prepare import prepare, prepare_assumed
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import PIECES, write_encoder
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -232,7 +233,7 @@ def test_a_pretrained_encoder_is_the_model_of_a_classifier(project: Path) -> Non
     pretrained = Path(train("train.epochs=1").run_dir, "best")
     lines = [f"{'good food' if at % 2 else 'bad film'},{'ab'[at % 2]}" for at in range(40)]
     Path("labels.csv").write_text("\n".join(["text,label", *lines]))
-    recipe = infer_recipe("labels.csv", model=str(pretrained), overrides=["data.max_length=16"])
+    recipe = load_recipe(begin_here("labels.csv", [f"model={pretrained}", "data.max_length=16"]).recipe)
     model = prepare(recipe).material.model
     trained, name = weights(pretrained.parent), "bert.embeddings.word_embeddings.weight"
     assert torch.equal(model.state_dict()[name], trained[name])
@@ -315,4 +316,6 @@ def test_models_that_hide_nothing_are_refused(project: Path) -> None:
 
 def test_a_file_and_a_model_are_a_recipe_where_the_task_is_named(project: Path) -> None:
     for source in ("rows.jsonl", "corpus.txt"):
-        assert infer_recipe(source, model="./encoder", overrides=["task=masked-lm"]).task == "masked-lm"
+        assert (
+            load_recipe(begin_here(source, ["model=./encoder", "task=masked-lm"]).recipe).task == "masked-lm"
+        )

@@ -16,12 +16,12 @@ from transformers import AutoModelForImageClassification, ViTConfig, ViTImagePro
 
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
-from snugfit.tools.init.door import begin
+from snugfit.tools.init.door import begin_here
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.trained_runs import AfterWindows, weights
@@ -168,12 +168,10 @@ def test_rows_are_recognised_and_a_recipe_for_them_runs(project: Path) -> None:
         )
     )
     for name in ("listed", "binary"):
-        inferred = infer_recipe(f"{name}.csv", model="vit")
+        inferred = load_recipe(begin_here(f"{name}.csv", ["model=vit"]).recipe)
         assert inferred.task == "multi-label-image-classification"
+        assert inferred.data.separator == ";"
     assert inferred.data.label_columns == ("red", "green", "blue")
-    made = begin("listed.csv")
-    assert made.task == "multi-label-image-classification"
-    assert load_recipe(made.recipe).data.separator == ";"
 
 
 def test_faulty_rows_are_named_and_a_folder_is_refused(project: Path) -> None:

@@ -18,7 +18,7 @@ from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.generation import Generation
 from snugfit.models.tokenizer import load_tokenizer
-from snugfit.recipe import infer_recipe, load_recipe
+from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
@@ -29,6 +29,7 @@ from snugfit.tasks.prepare import prepare, prepare_assumed
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_writer import END, write_bart, write_reversed, write_t5
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -336,8 +337,10 @@ def test_texts_to_write_are_recognised(
 
 
 def test_a_file_and_a_model_are_a_recipe(project: Path) -> None:
-    recipe = infer_recipe("rows.jsonl", model="./t5")
+    recipe = load_recipe(begin_here("rows.jsonl", ["model=./t5"]).recipe)
     assert (recipe.task, recipe.data.text, recipe.data.target) == ("seq2seq", ("source",), "target")
     chats = [{"question": row["source"], "answer": row["target"]} for row in rows()]
     Path("chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats))
-    assert infer_recipe("chats.jsonl", model="./t5", overrides=["task=seq2seq"]).data.target == "answer"
+    assert (
+        load_recipe(begin_here("chats.jsonl", ["model=./t5", "task=seq2seq"]).recipe).data.target == "answer"
+    )

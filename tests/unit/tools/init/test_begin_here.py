@@ -24,7 +24,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A pretrained encoder in the current folder, as far as a recipe looks at it, and none elsewhere."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(local_models, "PACKAGE", "no_such_package")
-    write_small_model(Path("enc"), TEXTS, decoder=False, width=64, layers=1, vocabulary=300)
+    write_small_model(Path("enc"), TEXTS, kind="encoder", width=64, layers=1, vocabulary=300)
     Path("enc/model.safetensors").write_bytes(b"weights that are not read here")
 
 
