@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,8 +34,8 @@ class Normed(nn.Module):
 class Recomputing(Viewer):
     """The same net, which keeps no activations of its blocks and its head and computes them again in backward."""
 
-    def __init__(self, dropout: float = 0.0, use_reentrant: bool = False) -> None:
-        super().__init__(dropout)
+    def __init__(self, dropout: float = 0.0, use_reentrant: bool = False, layers: Sequence[str] = ()) -> None:
+        super().__init__(dropout, layers)
         self.use_reentrant = use_reentrant
 
     def run(self, module: nn.Module, inputs: Tensor) -> Tensor:

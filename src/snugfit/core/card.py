@@ -15,15 +15,22 @@ class Stage(enum.IntEnum):
     """
 
     # prepare
-    EXTEND = 0  # modules are added
-    QUANTISE = 1  # weights take another format
-    NARROW = 2  # what is left takes another type
-    ADAPT = 3  # weights are frozen, adapters put beside them
+    RESHAPE = 0  # layers take other shapes
+    EXTEND = 1  # modules are added
+    LAYER = 2  # what a kind of layer computes; holds any number, each minds its own
+    QUANTISE = 3  # weights take another format
+    NARROW = 4  # what is left takes another type
+    ADAPT = 5  # weights are frozen, adapters put beside them
     # batch
     CUT = 10  # the size of an example changes
-    MIX = 11  # examples are mixed with each other
-    DRAW = 12  # what was drawn for each row travels along; the examples stay as they are
-    ARRANGE = 13  # the order of the rows
+    THIN = 11  # lines of an example are left out
+    COVER = 12  # parts of an example are covered
+    MIX = 13  # examples are mixed with each other
+    DRAW = (
+        14  # what was drawn for each row travels along, and the examples stay as they are; holds any number
+    )
+    ARRANGE = 15  # the order of the rows
+    GROUP = 16  # which neighbours stay together
     # loss
     WEIGH = 20  # how much a label counts
     FOCUS = 21  # values are changed one by one
@@ -67,7 +74,12 @@ class Stage(enum.IntEnum):
     @property
     def shared(self) -> bool:
         """Return whether the place holds any number of techniques."""
-        return self in (Stage.TERM, Stage.COMPUTE, Stage.REMEMBER)
+        return self in (Stage.LAYER, Stage.DRAW, Stage.TERM, Stage.COMPUTE, Stage.REMEMBER)
+
+    @property
+    def rebuilt(self) -> bool:
+        """Return whether a model that is loaded has to be changed again in this place, before it takes its weights."""
+        return self in (Stage.RESHAPE, Stage.EXTEND, Stage.LAYER)
 
 
 STAGED_SEAMS = tuple(dict.fromkeys(stage.seam for stage in Stage))

@@ -262,7 +262,11 @@ def compose(
         sums=single("sums"),
         export=_exporting([made[each.card.name] for each in reversed(in_order(techniques, "prepare"))]),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
-        extended_by=tuple(as_entry(each) for each in techniques if Stage.EXTEND in each.card.stages),
+        extended_by=tuple(
+            as_entry(each)
+            for each in in_order(techniques, "prepare")
+            if any(stage.rebuilt for stage in each.card.stages)
+        ),
         _steppings=chain("stepping"),
         _weights_name=next((name for name, _ in chain("weights")), RAW),
         _averaging=next((s.averaging for s in made.values() if s.averaging is not None), lambda: True),

@@ -142,14 +142,17 @@ def exclusion(one: Card, other: Card) -> str | None:
 
 
 def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
-    """Return the techniques by their place in the chain of `seam`; those without one last, as they were given."""
+    """Return the techniques by their place in the chain of `seam`; those without one last, as they were given.
+
+    Those that change the model in one place go by their names, so that its parameters have one order.
+    """
     if seam not in STAGED_SEAMS:
         return list(techniques)
     last = max(Stage) + 1
 
-    def place(technique: Technique) -> int:
+    def place(technique: Technique) -> tuple[int, str]:
         stage = technique.card.stage(seam)
-        return last if stage is None else stage
+        return last if stage is None else stage, technique.card.name if seam == "prepare" else ""
 
     return sorted(techniques, key=place)
 

@@ -274,6 +274,11 @@ class Technique:
         return self.card.refuses.get(sharing)
 
     @property
+    def together(self) -> int:
+        """Return how many neighbouring rows of the window it makes something of, so that no split parts them."""
+        return self.card.together
+
+    @property
     def reads_weights(self) -> bool:
         """Return whether `prepare` reads the weights, at once or later.
 

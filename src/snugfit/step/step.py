@@ -185,7 +185,7 @@ class Step:
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
         self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
-        self.together = max((each.card.together for each in techniques), default=1)
+        self.together = max((each.together for each in techniques), default=1)
         self.total_updates = total_updates
         self.has_batch_norm = has_batch_norm(model)
         loss_function = find_loss(loss)

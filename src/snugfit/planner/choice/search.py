@@ -618,7 +618,7 @@ class Search:
         if self.planner.fixed_micro_batch:
             return [self.rows]
         even_sizes = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
-        group = max((each.card.together for each in self.asked.techniques), default=1)
+        group = max((each.together for each in self.asked.techniques), default=1)
         return [size for size in even_sizes if size >= min(group, self.rows)] or [self.rows]
 
     def _refuse(self, added: Techniques, refusal: Exception) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snugfit.core.batch import LABELS, Batch
+from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
-from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
+from snugfit.kit.images import map_images, refuse_labels_of_pixels
 
 
 def scale_at(part: float, initial: float, delay: float, finetune: float) -> float:
@@ -98,32 +97,11 @@ class ProgressiveResizing(Technique):
             scale = scale_at(
                 moment.updates / total, self.initial, self.delay_fraction, self.finetune_fraction
             )
-            return replace(window, data=_resized_inputs(window.data, scale, self.size_increment))
+
+            def smaller(images: Tensor) -> Tensor:
+                return resized(images, scale, self.size_increment)
+
+            refuse_labels_of_pixels(window.data, self.card.name)
+            return replace(window, data=map_images(smaller, window.data, self.card.name))
 
         return Seams(batch=batch)
-
-
-def _resized_inputs(data: Any, scale: float, increment: int) -> Any:
-    if not any(_is_image(tensor) for tensor in leaves(data)):
-        raise SettingError(
-            "progressive_resizing",
-            "the batch has no images, floating tensors of shape (rows, channels, height, width)",
-            "Remove it, or give images so.",
-        )
-    if any(tensor.ndim >= 3 for tensor in leaves(_labels(data))):
-        raise SettingError(
-            "progressive_resizing",
-            "the labels have an entry for each pixel, and would no longer fit",
-            "Remove it.",
-        )
-    return map_tree(lambda tensor: resized(tensor, scale, increment) if _is_image(tensor) else tensor, data)
-
-
-def _labels(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return data.get(LABELS)
-    return data[-1] if isinstance(data, (tuple, list)) and len(data) > 1 else None
-
-
-def _is_image(tensor: Tensor) -> bool:
-    return tensor.ndim == 4 and tensor.is_floating_point()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,14 +59,28 @@ class Reader(nn.Module):
         return {"logits": self.head(pooled), "query": pooled, "key": features}
 
 
+FURTHER_LAYERS: Mapping[str, Callable[[], Sequence[nn.Module]]] = {
+    "batch_norm": lambda: [nn.BatchNorm2d(4)],
+    "strided": lambda: [nn.MaxPool2d(3, stride=2, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)],
+}
+
+
 class Viewer(nn.Module):
-    """A tiny residual net with attention on images of any size, with dropout, tied weights and a statistic of what went through it."""
+    """A tiny residual net with attention on images of any size, with dropout, tied weights and a statistic of what went through it.
+
+    Args:
+        layers: names of `FURTHER_LAYERS` that stand behind the first convolution, for what changes such layers.
+    """
 
     rows_seen: Tensor
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self, dropout: float = 0.0, layers: Sequence[str] = ()) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.stem: nn.Module = nn.Conv2d(1, 4, 3, padding=1)
+        if layers:
+            self.stem = nn.Sequential(
+                self.stem, *(each for name in layers for each in FURTHER_LAYERS[name]())
+            )
         self.blocks = nn.ModuleList([nn.Sequential(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, padding=1))] * 2)
         self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
         self.mix = nn.Linear(4, 4)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import Loss, LossTerms
+from snugfit.core.random import preserved_randomness
 from snugfit.core.selection import check
 from snugfit.core.technique import Kind, Stage, Technique
-from snugfit.errors import PlanConflict
+from snugfit.errors import PlanConflict, SettingError
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.techniques import find
 from snugfit.tools.certify import technique_windows as windows_of
-from snugfit.tools.certify.technique_models import Reader, Viewer, contrastive
+from snugfit.tools.certify.technique_models import FURTHER_LAYERS, Reader, Viewer, contrastive
 from snugfit.tools.certify.technique_windows import Window, cast
 
 LEARNING_RATE = 0.05
@@ -80,8 +82,38 @@ def texts_of(techniques: Sequence[Technique]) -> Problem:
 
 
 def images_of(techniques: Sequence[Technique]) -> Problem:
-    """Return the convolutional net's problem."""
-    return Problem("viewer", Viewer, windows_of.images("pixels"), loss_of_rows(techniques))
+    """Return the convolutional net's problem; with further layers where a technique finds nothing to change in the net."""
+    layers = further_layers(techniques)
+    make = partial(Viewer, layers=layers) if layers else Viewer
+    return Problem("viewer", make, windows_of.images("pixels"), loss_of_rows(techniques))
+
+
+def further_layers(techniques: Sequence[Technique]) -> tuple[str, ...]:
+    """Return names of the layers that the convolutional net lacks for these techniques."""
+    missing = {layer for technique in techniques for layer in _missing_for(technique)}
+    return tuple(name for name in FURTHER_LAYERS if name in missing)
+
+
+def _missing_for(technique: Technique) -> tuple[str, ...]:
+    if type(technique).prepare is Technique.prepare:
+        return ()
+    key = type(technique), repr(technique)
+    if key not in _MISSING:
+        tries = ((), *((name,) for name in FURTHER_LAYERS))
+        _MISSING[key] = next((layers for layers in tries if _takes(technique, layers)), ())
+    return _MISSING[key]
+
+
+def _takes(technique: Technique, layers: tuple[str, ...]) -> bool:
+    with preserved_randomness(torch.device("cpu")):
+        try:
+            technique.prepare(Viewer(layers=layers))
+        except SettingError:
+            return False
+    return True
+
+
+_MISSING: dict[tuple[type[Technique], str], tuple[str, ...]] = {}
 
 
 def takes_images(techniques: Sequence[Technique]) -> bool:
