@@ -42,7 +42,7 @@ def test_two_that_give_the_same_seam_are_the_pairs_that_are_refused() -> None:
     assert {problems.name_of(pair) for pair in ILLEGAL} == {
         f"{first}+{second}"
         for (first, one), (second, other) in itertools.combinations(discover().items(), 2)
-        for seam in ("optimizer", "schedule", "scale", "weights", "exchange")
+        for seam in ("optimizer", "schedule", "scale", "weights", "exchange", "picture")
         if seam in one.card.seams and seam in other.card.seams
     } | {
         f"{first}+{second}"

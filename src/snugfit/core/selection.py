@@ -108,6 +108,11 @@ def exchange_of(techniques: Sequence[Technique]) -> Exchange | None:
     return next((exchange for exchange in exchanges if exchange is not None), None)
 
 
+def picture_technique(techniques: Sequence[Technique]) -> Technique | None:
+    """Return the technique that changes each picture that is trained on, of which a run has one at most."""
+    return next((technique for technique in techniques if technique.picture() is not None), None)
+
+
 def _conflict(reason: str, remedy: str) -> PlanConflict:
     """Return the error of a reason that a card or a technique gives, in whose later sentences may stand what to do."""
     problem, _, its_own = reason.partition(". ")

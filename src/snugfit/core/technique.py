@@ -211,7 +211,7 @@ class Seams:
 
 SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
-SINGLE_SEAMS = ("exchange", "optimizer", "schedule", "scale", "sums", "weights")
+SINGLE_SEAMS = ("exchange", "picture", "optimizer", "schedule", "scale", "sums", "weights")
 """Seams that at most one technique fills."""
 
 
@@ -251,6 +251,15 @@ class Technique:
 
     def exchange(self) -> Exchange | None:
         """Return how several devices are to add up gradients, asked before they share the model; None: as they are."""
+        return None
+
+    def picture(self) -> Callable[[Any], Any] | None:
+        """Return how each picture that is trained on is changed, asked before data is loaded; None: it stays as it is.
+
+        It takes a picture of Pillow in 8 bits, placed and of the model's size, and returns another of the same mode and size, before
+        its pixels are normalised. It draws from torch's global generator, which is seeded by (seed, epoch, example), and goes to
+        processes that load data.
+        """
         return None
 
     def seams(self, context: Context) -> Seams:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INPUT = "pixel_values"
+Change = Callable[[Any], Any]
+"""From a picture of Pillow to another of the same mode and size."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,24 @@ class Pictures(FromRows):
         rows: each with the path of its file, and the number of its class.
         picture_format: of the examples.
         augment: names of what is done to each picture that is trained on, drawn from the global generators.
+        change: of each picture that is trained on, behind that; see `pixels`.
     """
 
-    def __init__(self, rows: Examples, picture_format: PictureFormat, augment: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        rows: Examples,
+        picture_format: PictureFormat,
+        augment: Sequence[str] = (),
+        change: Change | None = None,
+    ) -> None:
         super().__init__(rows, alike=True)
-        self.format, self.augment = picture_format, tuple(augment)
+        self.format, self.augment, self.change = picture_format, tuple(augment), change
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]
         label = {"labels": row["labels"]} if "labels" in row else {}
-        return {INPUT: pixels(opened(row[FILE], self.format.channels), self.format, self.augment), **label}
+        picture = opened(row[FILE], self.format.channels)
+        return {INPUT: pixels(picture, self.format, self.augment, self.change), **label}
 
 
 @dataclass(frozen=True)
@@ -79,10 +89,16 @@ class PictureData:
 
 
 def load_pictures(
-    settings: PictureSettings, picture_format: PictureFormat, *, folder: Path | None = None
+    settings: PictureSettings,
+    picture_format: PictureFormat,
+    *,
+    folder: Path | None = None,
+    change: Change | None = None,
 ) -> PictureData:
     """Read, validate and split.
 
+    Args:
+        change: of each picture that is trained on, behind what `settings.augment` names.
     Raises:
         DataError: a source cannot be used, pictures are faulty and the policy is 'fail', or too little is left.
     """
@@ -97,7 +113,7 @@ def load_pictures(
         folder=folder,
     )
     return PictureData(
-        train=Pictures(files.train, picture_format, settings.augment),
+        train=Pictures(files.train, picture_format, settings.augment, change),
         validation=Pictures(files.validation, picture_format) if files.validation else None,
         labels=files.labels,
         report=files.report,

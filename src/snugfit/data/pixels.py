@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,11 +34,17 @@ UNKNOWN = 255
 """The pixel of a mask that is not scored."""
 
 
-def pixels(picture: Image.Image, picture_format: PictureFormat, augment: Sequence[str] = ()) -> Tensor:
+def pixels(
+    picture: Image.Image,
+    picture_format: PictureFormat,
+    augment: Sequence[str] = (),
+    change: Callable[[Image.Image], Image.Image] | None = None,
+) -> Tensor:
     """Return a picture as a model sees it: float32, shape (channels, height, width).
 
     Args:
         augment: names of `AUGMENTATIONS`; what they draw comes from torch's global generator.
+        change: is made to the placed picture, while its pixels are numbers of 8 bits.
     """
     from PIL import Image
 
@@ -47,6 +53,8 @@ def pixels(picture: Image.Image, picture_format: PictureFormat, augment: Sequenc
     picture = _placed(picture, picture_format, augment, how, Image.Resampling.BILINEAR)
     if "color" in augment:
         picture = _jittered(picture)
+    if change is not None:
+        picture = change(picture)
     values = np.asarray(picture, dtype=np.uint8).reshape(height, width, picture_format.channels)
     tensor = torch.from_numpy(values.transpose(2, 0, 1).copy()).to(torch.float32) / 255
     mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (picture_format.mean, picture_format.std))

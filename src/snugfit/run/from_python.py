@@ -17,7 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.selection import check, listed
+from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
 from snugfit.data.order import training_order
 from snugfit.errors import SettingError
@@ -166,6 +166,13 @@ def module_spec(
         evaluate_every="epoch" if every is None else every,
     )
     techniques = _techniques(optimizer, given["techniques"], given["preset"])
+    changing = picture_technique(techniques)
+    if changing is not None:
+        raise SettingError(
+            "techniques",
+            f"'{changing.card.name}' changes pictures as the task of a recipe reads them, and this data set reads its own",
+            "Call what its picture() returns on each picture in the data set; what is drawn there is seeded by example.",
+        )
     numerics = [each for each in techniques if each.card.family is Family.NUMERICS]
     plan = Plan(
         **{name: given[name] for name in OF_PLAN},

@@ -66,6 +66,7 @@ CARD = Card(
     classes=True,
     inference=_inference,
     model="pictures",
+    changes_pictures=True,
     recognize=_recognize,
     rows="a folder of pictures with a folder for each class, or a file of rows with their paths",
     new_rows="PICTURES",

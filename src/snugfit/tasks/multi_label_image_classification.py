@@ -67,6 +67,7 @@ CARD = Card(
     load=_load,
     inference=_inference,
     model="pictures",
+    changes_pictures=True,
     recognize=_recognize,
     rows="a file of rows with paths of pictures, and a list of labels or a column of 0 and 1 for each",
     new_rows="NEW.csv",

@@ -58,6 +58,7 @@ def labelled_picture_task(
         meta: what the task keeps with its model besides.
         metrics: those that the task makes.
     """
+    from snugfit.core.selection import picture_technique
     from snugfit.data.picture_format import format_of
     from snugfit.data.pictures import collate, load_pictures
     from snugfit.models.huggingface import ANY_LABELS, PICTURES, input_settings, load_classifier
@@ -67,7 +68,9 @@ def labelled_picture_task(
     config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
     picture_format = format_of(config, processor, recipe.model).with_side(data.size)
     settings = picture_settings(recipe, data.label if sets is None else sets)
-    pictures = load_pictures(settings, picture_format, folder=folder)
+    changing = picture_technique(recipe.all_techniques())
+    change = None if changing is None else changing.picture()
+    pictures = load_pictures(settings, picture_format, folder=folder, change=change)
     load = partial(
         load_classifier,
         labels=pictures.labels,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hub_rows import is_hub_name
+from snugfit.errors import SettingError
 from snugfit.system.malloc import trim_malloc
 from snugfit.system.user_objects import is_python_path
-from snugfit.tasks import find
+from snugfit.tasks import discover, find
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
@@ -35,10 +36,29 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     """
     from snugfit.data.mixture import mixed
 
+    _check_pictures(recipe)
     task = find(recipe.task).load(recipe, empty, keep)
     mixed(task.material.train)  # before anything is written, as a source that has no row left is refused
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
     return replace(task, material=replace(task.material, class_counts=task.class_counts))
+
+
+def _check_pictures(recipe: Recipe) -> None:
+    """Refuse a technique that changes pictures where the task has none for it.
+
+    Raises:
+        SettingError: names it, and the tasks that have.
+    """
+    from snugfit.core.selection import picture_technique
+
+    changing = picture_technique(recipe.all_techniques())
+    if changing is not None and not find(recipe.task).changes_pictures:
+        able = ", ".join(name for name, card in discover().items() if card.changes_pictures)
+        raise SettingError(
+            "techniques",
+            f"'{changing.card.name}' changes the pictures that are trained on, and task {recipe.task} changes none",
+            f"Remove it. Tasks that do are {able}.",
+        )
 
 
 def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
@@ -87,6 +107,7 @@ def prepare_assumed(recipe: Recipe) -> Task:
 
     card = find(recipe.task)
     assert card.load_empty is not None
+    _check_pictures(recipe)
     load = partial(card.load_empty, recipe)
     model: Any = load(recipe.model)
     if (

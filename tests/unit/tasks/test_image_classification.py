@@ -109,6 +109,16 @@ def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project:
     assert all(torch.equal(after[name], whole[name]) for name in whole)
 
 
+@pytest.mark.slow
+def test_pictures_that_a_technique_changes_are_the_same_after_a_stop(project: Path) -> None:
+    given = "techniques=[{rand_augment: {magnitude: 12}}]"
+    whole, plain = (weights(train(project, *more).run_dir) for more in ((given,), ()))
+    assert any(not torch.equal(whole[name], plain[name]) for name in whole)
+    stopped = train(project, given, "plan.num_workers=1", options=RunOptions(stop=AfterWindows(4)))
+    after = weights(resume_run(stopped.run_dir).run_dir)
+    assert all(torch.equal(after[name], whole[name]) for name in whole)
+
+
 def test_files_are_predicted_and_evaluated(project: Path) -> None:
     run = train(project).run_dir
     counts = predict_file(run, "pictures", Path("out.csv"))

@@ -119,9 +119,9 @@ def card_faults(technique: Technique, seams: Seams) -> list[str]:
         seams: those that it fills on some model.
     """
     card, faults = technique.card, []
-    exchange = {"exchange"} if technique.exchange() is not None else set()  # asked without a model
-    filled = {*seams.filled(), *exchange}
-    if unknown := {*card.seams} - {*SEAM_NAMES, "exchange"}:
+    asked = {"exchange": technique.exchange, "picture": technique.picture}  # without a model
+    filled = {*seams.filled(), *(name for name, ask in asked.items() if ask() is not None)}
+    if unknown := {*card.seams} - {*SEAM_NAMES, *asked}:
         faults.append(f"card.seams: there is no seam {', '.join(sorted(unknown))}")
     if {*card.seams} != filled:
         faults.append(
