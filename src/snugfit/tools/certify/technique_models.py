@@ -60,7 +60,8 @@ class Reader(nn.Module):
 
 
 FURTHER_LAYERS: Mapping[str, Callable[[], Sequence[nn.Module]]] = {
-    "batch_norm": lambda: [nn.BatchNorm2d(4)],
+    # right behind a convolution it would leave nothing of its bias
+    "batch_norm": lambda: [nn.GELU(), nn.BatchNorm2d(4)],
     "strided": lambda: [nn.MaxPool2d(3, stride=2, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)],
 }
 
