@@ -27,9 +27,7 @@ def again_from_its_bundle(folder: Path, technique: Technique, model: nn.Module |
     """Check that a model that was trained with a technique predicts the same from its bundle, and otherwise without the technique."""
     source = torch.Generator().manual_seed(0)
     images = torch.randn(12, 3, 32, 32, generator=source)
-    rows = [
-        {"pixel_values": image, "labels": torch.tensor(place % 2)} for place, image in enumerate(images)
-    ]
+    rows = [{"pixel_values": image, "labels": torch.tensor(place % 2)} for place, image in enumerate(images)]
     model = resnet() if model is None else model
     result = sf.train(
         model,
@@ -42,6 +40,7 @@ def again_from_its_bundle(folder: Path, technique: Technique, model: nn.Module |
         output=str(folder),
         name="changed",
         device="cpu",
+        track=False,
     )
     loaded, _, _ = load_bundle(Path(result.run_dir) / "best", extend=extended)
     trained = result.model.eval()
