@@ -40,7 +40,13 @@ def no_convolution(setting: str, model: nn.Module, wanted: str) -> SettingError:
         wanted: kind of convolution, such as "with 16 channels on both sides".
     """
     all_names = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
-    known = f"it has {', '.join(all_names[:8])}{', …' if len(all_names) > 8 else ''}" if all_names else "it has none"
+    known = (
+        f"it has {', '.join(all_names[:8])}{', …' if len(all_names) > 8 else ''}"
+        if all_names
+        else "it has none"
+    )
     return SettingError(
-        setting, f"has nothing to change: the model has no nn.Conv2d {wanted}; {known}", "Name some, or remove it."
+        setting,
+        f"has nothing to change: the model has no nn.Conv2d {wanted}; {known}",
+        "Name some, or remove it.",
     )

@@ -12,7 +12,7 @@ from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Te
 from snugfit.kit.convolutions import convolutions, no_convolution
 
 
-class SqueezeExcite(nn.Module):
+class ChannelFactors(nn.Module):
     """Factors of channels, from their means over the image by two layers of which the first is narrow."""
 
     def __init__(self, channels: int, hidden: int, like: Tensor) -> None:
@@ -28,7 +28,7 @@ class SqueezeExcite(nn.Module):
 
 
 @dataclass(frozen=True)
-class SqueezeAndExcite(Technique):
+class SqueezeExcite(Technique):
     """Put a squeeze-and-excitation behind convolutions with many channels."""
 
     reduction: int = 16
@@ -61,13 +61,13 @@ class SqueezeAndExcite(Technique):
         return cls(reduction=2, min_channels=2)
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        chosen = convolutions(model, self.convs, "squeeze_excite.convs", self.min_channels)
-        if not chosen:
-            wanted = f"with {self.min_channels} channels (min_channels) on both sides"
-            raise no_convolution("squeeze_excite.convs", model, wanted)
-        for conv in chosen.values():
+        convs = convolutions(model, self.convs, "squeeze_excite.convs", self.min_channels)
+        if not convs:
+            kind = f"with {self.min_channels} channels (min_channels) on both sides"
+            raise no_convolution("squeeze_excite.convs", model, kind)
+        for conv in convs.values():
             hidden = max(1, conv.out_channels // self.reduction)
-            conv.squeeze_excite = SqueezeExcite(conv.out_channels, hidden, conv.weight)
+            conv.squeeze_excite = ChannelFactors(conv.out_channels, hidden, conv.weight)
             conv.register_forward_hook(_excite)
         return model
 
