@@ -7,9 +7,10 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 from snugfit.core.technique import Moment
 from snugfit.errors import SettingError
+from snugfit.kit.freezing import blocks_of
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
-from snugfit.techniques.learning.gradual_unfreeze import GradualUnfreeze, blocks_of
+from snugfit.techniques.learning.gradual_unfreeze import GradualUnfreeze
 from tests.unit.techniques.settings import context, refuses
 
 BATCH = (torch.linspace(-1, 1, 24).reshape(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))

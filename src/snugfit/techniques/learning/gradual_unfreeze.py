@@ -8,48 +8,10 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from snugfit.core.layers import parts_of
 from snugfit.core.lengths import number_of_updates
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.freezing import Switches
-
-
-def blocks_of(model: nn.Module) -> list[list[str]]:
-    """Return names of the parameters that train, by block, from the inputs to the head.
-
-    Blocks are the entries of the outermost `ModuleList`s and `Sequential`s; what stands before, between or after them is
-    a block of its own, the last one the head. A model without any is cut into its children. A shared weight belongs to
-    the block nearest to the head, a parameter outside all modules to the first.
-
-    >>> model = nn.ModuleDict({
-    ...     "words": nn.Embedding(5, 2), "layers": nn.ModuleList([nn.Linear(2, 2, False), nn.Linear(2, 2, False)]),
-    ...     "norm": nn.LayerNorm(2, bias=False), "head": nn.Linear(2, 5, False)})
-    >>> for block in blocks_of(model):
-    ...     print(block)
-    ['words.weight']
-    ['layers.0.weight']
-    ['layers.1.weight']
-    ['norm.weight', 'head.weight']
-    """
-    units = list(parts_of(model, lambda parameter: parameter.requires_grad))
-    whole: list[list[str]] = []
-    joins = any(numbered for _, numbered in units)
-    for place, (name, numbered) in enumerate(units):
-        if joins and place > 0 and not numbered and not units[place - 1][1]:
-            whole[-1].append(name)
-        else:
-            whole.append([name])
-    first: dict[int, str] = {}
-    block_of: dict[str, int] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad:
-            own = first.setdefault(id(parameter), name)
-            inside = [
-                n for n, block in enumerate(whole) if any(name.startswith(f"{each}.") for each in block)
-            ]
-            block_of[own] = max(block_of.get(own, 0), *inside, 0)
-    return [[name for name, block in block_of.items() if block == n] for n in range(len(whole) or 1)]
+from snugfit.kit.freezing import Switches, blocks_of
 
 
 def frozen_at(blocks: Sequence[Sequence[str]], updates: int, every: int) -> set[str]:
