@@ -101,6 +101,12 @@ def test_the_losses_of_a_window_are_far_enough_apart_to_be_ranked() -> None:
             assert min(gaps) > 1e-4
 
 
+def first_of(name: str, tensor: torch.Tensor, started: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the plain model has at first; zeros where it has none, or one of another shape."""
+    first = started.get(name)
+    return torch.zeros_like(tensor) if first is None or first.shape != tensor.shape else first
+
+
 def ranked_losses(problem: Problem, window: Window) -> list[torch.Tensor]:
     per_row = loop.row_losses if window["labels"].ndim == 2 else loop.contrastive_losses
     losses, counts = per_row(problem.model(), window)
@@ -139,7 +145,7 @@ def agree(
         (mean([*map(delivered_evaluated, steps)]), reference.evaluated),
     ):
         learned, moved = (
-            {name: tensor - started.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}
+            {name: tensor - first_of(name, tensor, started) for name, tensor in named.items()}
             for named in (weights, reference_weights)
         )
         error = relative_error(learned, moved, floor=0.01)

@@ -48,6 +48,9 @@ class SqueezeExcite(Technique):
             ("lora", "ia3"),
             "the new layers would not train with the adapters, and one behind a convolution could not be merged. Remove one.",
         ),
+        refuses={
+            Stage.QUANTISE: "the new layers would be frozen in few bits before they have learned. Remove one."
+        },
         cost="a pass over the features of each such convolution, and 2 * channels**2 / reduction weights",
         use_when="convolutional nets from scratch that have none yet; not for pretrained weights, which it disturbs",
     )

@@ -481,4 +481,8 @@ def delivered_evaluated(step: Step) -> dict[str, Tensor]:
 
 
 def _learned(named: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor - start.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}
+    """Return how far weights are from their start; those that a technique added, or gave another shape, from 0."""
+    return {
+        name: tensor - start[name] if name in start and start[name].shape == tensor.shape else tensor
+        for name, tensor in named.items()
+    }

@@ -59,9 +59,25 @@ class Reader(nn.Module):
         return {"logits": self.head(pooled), "query": pooled, "key": features}
 
 
+class FeedForward(nn.Module):
+    """Two layers on the channels of each place, beside the identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(4, 6)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(6, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        places = images.movedim(1, -1)
+        changed: Tensor = self.fc2(self.act(self.fc1(places)))
+        return images + changed.movedim(-1, 1)
+
+
 FURTHER_LAYERS: Mapping[str, Callable[[], Sequence[nn.Module]]] = {
     # right behind a convolution it would leave nothing of its bias
     "batch_norm": lambda: [nn.GELU(), nn.BatchNorm2d(4)],
+    "feed_forward": lambda: [FeedForward()],
     "strided": lambda: [nn.MaxPool2d(3, stride=2, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)],
 }
 
