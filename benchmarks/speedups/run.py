@@ -1,12 +1,14 @@
 """What does each speed-up save, and does the model stay as good? Against the same run without it, interleaved.
 
-    python benchmarks/speedups/run.py              about five minutes on two cores
+    python benchmarks/speedups/run.py              about ten minutes on two cores
     python benchmarks/speedups/run.py --short      a look at whether it runs; writes nothing
+    python benchmarks/speedups/run.py --only "digits, net with strides"    these jobs; the table keeps the others
 
 Small real jobs: scikit-learn's digits at 32 x 32 pixels by a convolutional net and by a vision transformer, and the source
 of Python's standard library by a GPT-2 on bytes. A repeat trains every contender of a job from one seed, in an order
 that turns from repeat to repeat; time is of the updates alone, by the clock, and ratios are taken within a repeat. The
-score is taken at the end of the run, on rows that were never trained on. The table in README.md is made from the JSON.
+score is taken at the end of the run, on rows that were never trained on. What changes pictures while they are loaded is done, and timed, in this
+process, picture by picture. The table in README.md is made from the JSON, each job from the newest that has it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -33,6 +37,7 @@ from common import paired_ratio, write_result
 from snugfit import AdamW, Step, Technique
 from snugfit.core.batch import Batch
 from snugfit.core.losses import causal_lm
+from snugfit.core.selection import picture_technique
 from snugfit.techniques import find
 
 HERE = Path(__file__).parent
@@ -109,6 +114,33 @@ class ConvNet(nn.Module):
         return logits
 
 
+class StridedNet(nn.Module):
+    """A residual net whose images become smaller by a maximum over neighbours and by strides, with batch norm behind each convolution."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*self._layers(1, width, 1), nn.MaxPool2d(2))
+        strides = (1, 2, 1, 2)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(*self._layers(width, width, stride), *self._layers(width, width, 1))
+            for stride in strides
+        )
+        self.head = nn.Linear(width, 10)
+
+    @staticmethod
+    def _layers(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+        conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        return [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        hidden = self.stem(pixels)
+        for block in self.blocks:
+            changed = block(hidden)
+            hidden = changed + hidden if changed.shape == hidden.shape else changed
+        logits: Tensor = self.head(hidden.mean(dim=(2, 3)))
+        return logits
+
+
 def vision_transformer() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -127,21 +159,24 @@ def vision_transformer() -> nn.Module:
     return ViTForImageClassification(config)
 
 
-def source_code() -> tuple[Callable[[torch.Generator], Any], list[Any]]:
-    """Batches of 4 pieces of the standard library's source; every tenth file is for the test."""
+def source_code(
+    rows: int = 4, length: int = CONTEXT, test_length: int = CONTEXT
+) -> tuple[Callable[[torch.Generator], Any], list[Any]]:
+    """Batches of pieces of the standard library's source; every tenth file is for the test."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     parts = [b"".join(path.read_bytes() for path in paths) for paths in (without_tenth(files), files[9::10])]
     train, test = (torch.frombuffer(bytearray(part[:TEXT_BYTES]), dtype=torch.uint8) for part in parts)
 
-    def batch(text: Tensor, starts: Sequence[int]) -> Any:
-        ids = torch.stack([text[start : start + CONTEXT] for start in starts]).long()
+    def batch(text: Tensor, starts: Sequence[int], length: int) -> Any:
+        ids = torch.stack([text[start : start + length] for start in starts]).long()
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
     def draw(source: torch.Generator) -> Any:
-        return batch(train, torch.randint(0, len(train) - CONTEXT, (4,), generator=source).tolist())
+        starts = torch.randint(0, len(train) - length, (rows,), generator=source).tolist()
+        return batch(train, starts, length)
 
-    places = list(range(0, len(test) - CONTEXT, len(test) // 64))[:64]
-    return draw, [batch(test, places[first : first + 16]) for first in range(0, 64, 16)]
+    places = list(range(0, len(test) - test_length, len(test) // 64))[:64]
+    return draw, [batch(test, places[first : first + 16], test_length) for first in range(0, 64, 16)]
 
 
 def without_tenth(files: Sequence[Path]) -> list[Path]:
@@ -168,6 +203,71 @@ def gpt2() -> nn.Module:
 
 def technique(name: str, **settings: Any) -> Technique:
     return find(name)(**settings)
+
+
+def new_jobs() -> list[Job]:
+    """Those of techniques that change pictures, layers of nets, and transformers."""
+    images, text, short = (
+        digits(patch=False),
+        source_code(),
+        source_code(rows=8, length=96, test_length=CONTEXT),
+    )
+    sdpa = technique("attention_kernel", kernel="sdpa")
+    of_nets = {
+        "cutout": technique("cutout", length=0.3),
+        "colout": technique("colout"),
+        "rand_augment": technique("rand_augment", magnitude=5),
+        "augmix": technique("augmix"),
+        "squeeze_excite": technique("squeeze_excite", min_channels=32, reduction=4),
+        "ghost_batch_norm": technique("ghost_batch_norm", rows=16),
+        "weight_standardization": technique("weight_standardization"),
+        "blurpool": technique("blurpool"),
+        "factorized_conv": technique("factorized_conv", min_channels=32),
+        "progressive_freeze": technique("progressive_freeze"),
+    }
+    of_texts = {
+        "glu": technique("glu"),
+        "alibi": technique("alibi"),
+        "gyro_dropout": technique("gyro_dropout", rate=0.1),
+    }
+    return [
+        Job(
+            name="digits, net with strides",
+            make_model=StridedNet,
+            train_batch=images[0],
+            test_batches=images[1],
+            score="accuracy",
+            loss="cross_entropy",
+            learning_rate=1e-2,
+            updates=120,
+            contenders={"plain": (), **{name: (each,) for name, each in of_nets.items()}},
+            comparisons=dict.fromkeys(of_nets, "plain"),
+        ),
+        Job(
+            name="source code, GPT-2 by sdpa",
+            make_model=gpt2,
+            train_batch=text[0],
+            test_batches=text[1],
+            score="loss",
+            loss="causal_lm",
+            learning_rate=2e-3,
+            updates=60,
+            contenders={"plain": (sdpa,), **{name: (sdpa, each) for name, each in of_texts.items()}},
+            comparisons=dict.fromkeys(of_texts, "plain"),
+        ),
+        Job(
+            name="source code of 96 bytes, GPT-2 read at 256",
+            make_model=gpt2,
+            train_batch=short[0],
+            test_batches=short[1],
+            score="loss",
+            loss="causal_lm",
+            learning_rate=2e-3,
+            updates=60,
+            contenders={"plain": (sdpa,), "alibi": (sdpa, technique("alibi"))},
+            comparisons={"alibi": "plain"},
+        ),
+    ]
 
 
 def jobs() -> list[Job]:
@@ -234,6 +334,7 @@ def jobs() -> list[Job]:
             contenders={"bf16": (bf16,), "low_precision_norm": (bf16, technique("low_precision_norm"))},
             comparisons={"low_precision_norm": "bf16"},
         ),
+        *new_jobs(),
     ]
 
 
@@ -249,13 +350,25 @@ def train(job: Job, techniques: Techniques, seed: int) -> Run:
         total_updates=job.updates,
         seed=seed,
     )
+    changing = picture_technique(techniques)
     seconds = 0.0
     for _ in range(job.updates):
         batch = job.train_batch(source)
         start = time.perf_counter()
+        if changing is not None:
+            batch = {**batch, "pixels": changed_pictures(batch["pixels"], changing)}
         step(batch)
         seconds += time.perf_counter() - start
     return Run(seconds / job.updates, scored(job, step))
+
+
+def changed_pictures(pixels: Tensor, technique: Technique) -> Tensor:
+    """Return gray pictures, of numbers between -1 and 1, each as the technique changes it in 8 bits."""
+    change = technique.picture()
+    assert change is not None
+    of_8_bits = ((pixels.squeeze(1) + 1) * 127.5).round().clamp(0, 255).byte().numpy()
+    changed = np.stack([np.asarray(change(Image.fromarray(each))) for each in of_8_bits])
+    return torch.from_numpy(changed).unsqueeze(1).float() / 127.5 - 1
 
 
 def scored(job: Job, step: Step) -> float:
@@ -333,20 +446,31 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_readme(path: Path) -> None:
-    """Write the table of one result, with what it means."""
-    result = json.loads(path.read_text())
-    repeats = len(next(iter(next(iter(result["jobs"].values()))["runs"].values()))["scores"])
-    machine = result["machine"]
-    text = f"""# Speed-ups, measured
+def write_readme() -> None:
+    """Write the table of the newest result of each job, with what it means."""
+    files = {path.name: json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))}
+    merged: dict[str, Any] = {}
+    for result in files.values():
+        merged |= result["jobs"]
+    sources = [
+        f"[{name}](results/{name}) ({result['machine']['cores']} cores, torch {result['machine']['torch']}, "
+        f"{repeats_of(result)} repeats)"
+        for name, result in files.items()
+        if any(merged[job] is figures for job, figures in result["jobs"].items())
+    ]
+    text = f"""# Speed-ups and small changes of models, measured
 
-{table(result)}
+{table({"jobs": merged})}
 
-Time is the median ratio of {repeats} repeats that ran side by side, with its 95% interval; below 1 is faster. The difference
-of the scores is a mean over the same repeats with its standard error. Made by `run.py` from
-[{path.name}](results/{path.name}) of {result["date"]}: {machine["cores"]} cores, torch {machine["torch"]}.
+Time is the median ratio of repeats that ran side by side, with its 95% interval; below 1 is faster. The difference
+of the scores is a mean over the same repeats with its standard error: an accuracy is better above 0, a loss below. These are short runs of small
+models: they say what a technique costs, and little of what it is worth in long ones. Made by `run.py` from {" and ".join(sources)}.
 """
     (HERE / "README.md").write_text(text)
+
+
+def repeats_of(result: Mapping[str, Any]) -> int:
+    return len(next(iter(next(iter(result["jobs"].values()))["runs"].values()))["scores"])
 
 
 def main() -> None:
@@ -355,8 +479,9 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--short", action="store_true", help="two repeats of a few updates; writes nothing")
+    parser.add_argument("--only", nargs="*", help="names of jobs; the table keeps the others")
     options = parser.parse_args()
-    contests = jobs()
+    contests = [job for job in jobs() if options.only is None or job.name in options.only]
     if options.short:
         contests = [replace(job, updates=max(4, job.updates // 10)) for job in contests]
     results = {}
@@ -368,7 +493,7 @@ def main() -> None:
     print(table(result))
     if not options.short:
         path = write_result(HERE, result)
-        write_readme(path)
+        write_readme()
         print(path)
 
 
