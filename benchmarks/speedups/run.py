@@ -6,7 +6,8 @@
 
 Small real jobs: scikit-learn's digits at 32 x 32 pixels by a convolutional net and by a vision transformer, and the source
 of Python's standard library by a GPT-2 on bytes. A repeat trains every contender of a job from one seed, in an order
-that turns from repeat to repeat; time is of the updates alone, by the clock, and ratios are taken within a repeat. The
+that turns from repeat to repeat; time is of the updates alone, the processor's on one thread, so that it counts nothing that
+others do on the machine, and ratios are taken within a repeat. The
 score is taken at the end of the run, on rows that were never trained on. What changes pictures while they are loaded is done, and timed, in this
 process, picture by picture. The table in README.md is made from the JSON, each job from the newest that has it.
 """
@@ -206,7 +207,7 @@ def technique(name: str, **settings: Any) -> Technique:
 
 
 def new_jobs() -> list[Job]:
-    """Those of techniques that change pictures, layers of nets, and transformers."""
+    """Return the jobs of techniques that change pictures, layers of nets, and transformers."""
     images, text, short = (
         digits(patch=False),
         source_code(),
@@ -354,11 +355,11 @@ def train(job: Job, techniques: Techniques, seed: int) -> Run:
     seconds = 0.0
     for _ in range(job.updates):
         batch = job.train_batch(source)
-        start = time.perf_counter()
+        start = time.process_time()
         if changing is not None:
             batch = {**batch, "pixels": changed_pictures(batch["pixels"], changing)}
         step(batch)
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
     return Run(seconds / job.updates, scored(job, step))
 
 
@@ -454,7 +455,7 @@ def write_readme() -> None:
         merged |= result["jobs"]
     sources = [
         f"[{name}](results/{name}) ({result['machine']['cores']} cores, torch {result['machine']['torch']}, "
-        f"{repeats_of(result)} repeats)"
+        f"{repeats_of(result)} repeats, time {result.get('clock', 'by the clock')})"
         for name, result in files.items()
         if any(merged[job] is figures for job, figures in result["jobs"].items())
     ]
@@ -481,6 +482,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="two repeats of a few updates; writes nothing")
     parser.add_argument("--only", nargs="*", help="names of jobs; the table keeps the others")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     contests = [job for job in jobs() if options.only is None or job.name in options.only]
     if options.short:
         contests = [replace(job, updates=max(4, job.updates // 10)) for job in contests]
@@ -489,7 +491,7 @@ def main() -> None:
         start = time.perf_counter()
         results[job.name] = measured(job, 2 if options.short else options.repeats)
         print(f"{job.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    result = {"question": __doc__.splitlines()[0], "jobs": results}
+    result = {"question": __doc__.splitlines()[0], "clock": "the processor's on one thread", "jobs": results}
     print(table(result))
     if not options.short:
         path = write_result(HERE, result)

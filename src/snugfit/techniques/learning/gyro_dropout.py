@@ -79,7 +79,7 @@ class GyroDropout(Technique):
 
     @classmethod
     def example(cls) -> Self:
-        return cls(subnetworks=64, at_once=4)
+        return cls(rate=0.3, subnetworks=64, at_once=4)
 
     @property
     def reads_weights(self) -> bool:
