@@ -70,6 +70,14 @@ def test_masks_depend_on_the_seed_and_the_row_alone() -> None:
     assert not any(torch.equal(one, another) for one, another in zip(whole, other, strict=True))
 
 
+def test_another_seed_has_other_subnetworks() -> None:
+    one, other = (
+        {tuple(mask.tolist()) for mask in masks_of(1, seed=seed, subnetworks=4, at_once=4)[0]}
+        for seed in (0, 1)
+    )
+    assert len(one) == len(other) == 4 and not one & other
+
+
 def test_each_subnetwork_is_trained_as_often_as_the_others() -> None:
     source = torch.Generator().manual_seed(0)
     rows = torch.cat([subnetworks_of_rows(8, 16, 4, source) for _ in range(800)])
