@@ -199,7 +199,9 @@ def lists_of_patterns() -> list[tuple[type[Technique], str]]:
 )
 def test_a_string_in_place_of_a_list_of_patterns_is_refused(technique: type[Technique], setting: str) -> None:
     others = {"feedforward": {"targets": ("query",)}, "all_but": {"patterns": ()}}
-    made = dataclasses.replace(technique.example(), **others.get(setting, {}), **{setting: "classifier"})
+    own = {field.name for field in dataclasses.fields(technique)}
+    beside = {name: value for name, value in others.get(setting, {}).items() if name in own}
+    made = dataclasses.replace(technique.example(), **beside, **{setting: "classifier"})
     with pytest.raises(
         SettingError, match=rf"^{made.card.name}\.{setting}: must be a list of patterns, found 'cl"
     ):
