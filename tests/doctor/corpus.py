@@ -2,13 +2,18 @@
 
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
+
+Those in `second_hand` were written by somebody who had read no detector. They are named after what they train; `expected.json`
+says which pitfalls name the fault, and `SHA256SUMS` was written down before a detector saw them.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
@@ -19,6 +24,7 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
+SECOND_HAND = HERE / "second_hand"
 MARK = "# <- here"
 
 MISSED_AT_FIRST = {
@@ -38,9 +44,54 @@ AT_ANOTHER_LINE = {
 """Faults that are found, and reported at another line than the marked one."""
 
 
+MISSED_OF_SECOND_HAND = {
+    "bce_after_sigmoid": "the sigmoids of several heads are joined by cat, behind which nothing was looked for",
+    "digits_one_transform": "no such check",
+    "distil_running_loss": "no such check",
+    "dqn_targets": "no such check",
+    "gcn_citations": "the axis of a softmax was not looked at",
+    "lstm_forecast": "rates were looked at in recipes alone",
+    "mean_of_batch_means": "no such check",
+    "mingpt_chars": "from the ninth update on labels were compared with tokens of the eighth",
+    "policy_gradient_corridor": "what torch.distributions is given was not looked at",
+    "prices_notebook": "no such check",
+    "range_test_kept": "no such check",
+    "resumed_schedule": "no such check",
+    "resumed_without_moments": "no such check",
+    "segmentation_reshaped": "no such check",
+    "seq_tagging_wrong_axis": "no such check",
+    "tabular_statistics_once": "inputs of evaluations were not looked at",
+    "transformer_hot_adam": "rates were looked at in recipes alone",
+}
+"""Faults of `second_hand` that the detectors as they were did not find at all, and why."""
+
+ELSEWHERE_AT_FIRST = (
+    "folder_order",
+    "gan_two_moons",
+    "gradual_unfreeze_head_only",
+    "hf_trainer_custom_loss",
+    "oversampled_before_split",
+)
+"""Faults of `second_hand` that were found at first, at a line that is not marked."""
+
+ALARMS_AT_FIRST = ("hf_bert_trainer", "nanogpt_bf16")
+"""Clean scripts of `second_hand` that got an error or a warning at first."""
+
+TRUE_AFTER_ALL = {
+    "hf_bert_trainer": "accumulation: transformers 5.23 hands num_items_in_batch to a classifier whose loss ignores it, and does "
+    "not divide; the first gradient has a norm of 0.53 with two micro-batches of 8 and of 0.26 with one of 16",
+}
+"""Scripts that were written as clean and are not: what is said of them is true."""
+
+
 def scripts(folder: str) -> list[Path]:
-    """The scripts of `faulty`, `fresh` or `clean`."""
+    """The scripts of `faulty`, `fresh` or `clean`, or of `second_hand/faulty` or `second_hand/clean`."""
     return sorted((HERE / folder).glob("*.py"))
+
+
+def expected() -> dict[str, dict[str, dict[str, Any]]]:
+    """What `second_hand` was written to show: by folder and script."""
+    return json.loads((SECOND_HAND / "expected.json").read_text())
 
 
 def missing_package(script: Path) -> str:
@@ -58,9 +109,11 @@ class Case:
     findings: tuple[Finding, ...]
 
     @property
-    def pitfall(self) -> str:
-        """The planted fault."""
-        return self.script.stem.rpartition("_")[0]
+    def pitfalls(self) -> list[str]:
+        """The names of the planted fault, each of which is right."""
+        if SECOND_HAND in self.script.parents:
+            return [str(name) for name in expected()["faulty"][self.script.stem]["pitfalls"]]
+        return [self.script.stem.rpartition("_")[0]]
 
     @property
     def marked(self) -> list[int]:
@@ -71,7 +124,7 @@ class Case:
     @property
     def found(self) -> list[Finding]:
         """The findings of the planted fault."""
-        return [finding for finding in self.findings if finding.pitfall == self.pitfall]
+        return [finding for finding in self.findings if finding.pitfall in self.pitfalls]
 
     @property
     def at_the_mark(self) -> bool:

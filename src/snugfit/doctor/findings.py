@@ -98,6 +98,15 @@ PITFALLS: dict[str, str] = {
     "end_never_scored": "a token that ends a text or a turn is never scored",
     "debugging_left_on": "anomaly mode or a profiler is left on",
     "device_reads": "a number is read from the device in every micro-batch",
+    "wrong_axis": "a softmax, a reshape or an argmax on another axis than that of the classes",
+    "unscaled_targets": "targets on another scale than the predictions",
+    "target_gradients": "a target that is computed by the model that learns, with its gradient",
+    "growing_graph": "graphs of earlier updates are held, and memory grows",
+    "partial_resume": "a checkpoint is resumed in part",
+    "random_validation": "the validation is augmented at random",
+    "other_statistics": "inputs are scaled for the training and not for the evaluation, or the other way round",
+    "batch_mean_scores": "a score is the mean of batches of unequal size",
+    "range_test_kept": "a range test of the learning rate leaves its weights",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
 }
 """What the doctor knows, by id."""

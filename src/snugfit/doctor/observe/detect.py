@@ -8,11 +8,13 @@ from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import (
     detectors_checkpoints,
     detectors_data,
+    detectors_evaluations,
     detectors_gradients,
     detectors_labels,
     detectors_losses,
     detectors_modes,
     detectors_parameters,
+    detectors_rates,
     detectors_scaling,
     detectors_schedules,
     detectors_time,
@@ -30,6 +32,8 @@ DETECTORS: tuple[Detector, ...] = (
     *detectors_labels.DETECTORS,
     *detectors_losses.DETECTORS,
     *detectors_data.DETECTORS,
+    *detectors_evaluations.DETECTORS,
+    *detectors_rates.DETECTORS,
     *detectors_time.DETECTORS,
 )
 _ORDER = list(Severity)
@@ -80,6 +84,16 @@ OBSERVED = (
     "device_reads",
     "bias_before_norm",
     "unscaled_inputs",
+    "learning_rate",
+    "wrong_axis",
+    "unscaled_targets",
+    "target_gradients",
+    "growing_graph",
+    "partial_resume",
+    "random_validation",
+    "other_statistics",
+    "batch_mean_scores",
+    "range_test_kept",
 )
 """The pitfalls that show while a script runs."""
 

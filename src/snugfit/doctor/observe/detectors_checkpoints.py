@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_modes import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Average, Forward, Load, Restore, Save
+from snugfit.doctor.observe.script_events import (
+    Average,
+    Event,
+    Forward,
+    Load,
+    Restore,
+    Resume,
+    Save,
+    ScheduleStep,
+    StateRestore,
+    Step,
+)
+
+LEAST_STEPS = 3
 
 
 def pickle(log: Log) -> list[Finding]:
@@ -129,4 +144,48 @@ def nothing_restored(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (nothing_restored, pickle, averaged_not_saved, average_and_best)
+def partial_resume(log: Log) -> list[Finding]:
+    """Detect that training goes on from a checkpoint of its own of which the optimizer's or the schedule's state is left out.
+
+    A checkpoint of another folder than the script writes to is one to begin from: its moments belong to another task.
+    """
+    own = {save.folder for save in log.of(Save) if save.folder}
+    events = log.events
+    reads = [place for place, event in enumerate(events) if isinstance(event, Resume) and event.folder in own]
+    for place, until in itertools.pairwise([*reads, len(events)]):
+        finding = _left_out(events[place], events[place + 1 : until])
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def _left_out(read: Event, after: list[Event]) -> Finding | None:
+    """Return what of a checkpoint is not used by the training that follows."""
+    restored = [event for event in after if isinstance(event, Restore) and not event.missing]
+    states = [event for event in after if isinstance(event, StateRestore)]
+    if not restored or not isinstance(read, Resume):
+        return None
+    later = after[after.index(restored[-1]) :]
+    if sum(isinstance(event, Step) for event in later) < LEAST_STEPS:
+        return None
+    if read.optimizer and not any(not each.schedule for each in states):
+        what, state, at = "optimizer", "its moments are", restored[-1].at
+    elif (
+        read.schedule
+        and not any(each.schedule for each in states)
+        and any(isinstance(event, ScheduleStep) for event in later)
+    ):
+        what, state, at = "scheduler", "the schedule's place is", (states or restored)[-1].at
+    else:
+        return None
+    return Finding(
+        "partial_resume",
+        Severity.WARNING,
+        f"Training goes on from a checkpoint, and {state} left out: the {what} begins anew.",
+        at,
+        (f"the checkpoint that is read at {read.at} holds the {what}'s state",),
+        f'{what}.load_state_dict(checkpoint["{what}"])',
+    )
+
+
+DETECTORS = (nothing_restored, partial_resume, pickle, averaged_not_saved, average_and_best)

@@ -39,6 +39,8 @@ def leakage(log: Log) -> list[Finding]:
         share = overlap.shared / overlap.rows
         if overlap.rows < LEAST_ROWS or share <= LEAK or (not overlap.loader and not _is_score(log, overlap)):
             continue
+        if overlap.drawn and share < LARGE_LEAK:
+            continue  # pieces of the training text are scored beside others, and few of them were drawn twice
         loader = loaders.get(overlap.loader)
         on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
         if loader is not None and loader.dataset_id in trained:

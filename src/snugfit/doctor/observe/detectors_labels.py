@@ -7,7 +7,15 @@ from collections import Counter
 
 from snugfit.doctor.findings import LEAST_ENDS, Finding, Severity
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Forward, HeadTokens, Labels, Loss, MaskedTokens, Tokenized
+from snugfit.doctor.observe.script_events import (
+    Forward,
+    HeadTokens,
+    Labels,
+    Loss,
+    MaskedTokens,
+    ScoresAsLogits,
+    Tokenized,
+)
 
 NEARLY_ALL = 0.99
 MANY_CUT = 0.5
@@ -20,7 +28,18 @@ NOTABLE_RATIO = 10
 
 
 def softmax_twice(log: Log) -> list[Finding]:
-    """Probabilities go into a loss that applies the softmax (or sigmoid) itself."""
+    """Probabilities go into a loss, or a distribution, that applies the softmax (or sigmoid) itself."""
+    for drawn in log.of(ScoresAsLogits):
+        return [
+            Finding(
+                "softmax_twice",
+                Severity.ERROR,
+                f"{drawn.function} gets probabilities as its logits: it applies a softmax or sigmoid to them once more.",
+                drawn.at,
+                ("the logits are made by a softmax or sigmoid",),
+                f"{drawn.function}(probs=probabilities)   # or {drawn.function}(logits=scores)",
+            )
+        ]
     for loss in log.of(Loss):
         if loss.given == "probabilities" and loss.function != "binary_cross_entropy":
             wants = "log-probabilities" if loss.function == "nll_loss" else "raw scores"
@@ -156,7 +175,9 @@ def shifted_labels(log: Log) -> list[Finding]:
                 "model(input_ids=ids, labels=ids)   # the model shifts",
             )
         ]
-    losses = [loss for loss in log.of(Loss) if loss.tokens and loss.grad and loss.counted]
+    losses = [
+        loss for loss in log.of(Loss) if loss.tokens and loss.grad and loss.counted and loss.copies >= 0
+    ]
     copies = [loss for loss in losses if loss.copies >= NEARLY_ALL]
     if copies and len(copies) == len(losses) and not seen:
         return [

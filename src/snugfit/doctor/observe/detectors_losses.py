@@ -1,10 +1,20 @@
-"""Findings on losses: shapes, ranges, kinds of scores, and values that are not finite."""
+"""Findings on losses: shapes, axes, ranges, kinds of scores, values that are not finite, and graphs that are held."""
 
 from __future__ import annotations
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Backward, Broadcast, Loss, Step, Unreachable
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Broadcast,
+    FarTargets,
+    GraphKept,
+    Loss,
+    Step,
+    TargetGradient,
+    Unreachable,
+    WrongAxis,
+)
 
 LEAST_PASSES = 3
 MANY_OUTSIDE = 0.2
@@ -103,4 +113,76 @@ def wrong_scores(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (non_finite_loss, broadcast_loss, unreachable_targets, wrong_scores)
+def wrong_axis(log: Log) -> list[Finding]:
+    """Detect a softmax, a reshape or an argmax on another axis than that of the classes."""
+    first = {event.function: event for event in reversed(list(log.of(WrongAxis)))}
+    return [
+        Finding("wrong_axis", Severity.ERROR, f"{name}: {event.what}.", event.at, (), event.fix)
+        for name, event in first.items()
+    ]
+
+
+def unscaled_targets(log: Log) -> list[Finding]:
+    """Detect targets that are far larger than the predictions, in all of the first updates."""
+    seen = list(log.of(FarTargets))
+    if len(seen) < LEAST_PASSES:
+        return []
+    first = seen[0]
+    return [
+        Finding(
+            "unscaled_targets",
+            Severity.WARNING,
+            f"{first.function} gets targets of {first.targets:.3g} (root mean square) and predictions of {first.predictions:.2g}: "
+            "the updates go into the scale.",
+            first.at,
+            (f"{len(seen)} calls in the first updates",),
+            "mean, std = train_targets.mean(), train_targets.std()\n"
+            "loss = F.mse_loss(model(inputs), (targets - mean) / std)   # and predictions * std + mean where they are used",
+        )
+    ]
+
+
+def target_gradients(log: Log) -> list[Finding]:
+    """Detect targets that a model computes of its own next value, and that are differentiated too."""
+    seen = list(log.of(TargetGradient))
+    if len(seen) < LEAST_PASSES:
+        return []
+    return [
+        Finding(
+            "target_gradients",
+            Severity.WARNING,
+            f"{seen[0].function} gets targets with a graph: the targets are drawn to the predictions as much as the other way round.",
+            seen[0].at,
+            (f"{len(seen)} calls; the targets are a constant plus a multiple of a model's output",),
+            "with torch.no_grad():\n    targets = rewards + discount * target_net(next_states).max(1).values",
+        )
+    ]
+
+
+def growing_graph(log: Log) -> list[Finding]:
+    """Detect graphs of earlier updates that a sum or a list of losses holds."""
+    for event in log.of(GraphKept):
+        held = f"`{event.name}` holds" if event.name else "Something holds"
+        return [
+            Finding(
+                "growing_graph",
+                Severity.WARNING,
+                f"{held} the graphs of {event.alive} losses that were differentiated before: memory grows with every update.",
+                event.at,
+                (f"seen after update {event.update}",),
+                f"{event.name or 'total'} += loss.item()   # or loss.detach()",
+            )
+        ]
+    return []
+
+
+DETECTORS = (
+    non_finite_loss,
+    broadcast_loss,
+    unreachable_targets,
+    wrong_scores,
+    wrong_axis,
+    unscaled_targets,
+    target_gradients,
+    growing_graph,
+)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.observe.log import Log, ParameterSeen
+from snugfit.doctor.observe.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.script_events import Backward, Step
 
 LEAST_UPDATES = 3
@@ -171,12 +171,20 @@ def not_in_optimizer(log: Log) -> list[Finding]:
                 "not_in_optimizer",
                 Severity.WARNING,
                 f"A model in training mode gets gradients for {len(whole)} parameters, and is in no optimizer.",
-                log.optimizers[0].at,
+                _likely_home(log).at,
                 (named(whole), f"it is called at {_model_line(log, whole)}"),
                 "optimizer = Optimizer([*first.parameters(), *second.parameters()], lr=lr)\n# or: second.requires_grad_(False)",
             )
         )
     return findings
+
+
+def _likely_home(log: Log) -> OptimizerSeen:
+    """Return the optimizer that was meant for a model which is in none: one that has another's parameters, else the first."""
+    for place, optimizer in enumerate(log.optimizers):
+        if any(set(optimizer.parameters) & set(each.parameters) for each in log.optimizers[:place]):
+            return optimizer
+    return log.optimizers[0]
 
 
 def _shares_model(log: Log, numbers: list[int], model: int) -> bool:

@@ -104,6 +104,28 @@ def missing_parts() -> list[str]:
     return [f"{purpose} ({PARTS[purpose]} is not in torch {torch.__version__})" for purpose in missing]
 
 
+def axis_of_softmax(node: Any) -> int | None:
+    """Return the axis of a softmax that the graph remembers; None where the node is none, or counts its axes from the end.
+
+    >>> scores = torch.zeros(2, 3, requires_grad=True)
+    >>> axis_of_softmax(scores.softmax(0).grad_fn), axis_of_softmax(scores.exp().grad_fn)
+    (0, None)
+    """
+    if not type(node).__name__.startswith(("LogSoftmaxBackward", "SoftmaxBackward")):
+        return None
+    axis = getattr(node, "_saved_dim", None)
+    return axis if isinstance(axis, int) and axis < 8 else None  # -1 is remembered as an unsigned number
+
+
+def size_before_view(node: Any) -> tuple[int, ...]:
+    """Return the size of what a view was taken of; () where the graph does not remember it.
+
+    >>> size_before_view(torch.zeros(2, 3, requires_grad=True).exp().view(6).grad_fn)
+    (2, 3)
+    """
+    return tuple(map(int, getattr(node, "_saved_self_sym_sizes", ())))
+
+
 def tracing() -> str:
     """Return the way in which the model runs now; "" where it computes as the script says.
 

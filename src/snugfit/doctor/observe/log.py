@@ -107,6 +107,7 @@ class LoaderSeen:
         sampler: class of its sampler; `dataset` the class of its data, `dataset_id` tells two sets apart.
         waits, works: seconds that each batch was waited for, and worked on, without those for which workers start.
         epochs_set: how often its sampler was told the epoch.
+        redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
     """
 
     id: int
@@ -122,17 +123,26 @@ class LoaderSeen:
     waits: list[float] = field(default_factory=list)
     works: list[float] = field(default_factory=list)
     epochs_set: int = 0
+    redrawn: int = 0
+    repeated: int = 0
 
 
 @dataclass
 class Overlap:
-    """Rows that were evaluated, and how many of them had been trained on; `loader` 0 means that none handed them out."""
+    """Rows that were evaluated, and how many of them had been trained on.
+
+    Args:
+        loader: 0 where none handed them out.
+        whole: all that was trained on is among them.
+        drawn: they were drawn anew for nearly every pass, as pieces of a long text are.
+    """
 
     loader: int
     at: str
     rows: int
     shared: int
     whole: bool
+    drawn: bool = False
 
 
 @dataclass

@@ -73,6 +73,8 @@ class _Passed:
 class _Evaluated:
     at: str
     rows: set[str] = field(default_factory=set)
+    times: int = 0
+    rounds: set[int] = field(default_factory=set)
 
 
 class Rows:
@@ -91,6 +93,7 @@ class Rows:
         self._trainers: set[int] = set()
         self._rows = 0
         self._few = False
+        self._passes = 0
         self._without_graph: list[tuple[int, list[str]]] = []
 
     def forward(self, model: int, batch: Tensor, at: str, *, grad: bool, place: int) -> None:
@@ -117,6 +120,7 @@ class Rows:
 
     def backward(self) -> None:
         """Count what is pending as trained on."""
+        self._passes += 1
         for passed in self._pending:
             self._trained.setdefault(passed.model, set()).update(passed.rows)
             self.first = self.first or passed.rows
@@ -135,6 +139,8 @@ class Rows:
     def _evaluate(self, passed: _Passed) -> None:
         seen = self._evaluated.setdefault((passed.model, passed.loader), _Evaluated(passed.at))
         seen.rows.update(passed.rows)
+        seen.times += len(passed.rows)
+        seen.rounds.add(self._passes)
 
     def held_out(self) -> list[int]:
         """Return the places of the passes without a graph on rows that no model was trained on, before or after.
@@ -160,7 +166,7 @@ class Rows:
             trained = self._trained.get(model, set()) if model else everything
             if seen.rows and trained and not self._few and (loader == 0 or loader not in self._trainers):
                 shared = len(seen.rows & trained)
-                shared_rows.append(
-                    Overlap(loader, seen.at, len(seen.rows), shared, whole=trained <= seen.rows)
-                )
+                drawn = len(seen.rounds) > 1 and 2 * len(seen.rows) > seen.times
+                whole = trained <= seen.rows
+                shared_rows.append(Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn))
         return shared_rows

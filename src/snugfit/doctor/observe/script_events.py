@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -21,6 +22,13 @@ class Event:
 @dataclass(frozen=True)
 class Batch(Event):
     """A data loader handed out a batch."""
+
+    loader: int
+
+
+@dataclass(frozen=True)
+class LengthRead(Event):
+    """The script itself asked a data loader for its number of batches."""
 
     loader: int
 
@@ -46,6 +54,7 @@ class Forward(Event):
         autocast: dtype of autocast, "" without.
         device: type of the device of its weights.
         native: whether the device computes in that dtype (or in the weights') itself.
+        scale: root mean square of its numbers, in the first passes with and without a graph; 0 where they are tokens.
     """
 
     module: int
@@ -59,6 +68,7 @@ class Forward(Event):
     autocast: str
     device: str
     native: bool
+    scale: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class Loss(Event):
         tokens: whether each row has many labels.
         labels: how often each class was a label, for up to 100 classes.
         weighted: whether classes have weights.
-        copies: share of the labels that equal the model's input at the same place.
+        copies: share of the labels that equal the model's input at the same place; -1 after the first updates.
     """
 
     function: str
@@ -115,6 +125,8 @@ class Backward(Event):
         touched: optimizers whose gradients it changed.
         finite: whether the differentiated value is a finite number, or none at all.
         anomaly: whether torch's anomaly mode was on.
+        value: what was differentiated, without the loss scale; not finite where it is no single number.
+        direct: whether the script itself called, not a library.
     """
 
     ratio: float | None
@@ -123,6 +135,8 @@ class Backward(Event):
     touched: list[int]
     finite: bool = True
     anomaly: bool = False
+    value: float = math.nan
+    direct: bool = True
 
 
 @dataclass(frozen=True)
@@ -151,6 +165,56 @@ class Unreachable(Event):
 
 
 @dataclass(frozen=True)
+class ScoresAsLogits(Event):
+    """A distribution got probabilities as its logits."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class WrongAxis(Event):
+    """Something ran over another axis of the scores than the classes.
+
+    Args:
+        function: what was called with them.
+        what: what is wrong, in words; `fix` the line that would be right.
+    """
+
+    function: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class FarTargets(Event):
+    """A loss of numbers got targets much larger than the predictions: root mean squares of both."""
+
+    function: str
+    predictions: float
+    targets: float
+
+
+@dataclass(frozen=True)
+class TargetGradient(Event):
+    """A loss of numbers got targets that are computed from a model's output and a constant, with the graph of that output."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class GraphKept(Event):
+    """Graphs of values that were differentiated long ago are held still.
+
+    Args:
+        alive: how many of them.
+        name: the script's variable that holds them, "" where none was seen.
+    """
+
+    alive: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Read(Event):
     """The script read a number from a device, outside of a model's forward pass."""
 
@@ -176,6 +240,7 @@ class Step(Event):
         without: none of its parameters has a gradient.
         rescaled: its gradients were changed between the last backward and now.
         since_clip: their size over what torch's functions left when they clipped them; 1 where none did.
+        rate: the largest learning rate of its groups.
     """
 
     optimizer: int
@@ -185,6 +250,7 @@ class Step(Event):
     without: bool
     rescaled: bool
     since_clip: float = 1.0
+    rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -240,11 +306,13 @@ class Save(Event):
         what: "module", "state" or "other".
         direct: whether the script itself called, not a library.
         weights: fingerprints of the models' weights in it.
+        folder: where it was written; "" where that is no file.
     """
 
     what: str
     direct: bool
     weights: list[str]
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -252,6 +320,26 @@ class Load(Event):
     """A file was read as a pickle that may run code."""
 
     direct: bool
+
+
+@dataclass(frozen=True)
+class Resume(Event):
+    """A checkpoint was read that holds more than weights.
+
+    Args:
+        folder: where it lies; "" where that is no file.
+    """
+
+    optimizer: bool
+    schedule: bool
+    folder: str
+
+
+@dataclass(frozen=True)
+class StateRestore(Event):
+    """A saved state was put into an optimizer, or into a schedule."""
+
+    schedule: bool
 
 
 @dataclass(frozen=True)

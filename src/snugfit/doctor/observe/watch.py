@@ -9,7 +9,7 @@ from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watch_files import watch_files
 from snugfit.doctor.observe.watch_loaders import watch_loaders
 from snugfit.doctor.observe.watch_log import Recorder
-from snugfit.doctor.observe.watch_losses import watch_losses
+from snugfit.doctor.observe.watch_losses import watch_distributions, watch_losses
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watch_schedules import watch_schedules
@@ -27,6 +27,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     updates.install(patches)
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, patches)
+    watch_distributions(recorder, patches)
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, patches)
     watch_loaders(recorder, modules.rows, patches)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 from torch.utils import data
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import LoaderSeen
-from snugfit.doctor.observe.row_digests import Rows
-from snugfit.doctor.observe.script_events import Batch, EpochEnd
-from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.row_digests import Rows, row_digests, tensors_in
+from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
+from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
@@ -61,10 +61,20 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
                     rows.ended = True
                 raise
             with recorder.guard():
-                notes.batch(iterator, seen, asked)
+                notes.batch(iterator, seen, asked, batch)
             return batch
 
         return __next__
+
+    def counting(original: _Call) -> _Call:
+        def __len__(loader: Any) -> int:
+            seen = recorder.loaders.get(recorder.number(loader)) if recorder.active else None
+            if seen is not None and called_directly():
+                with recorder.guard():
+                    recorder.add(LengthRead(where(), recorder.log.updates, seen.id))
+            return int(original(loader))
+
+        return __len__
 
     def setting(original: _Call) -> _Call:
         def set_epoch(sampler: Any, epoch: int) -> None:
@@ -76,6 +86,7 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
 
     patches.wrap(data.DataLoader, "__init__", initialising)
     patches.wrap(data.DataLoader, "__iter__", iterating)
+    patches.wrap(data.DataLoader, "__len__", counting)
     if iterators is not None:
         patches.wrap(iterators, "__next__", handing)
     patches.wrap(data.DistributedSampler, "set_epoch", setting)
@@ -88,6 +99,7 @@ class _Notes:
         self._recorder, self._rows = recorder, rows
         self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
         self._samplers: dict[int, LoaderSeen] = {}
+        self._first: dict[int, tuple[list[str], list[bytes]]] = {}
 
     def loader(self, loader: Any) -> None:
         """Record a loader that was made."""
@@ -98,7 +110,7 @@ class _Notes:
             recorder.log.loaders.append(seen)
             self._samplers[recorder.number(_sampler(loader))] = seen
 
-    def batch(self, iterator: Any, seen: LoaderSeen, asked: float) -> None:
+    def batch(self, iterator: Any, seen: LoaderSeen, asked: float, batch: Any) -> None:
         """Record a batch that was handed over, and how long it was waited for since it was `asked` for."""
         now = time.monotonic()
         last = self._handed.get(seen.id)
@@ -108,13 +120,35 @@ class _Notes:
             seen.waits.append(now - asked)
         self._recorder.add(Batch(where(), self._recorder.log.updates, seen.id))
         self._rows.loader, self._rows.ended = seen.id, False
+        if (last is None or last[0]() is not iterator) and seen.sampler == "SequentialSampler":
+            self._compare_first(seen, batch)
         self._handed[seen.id] = weakref.ref(iterator), time.monotonic()
+
+    def _compare_first(self, seen: LoaderSeen, batch: Any) -> None:
+        """Compare the first batch of a pass with that of the pass before: the same rows may come with other inputs."""
+        tensors = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
+        inputs = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
+        labels = [each for each in tensors if each.dim() and each is not (inputs[0] if inputs else None)]
+        if not inputs or not labels:
+            return
+        first = row_digests(inputs[0]), [_bytes(each) for each in labels]
+        before, self._first[seen.id] = self._first.get(seen.id), first
+        if before is None or before[1] != first[1]:
+            return
+        if first[0] and not set(first[0]) & set(before[0]):
+            seen.redrawn += 1
+        else:
+            seen.repeated += 1
 
     def epoch_set(self, sampler: Any) -> None:
         """Record that a sampler was told of its epoch."""
         seen = self._samplers.get(self._recorder.number(sampler))
         if seen is not None:
             seen.epochs_set += 1
+
+
+def _bytes(labels: Tensor) -> bytes:
+    return bytes(labels.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _sampler(loader: Any) -> Any:

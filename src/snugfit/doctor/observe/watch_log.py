@@ -66,13 +66,16 @@ def innermost() -> FrameType | None:
 def where() -> str:
     """file:line of the script, relative to the working folder where it lies inside; "" in a thread of a library."""
     frame = innermost()
-    if frame is None:
-        return ""
+    return "" if frame is None else line_in(frame, frame.f_lineno)
+
+
+def line_in(frame: FrameType, number: int) -> str:
+    """Return file:line for a line of the file that a frame runs."""
     try:
         folder = os.getcwd()
     except OSError:  # it was deleted
         folder = ""
-    return f"{_shown(frame.f_code.co_filename, folder)}:{frame.f_lineno}"
+    return f"{_shown(frame.f_code.co_filename, folder)}:{number}"
 
 
 @cache
@@ -145,6 +148,8 @@ class Recorder:
         self.end_tokens: set[int] = set()
         self._tokens: torch.Tensor | None = None
         self._vocabulary = 0
+        self._output: tuple[int, int, torch.Size, tuple[int, ...]] | None = None
+        self._class_axes: dict[int, set[int]] = {}
 
     def number(self, thing: Any) -> int:
         """Return a number for this object, while it lives; 0 for None."""
@@ -176,14 +181,45 @@ class Recorder:
         """Note tokens that went into the model."""
         self._tokens, self._vocabulary = tokens.detach().reshape(-1), vocabulary
 
+    def note_output(self, module: int, output: object) -> None:
+        """Note the tensor of several axes that a model gave, by its place in memory; it is not kept."""
+        import torch  # the script's
+
+        self._output = None
+        if isinstance(output, torch.Tensor) and output.dim() > 2 and output.layout is torch.strided:
+            self._output = module, output.untyped_storage().data_ptr(), output.shape, output.stride()
+
+    def _axis_in_output(self, scores: torch.Tensor, axis: int) -> int | None:
+        """Return the axis of the last model's output that is this axis of the scores; None where they are other numbers."""
+        if self._output is None or scores.untyped_storage().data_ptr() != self._output[1]:
+            return None
+        axes = zip(self._output[2], self._output[3], strict=True)
+        wanted = scores.shape[axis], scores.stride(axis)
+        return next((place for place, each in enumerate(axes) if each == wanted), None)
+
+    def note_class_axis(self, scores: torch.Tensor, axis: int) -> None:
+        """Note on which axis of the last model's output a loss finds the classes."""
+        place = self._axis_in_output(scores, axis)
+        if self._output is not None and place is not None:
+            self._class_axes.setdefault(self._output[0], set()).add(place)
+
+    def class_axes(self, scores: torch.Tensor) -> set[int]:
+        """Return the axes of the last model's output on which losses find the classes; none where the scores are not that output."""
+        if self._output is None or scores.shape != self._output[2] or scores.stride() != self._output[3]:
+            return set()
+        same = scores.untyped_storage().data_ptr() == self._output[1]
+        return self._class_axes.get(self._output[0], set()) if same else set()
+
     @property
     def tokens_in_batch(self) -> int:
         """Return how many tokens the last batch had; 0 where none was seen."""
         return 0 if self._tokens is None else self._tokens.numel()
 
     def copies(self, labels: torch.Tensor, counted: torch.Tensor, classes: int) -> float:
-        """Share of the labels that equal the model's input at the same place; 0 where they cannot be compared."""
+        """Share of the labels that equal the model's input at the same place; 0 where they cannot be compared, -1 where nobody looks any more."""
         tokens = self._tokens
+        if not self.detailed:
+            return -1.0
         if (
             tokens is None
             or classes != self._vocabulary

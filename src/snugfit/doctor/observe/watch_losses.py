@@ -13,8 +13,22 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.graph_nodes import (
+    channels_before_reshape,
+    is_bootstrapped,
+    is_softmax_over_rows,
+    maker_of,
+)
 from snugfit.doctor.observe.internals import script_as
-from snugfit.doctor.observe.script_events import Broadcast, Loss, Unreachable
+from snugfit.doctor.observe.script_events import (
+    Broadcast,
+    FarTargets,
+    Loss,
+    ScoresAsLogits,
+    TargetGradient,
+    Unreachable,
+    WrongAxis,
+)
 from snugfit.doctor.observe.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
@@ -36,27 +50,11 @@ _RANGES = {
     "Tanh": (-1.0, 1.0),
 }
 _SLACK = 1e-3
+FAR = 50
+"""Targets so many times as large as the predictions are on another scale,"""
+LARGE = 100.0
+"""if they are as large as that: an optimizer of Adam's kind would take tens of thousands of updates to get there."""
 MOST_CLASSES = 100
-_VIEWS = (
-    "View",
-    "Reshape",
-    "Unsafe",
-    "Squeeze",
-    "Unsqueeze",
-    "Transpose",
-    "Permute",
-    "Select",
-    "Slice",
-    "ToCopy",
-)
-
-
-def maker_of(values: Tensor) -> str:
-    """Return the name of the function that made values, through views of its result; "" without a graph."""
-    node = values.grad_fn
-    while node is not None and type(node).__name__.startswith(_VIEWS) and node.next_functions:
-        node = node.next_functions[0][0]
-    return "" if node is None else type(node).__name__.partition("Backward")[0]
 
 
 def kind_of_scores(scores: Tensor, axis: int) -> str:
@@ -101,6 +99,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
                 options = {**dict(zip(names, args, strict=False)), **kwargs}
                 with recorder.guard():
                     recorder.add(_seen(recorder, name, input, target, options))
+                    _look_at_axes(recorder, name, input, target)
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
                     _remember(gradients, result, options)
@@ -119,6 +118,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
                     with recorder.guard():
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
+                        _look_at_targets(recorder, name, input, target)
                         recorder.add(_binary(recorder, name, input, target, kwargs))
                         _remember(gradients, result, kwargs)
                 return result
@@ -133,6 +133,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
                 with recorder.guard():
                     if input.dim() > 1:
                         recorder.add(_simple(recorder, "argmax", "", False))
+                    _look_at_argmax(recorder, input, args[0] if args else kwargs.get("dim"))
             return original(input, *args, **kwargs)
 
         return argmax
@@ -145,6 +146,25 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
     patches.wrap(torch, "argmax", scoring)
     script_as(torch.argmax, in_c)
     patches.wrap(torch.Tensor, "argmax", scoring)
+
+
+def watch_distributions(recorder: Recorder, patches: Patches) -> None:
+    """Record probabilities that a distribution gets as its logits."""
+
+    def drawing(original: _Call) -> _Call:
+        def __init__(distribution: Any, *args: Any, **kwargs: Any) -> None:
+            original(distribution, *args, **kwargs)
+            logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
+            if not torch.compiler.is_compiling() and isinstance(logits, Tensor) and recorder.active:
+                with recorder.guard():
+                    if maker_of(logits) in ("Softmax", "Sigmoid"):
+                        name = type(distribution).__name__
+                        recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))
+
+        return __init__
+
+    for kind in (torch.distributions.Categorical, torch.distributions.Bernoulli):
+        patches.wrap(kind, "__init__", drawing)
 
 
 def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> None:
@@ -174,6 +194,53 @@ def _look_at_range(recorder: Recorder, name: str, predictions: Tensor, targets: 
     share = float(outside.float().mean())
     if share:
         recorder.add(Unreachable(where(), recorder.log.updates, name, activation, low, high, share))
+
+
+def _look_at_targets(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:
+    """Note targets of another scale than the predictions, and targets that carry the graph of a model's output."""
+    looked = recorder.detailed and name in _DISTANCES and predictions.requires_grad
+    if not looked or predictions.shape != targets.shape or not targets.numel():
+        return
+    update = recorder.log.updates
+    if targets.requires_grad:
+        if is_bootstrapped(targets):
+            recorder.add(TargetGradient(where(), update, name))
+        return
+    given, wanted = (float(each.detach().float().square().mean().sqrt()) for each in (predictions, targets))
+    if wanted >= LARGE and wanted >= FAR * given:
+        recorder.add(FarTargets(where(), update, name, given, wanted))
+
+
+def _look_at_axes(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
+    """Note a softmax over the rows, and a reshape that mixes classes with places; remember where a model has its classes."""
+    if not recorder.detailed or scores.dim() < 2 or target.is_floating_point():
+        return
+    update = recorder.log.updates
+    if is_softmax_over_rows(scores):
+        what = "the softmax runs over the rows, not over the classes: each class sums to 1 over all rows"
+        recorder.add(WrongAxis(where(), update, name, what, "scores = F.log_softmax(scores, dim=1)"))
+    size = channels_before_reshape(scores) if scores.dim() == 2 else ()
+    if len(size) > 2 and size[1] == scores.shape[1] and math.prod(size[2:]) > 1:
+        what = f"scores of {list(size)} are reshaped to {list(scores.shape)} as they lie in memory: a row has values of one class at several places"
+        fix = "loss = F.cross_entropy(scores, labels)   # classes on axis 1; or scores.movedim(1, -1).reshape(-1, classes)"
+        recorder.add(WrongAxis(where(), update, name, what, fix))
+    recorder.note_class_axis(scores, 1)
+
+
+def _look_at_argmax(recorder: Recorder, scores: Tensor, axis: Any) -> None:
+    """Note an argmax of a model's output over an axis as long as that of the classes, which is another one."""
+    classes = recorder.class_axes(scores)
+    if not classes or not isinstance(axis, int) or axis % scores.dim() in classes:
+        return
+    taken = axis % scores.dim()
+    if scores.shape[taken] in {scores.shape[each] for each in classes}:
+        right = min(classes)
+        what = f"scores of {list(scores.shape)} have their classes on axis {right}, as the loss takes them, and the best are taken over axis {taken}"
+        recorder.add(
+            WrongAxis(
+                where(), recorder.log.updates, "argmax", what, f"predicted = scores.argmax(dim={right})"
+            )
+        )
 
 
 def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:

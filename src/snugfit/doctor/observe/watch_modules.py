@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -37,6 +38,7 @@ from snugfit.doctor.observe.weights import Weights, plain_name
 
 _Call = Callable[..., Any]
 COMPILED = "torch.compile"
+MOST_SCALES = 16
 
 
 class ModuleWatch:
@@ -56,6 +58,7 @@ class ModuleWatch:
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
         self._outsiders = Outsiders(recorder)
         self._layers = Layers()
+        self._looked: Counter[tuple[int, bool]] = Counter()
 
     @property
     def inside(self) -> bool:
@@ -124,9 +127,12 @@ class ModuleWatch:
             self._depth += 1
             try:
                 output = original(module, *args, **kwargs)
-                if self._inside is not None and recorder.detailed:
+                if self._inside is not None and (self._depth == 1 or recorder.detailed):
                     with recorder.guard():
-                        self._layers.after(module, output)
+                        if self._depth == 1:
+                            recorder.note_output(self._inside.id, output)
+                        if recorder.detailed:
+                            self._layers.after(module, output)
                 return output
             finally:
                 self._depth -= 1
@@ -176,8 +182,17 @@ class ModuleWatch:
                 autocast,
                 device.type,
                 computes_natively(device, autocast or seen.dtype),
+                self._scale(seen.id, batch, grad=grad),
             )
         )
+
+    def _scale(self, model: int, batch: Tensor | None, *, grad: bool) -> float:
+        """Return the root mean square of a batch of numbers, of the first passes with a graph and of those without."""
+        self._looked[model, grad] += 1
+        numbers = batch is not None and batch.is_floating_point() and batch.layout is torch.strided
+        if batch is None or not numbers or batch.is_nested or self._looked[model, grad] > MOST_SCALES:
+            return 0.0
+        return float(batch.detach().float().square().mean().sqrt())
 
     def _nested(self, module: nn.Module, args: tuple[Any, ...], caller: FrameType) -> None:
         root = self._inside

@@ -11,7 +11,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import SchedulerSeen
-from snugfit.doctor.observe.script_events import ScheduleStep
+from snugfit.doctor.observe.script_events import ScheduleStep, StateRestore
 from snugfit.doctor.observe.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
@@ -82,11 +82,22 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
 
         return step
 
+    def restoring(original: _Call) -> _Call:
+        def load_state_dict(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if not inside[0] and recorder.active:
+                with recorder.guard():
+                    recorder.add(StateRestore(where(), recorder.log.updates, schedule=True))
+            return original(scheduler, *args, **kwargs)
+
+        return load_state_dict
+
     for kind in (lr_scheduler.LRScheduler, *_below(lr_scheduler.LRScheduler)):
         if "__init__" in vars(kind):
             patches.wrap(kind, "__init__", initialising)
         if "step" in vars(kind):
             patches.wrap(kind, "step", stepping)
+        if "load_state_dict" in vars(kind):
+            patches.wrap(kind, "load_state_dict", restoring)
 
 
 def _below(kind: type) -> list[type]:

@@ -13,8 +13,17 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
 from snugfit.doctor.observe.internals import not_compiled
 from snugfit.doctor.observe.log import OptimizerSeen
-from snugfit.doctor.observe.script_events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
-from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Clip,
+    Rescale,
+    ScalerStep,
+    StateRestore,
+    Step,
+    ZeroGrad,
+)
+from snugfit.doctor.observe.watch_graphs import KeptGraphs
+from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
@@ -27,6 +36,7 @@ class Differentiated(NamedTuple):
         before: the gradients before it; `factor` the loss scale in it.
         ratio: it over the mean that the loss function returned, None where they cannot be compared.
         graph: name of the function that made it.
+        value: it without the loss scale; not finite where it is no single number.
     """
 
     at: str
@@ -35,6 +45,7 @@ class Differentiated(NamedTuple):
     ratio: float | None
     graph: str
     finite: bool
+    value: float
 
 
 class UpdateWatch:
@@ -45,8 +56,9 @@ class UpdateWatch:
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
-        self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True)
+        self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
         self._before: dict[int, tuple[float, float]] = {}
+        self._kept = KeptGraphs(recorder)
 
     def install(self, patches: Patches) -> None:
         from torch.optim import optimizer
@@ -54,6 +66,7 @@ class UpdateWatch:
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_group)
         patches.wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
+        patches.wrap(torch.optim.Optimizer, "load_state_dict", self._restored)
         patches.wrap(torch.nn.Module, "zero_grad", self._module_zero_grad)
         for hook in (
             optimizer.register_optimizer_step_pre_hook(not_compiled(self._step_begins)),
@@ -130,6 +143,8 @@ class UpdateWatch:
                         touched,
                         value.finite,
                         torch.is_anomaly_enabled(),
+                        value.value,
+                        called_directly(),
                     )
                 )
 
@@ -140,8 +155,12 @@ class UpdateWatch:
         before = self.gradients.before()
         value = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
         factor, graph = self.gradients.scale_of(value) if isinstance(value, Tensor) else (1.0, "")
-        finite = not isinstance(value, Tensor) or value.numel() != 1 or math.isfinite(float(value.detach()))
-        return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite)
+        amount, finite = math.nan, True
+        if isinstance(value, Tensor) and value.numel() == 1:
+            amount = float(value.detach()) / factor
+            finite = math.isfinite(amount)
+            self._kept.note(value)
+        return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
 
     def _ratio(self, value: Any, factor: float) -> float | None:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
@@ -164,6 +183,15 @@ class UpdateWatch:
             return original(optimizer, *args, **kwargs)
 
         return zero_grad
+
+    def _restored(self, original: _Call) -> _Call:
+        def load_state_dict(optimizer: Any, state_dict: Any) -> Any:
+            if self.recorder.active:
+                with self.recorder.guard():
+                    self.recorder.add(StateRestore(where(), self.recorder.log.updates, schedule=False))
+            return original(optimizer, state_dict)
+
+        return load_state_dict
 
     def _module_zero_grad(self, original: _Call) -> _Call:
         def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -287,6 +315,7 @@ class UpdateWatch:
                 without=all(each.grad is None for each in state.parameters()),
                 rescaled=abs(size - state.size) > 1e-6 * state.size,
                 since_clip=size / state.clipped if state.clipped else 1.0,
+                rate=max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0),
             )
         )
         if self.recorder.detailed:

@@ -1,0 +1,148 @@
+"""Findings on learning rates: a loss that explodes, or that jumps and stays at chance; a range test that leaves its weights."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.script_events import Backward, Loss, Restore, Step
+
+LEAST_PASSES = 12
+EXPLOSION, LARGE = 1e4, 1e3
+"""A loss that grows by the first to over the second is on its way to infinity; that of a game of rising rewards is not."""
+SLOPE = 100.0
+"""A loss that grew so much before it was no number grew because of the rate."""
+JUMP = 3.0
+AT_CHANCE = 0.97
+RANGE_STEPS, RANGE, EVEN = 10, 1e3, 1.2
+LEAST_STEPS = 3
+
+
+def learning_rate(log: Log) -> list[Finding]:
+    """Detect that the loss explodes, or jumps up in the first half and stays at chance."""
+    findings = []
+    for optimizer in log.optimizers:
+        rates = _rates(log, optimizer)
+        values = [event.value for event in log.of(Backward) if event.touched == [optimizer.id]]
+        if len(values) < LEAST_PASSES or not rates or _range_test(rates):
+            continue
+        what = _explosion(values)
+        if not what and len({step.optimizer for step in log.of(Step)}) == 1:
+            what = _jump(*_class_losses(log))
+        if what:
+            findings.append(
+                Finding(
+                    "learning_rate",
+                    Severity.ERROR,
+                    f"{what} The learning rate of {optimizer.name} is {max(rates):g}.",
+                    optimizer.at,
+                    (f"{len(values)} backward passes; the first loss is {values[0]:.4g}",),
+                    f"lr={_lower(max(rates)):g}   # a thirtieth; and torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+                )
+            )
+    return findings
+
+
+def _lower(rate: float) -> float:
+    return float(f"{rate / 30:.1g}")
+
+
+def _rates(log: Log, optimizer: OptimizerSeen) -> list[float]:
+    return [step.rate for step in log.of(Step) if step.optimizer == optimizer.id]
+
+
+def _explosion(values: list[float]) -> str:
+    """Return how the loss grows without end; "" where it does not."""
+    finite = list(itertools.takewhile(math.isfinite, values))
+    if len(finite) < 2:
+        return ""
+    first = max(statistics.median(finite[:3]) if len(finite) > 3 else finite[0], 1e-2)
+    if len(finite) < len(values) and not any(map(math.isfinite, values[len(finite) :])):
+        if max(finite[-3:]) >= SLOPE * first:
+            return f"The loss grows from {first:.3g} to {max(finite[-3:]):.3g}, and is no number after {len(finite)} passes."
+        return ""
+    last = statistics.median(finite[-max(len(finite) // 4, 1) :])
+    explodes = len(finite) == len(values) and last >= max(EXPLOSION * first, LARGE)
+    return f"The loss grows from {first:.3g} to {last:.3g}." if explodes else ""
+
+
+def _class_losses(log: Log) -> tuple[list[float], int]:
+    """Return the differentiated means of losses over classes, and the number of classes."""
+    values, last, classes = [], None, 0
+    for event in log.events:
+        if isinstance(event, Loss) and event.grad and event.classes > 1 and event.mean:
+            last = event
+        elif isinstance(event, Backward):
+            if last is not None and event.ratio == 1.0 and math.isfinite(event.value):
+                values.append(event.value)
+                classes = max(classes, last.classes)
+            last = None
+    return values, classes
+
+
+def _jump(values: list[float], classes: int) -> str:
+    """Return how a loss over classes jumps up and stays at what a guess gives; "" where it does not."""
+    if len(values) < LEAST_PASSES or classes < 2:
+        return ""
+    chance, first = math.log(classes), values[0]
+    peak = max(values[: len(values) // 2])
+    last = statistics.median(values[-(len(values) // 4) :])
+    if peak < JUMP * max(first, chance) or last < AT_CHANCE * chance:
+        return ""
+    return f"The loss jumps from {first:.3g} to {peak:.3g} and stays at {last:.3g}; a guess among {classes} classes gives {chance:.3g}."
+
+
+def _range_test(rates: list[float]) -> int:
+    """Return how many steps of a range test come first: rates that grow evenly by a thousand or more; 0 where none is."""
+    count = 1
+    while count < len(rates) and rates[count] > rates[count - 1] > 0:
+        count += 1
+    if count < RANGE_STEPS or rates[count - 1] < RANGE * rates[0]:
+        return 0
+    growth = [after / before for before, after in itertools.pairwise(rates[:count])]
+    return count if max(growth) <= EVEN * min(growth) else 0
+
+
+def range_test_kept(log: Log) -> list[Finding]:
+    """Detect that training goes on with the weights that a range test of the rate has left, which its last steps have ruined."""
+    for optimizer in log.optimizers:
+        steps = [
+            (place, event)
+            for place, event in enumerate(log.events)
+            if isinstance(event, Step) and event.optimizer == optimizer.id
+        ]
+        tested = _range_test([event.rate for _, event in steps])
+        if not tested:
+            continue
+        end, rest = steps[tested - 1][0], {optimizer.id: len(steps) - tested}
+        for event in log.events[end:]:
+            if isinstance(event, Restore):
+                break
+            if isinstance(event, Step) and event.optimizer != optimizer.id:
+                rest[event.optimizer] = rest.get(event.optimizer, 0) + 1
+        own = set(optimizer.parameters)
+        goes_on = [
+            each
+            for each in log.optimizers
+            if rest.get(each.id, 0) >= LEAST_STEPS and own & set(each.parameters)
+        ]
+        if goes_on:
+            rates = [event.rate for _, event in steps[:tested]]
+            return [
+                Finding(
+                    "range_test_kept",
+                    Severity.WARNING,
+                    f"{tested} steps at rates from {rates[0]:.1g} to {rates[-1]:.2g} test the learning rate, and training goes on with "
+                    "the weights that they leave.",
+                    goes_on[-1].at,
+                    (f"the test's optimizer is made at {optimizer.at}",),
+                    "start = copy.deepcopy(model.state_dict())   # before the test\nmodel.load_state_dict(start)   # after it",
+                )
+            ]
+    return []
+
+
+DETECTORS = (learning_rate, range_test_kept)

@@ -1,0 +1,80 @@
+"""What made a tensor: its graph, read through views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from snugfit.doctor.observe.internals import axis_of_softmax, size_before_view
+
+_VIEWS = (
+    "View",
+    "Reshape",
+    "Unsafe",
+    "Squeeze",
+    "Unsqueeze",
+    "Transpose",
+    "Permute",
+    "Select",
+    "Slice",
+    "ToCopy",
+)
+_ROWS = ("Index", "Slice")
+"""Nodes that take some of the rows."""
+_RESHAPES = ("View", "Reshape", "Unsafe", "Clone")
+_CHANNELS_FIRST = ("Convolution", "MkldnnConvolution", "Upsample", "NativeBatchNorm", "CudnnBatchNorm")
+_JOINS = ("Cat", "Stack")
+_SUMS = ("Add", "Sub", "Rsub")
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__.partition("Backward")[0]
+
+
+def _through(node: Any, kinds: tuple[str, ...]) -> Any:
+    """Return the first node that is of none of these kinds."""
+    while node is not None and _kind(node).startswith(kinds) and node.next_functions:
+        node = node.next_functions[0][0]
+    return node
+
+
+def maker_of(values: Tensor) -> str:
+    """Return the name of the function that made values, through views and joins of its results; "" without a graph."""
+    return _maker(values.grad_fn)
+
+
+def _maker(node: Any) -> str:
+    node = _through(node, _VIEWS)
+    if node is None:
+        return ""
+    if not _kind(node).startswith(_JOINS):
+        return _kind(node)
+    makers = {_maker(each) for each, _ in node.next_functions}
+    return makers.pop() if len(makers) == 1 else _kind(node)
+
+
+def is_softmax_over_rows(scores: Tensor) -> bool:
+    """Return whether scores of rows and classes are some rows of a softmax that ran over the rows."""
+    node = _through(scores.grad_fn, _ROWS)
+    return scores.dim() == 2 and node is not None and axis_of_softmax(node) == 0
+
+
+def channels_before_reshape(scores: Tensor) -> Sequence[int]:
+    """Return the size that scores had, channels first, before they were reshaped without moving an axis; () where they were not."""
+    node: Any = scores.grad_fn
+    size: tuple[int, ...] = ()
+    while node is not None and _kind(node).startswith(_RESHAPES) and node.next_functions:
+        size = size_before_view(node) or size
+        node = node.next_functions[0][0]
+    return size if node is not None and _kind(node).startswith(_CHANNELS_FIRST) else ()
+
+
+def is_bootstrapped(targets: Tensor) -> bool:
+    """Return whether targets are a constant plus a multiple of something with a graph, as reward + discount * value is."""
+    node = _through(targets.grad_fn, _VIEWS)
+    if node is None or not _kind(node).startswith(_SUMS):
+        return False
+    parts = [each for each, _ in node.next_functions]
+    return None in parts and any(_kind(each) == "Mul" for each in parts if each is not None)
