@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CERTAIN_FINDING, NOT_LOOKED_AT, SCRIPT_FAILED = 1, 3, 4
 _COMMAND = "snugfit.doctor.command"
-_DATA_FILES = (".csv", ".tsv", ".jsonl", ".txt")
+_DATA_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".txt")
 
 _Target = Annotated[
     str | None,
@@ -55,7 +55,9 @@ def doctor(
     ] = None,
     loss: Annotated[str, typer.Option(metavar="NAME", help="For a model with data.")] = "cross_entropy",
     text: Annotated[str, typer.Option(metavar="COLUMNS", help="Of a file of rows: title,text.")] = "text",
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a file of rows.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Of a file of rows; 'label' where there is one.")
+    ] = None,
     validation: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rows to validate on, beside a file of rows.")
     ] = None,

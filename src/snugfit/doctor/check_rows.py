@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from snugfit.data.bad_rows import Fault
+from snugfit.doctor.check_cells import classes, garbled, placeholders
 from snugfit.doctor.findings import Finding, Severity
 
 FEW = 0.01
 """Part of the rows up to which a fault is told as a note; of validation rows, from which a score is no longer one on unseen data."""
 ONE_CLASS = 0.9
+MOST = 0.5
+"""Part of the rows from which a fault is one of the file."""
+REPEATED = 0.1
+"""Part of the rows from which a random split puts enough of them on both sides to change a score."""
 _LINES = 5
+_FIXES: Mapping[str, str] = {
+    "not UTF-8": "iconv -f WINDOWS-1252 -t UTF-8 rows.csv > utf8.csv   # by the encoding that it has"
+}
 _FAULTS: Mapping[str, str] = {"unknown label": "unknown_label"}
 
 
@@ -32,26 +40,32 @@ def examine_rows(train: Rows, validation: Rows | None, faults: Sequence[Fault] =
     held_out = [] if validation is None else list(overlap(train.texts, validation.texts, "texts"))
     unknown = [] if validation is None else list(unseen_labels(train, validation))
     return [
-        *faulty_rows(faults),
+        *faulty_rows(faults, len(train.texts) + (0 if validation is None else len(validation.texts))),
+        *garbled(train.texts, train.lines, train.source),
+        *placeholders(train.texts, train.lines, train.source),
         *held_out,
         *unknown,
+        *classes(train.labels, train.source),
         *duplicates(train.texts, train.labels, train.lines),
         *imbalance(Counter(train.labels), train.source),
     ]
 
 
-def faulty_rows(faults: Sequence[Fault]) -> Iterator[Finding]:
-    """Detect rows that cannot be used, by reason."""
+def faulty_rows(faults: Sequence[Fault], usable: int = 0) -> Iterator[Finding]:
+    """Detect rows that cannot be used, by reason; half of all rows or more are no exception any longer."""
+    total = usable + len(faults)
     for reason, count in Counter(fault.reason for fault in faults).most_common():
         own = [fault for fault in faults if fault.reason == reason]
         unknown = reason == "unknown label"
         yield Finding(
             _FAULTS.get(reason, "empty_rows"),
-            Severity.ERROR if unknown else Severity.WARNING,
-            f"{count:,} rows cannot be used: {reason}",
+            Severity.ERROR if unknown or count >= MOST * total else Severity.WARNING,
+            f"{count:,} of {total:,} rows cannot be used: {reason}",
             where=f"{own[0].source}:{own[0].line}",
             evidence=tuple(f"line {fault.line}: {fault.detail}" for fault in own[:3]),
-            fix="data: {bad_rows: skip}   # leaves them out and counts them; or mend the rows",
+            fix=_FIXES.get(
+                reason, "data: {bad_rows: skip}   # leaves them out and counts them; or mend the rows"
+            ),
         )
 
 
@@ -110,13 +124,13 @@ def duplicates(
     if extra:
         yield Finding(
             "duplicates",
-            Severity.NOTE,
+            Severity.WARNING if extra >= REPEATED * len(texts) else Severity.NOTE,
             f"{extra:,} of {len(texts):,} rows repeat another one",
             evidence=tuple(
                 f"{len(places)} times '{_short(text)}'{on(places)}"
                 for text, places in list(repeated.items())[:3]
             ),
-            fix="keep one of each",
+            fix="keep one of each before the rows are split: copies on both sides raise the score",
         )
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from snugfit.core.losses import find_loss, labels_ahead
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.data.bad_rows import Fault
-from snugfit.data.usable_rows import Part, read_part
+from snugfit.data.sources import read_table
+from snugfit.data.usable_rows import Part, part_of_table, read_part
 from snugfit.doctor import check_data
 from snugfit.doctor import check_model as modules
 from snugfit.doctor import check_recipe as settings_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.tasks.task import Task
 
+LABEL = "label"
 ROWS, EXAMPLES, MODEL, SETTINGS = "rows", "examples", "model and optimizer", "settings"
 Tell = Callable[[str], None]
 
@@ -103,14 +105,25 @@ def examine_file(
     """Look for pitfalls in a file of rows.
 
     Args:
+        label: the column of labels; None for the one that is called so, if there is one.
         tokenizer: of a model, by folder or name, to look at the tokens too.
     Raises:
         UserError: a file cannot be read, or has not these columns.
     """
-    parts, faults = _read(train, validation, text, label, None)
-    findings = _of_rows(parts, faults)
+    table = read_table(train, setting="data.train")
+    columns = list(table.rows[0]) if table.rows else []
+    label = LABEL if label is None and LABEL in columns else label
+    parts = [part_of_table(table, text, label, None)]
+    if validation is not None:
+        parts.append(read_part(validation, "data.validation", text, label, None, None))
+    findings = _of_rows(parts, [fault for part in parts for fault in part.faults])
     shown: tuple[TokenView, ...] = ()
-    left_out = () if tokenizer else ("tokens: give --model",)
+    left_out = [] if tokenizer else ["tokens: give --model"]
+    if label is None and columns:
+        others = [f"'{name}'" for name in columns if name not in text]
+        left_out.append(
+            f"labels: give --label, of {', '.join(others)}" if others else "labels: the file has none"
+        )
     if tokenizer is not None:
         from snugfit.data.tokens import encode
         from snugfit.models.tokenizer import load_tokenizer
@@ -124,7 +137,7 @@ def examine_file(
         ]
         shown = views(encoded.examples, loaded, max_length)
     return Examination.of(
-        Path(train).name, findings, (ROWS, *(["tokens"] if tokenizer else [])), left_out, shown
+        Path(train).name, findings, (ROWS, *(["tokens"] if tokenizer else [])), tuple(left_out), shown
     )
 
 

@@ -81,7 +81,7 @@ def test_rows_that_cannot_be_used_are_told_by_reason():
     ]
     (finding,) = examine_rows(Rows(TEXTS, LABELS), None, faults)
     assert (finding.pitfall, finding.severity, finding.where) == ("empty_rows", "warning", "a.csv:3")
-    assert finding.what == "2 rows cannot be used: empty text"
+    assert finding.what == "2 of 202 rows cannot be used: empty text"
 
 
 def test_examples_of_tensors_leak_by_what_the_model_is_given():

@@ -118,19 +118,29 @@ def accumulation(log: Log) -> list[Finding]:
         return []
     undivided = [window for window in accumulating if _is_undivided(window)]
     if len(undivided) == len(accumulating):
-        length = len(accumulating[0].passes)
+        window = accumulating[0]
+        length = len(window.passes)
+        losses = [event for event in window.events if isinstance(event, Loss) and event.grad]
+        by_library = not window.passes[0].direct
         return [
             Finding(
                 "accumulation",
                 Severity.ERROR,
                 f"The gradients of {length} micro-batches are summed, and no loss is divided by {length}: the gradient is "
                 f"{length} times that of the full batch.",
-                accumulating[0].passes[0].at,
+                losses[0].at if by_library and losses else window.passes[0].at,
                 (
                     f"{len(accumulating)} updates of {length} backward passes each",
                     "what is differentiated is the loss function's mean itself",
+                    *(
+                        ["a library differentiates it, and leaves the division to the loss"]
+                        if by_library
+                        else []
+                    ),
                 ),
-                f"(loss / {length}).backward()",
+                'F.cross_entropy(scores, labels, reduction="sum") / num_items_in_batch   # the trainer hands it to the loss'
+                if by_library
+                else f"(loss / {length}).backward()",
             )
         ]
     return _mean_of_means(accumulating)

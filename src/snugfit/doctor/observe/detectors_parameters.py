@@ -40,6 +40,8 @@ def no_gradient(log: Log) -> list[Finding]:
     seen = [each for each in log.parameters if each.id in used and each.trainable and each.updates >= 2]
     without = [each for each in seen if each.no_gradient == each.updates]
     findings = []
+    if without and any(step.cleared for step in log.of(Step)) and len(without) == len(seen):
+        return []  # they were cleared before the step, which is a finding of its own
     if without:
         findings.append(_without(log, seen, without))
     rest = [each for each in seen if each not in without and each.updates >= LEAST_UPDATES]
