@@ -16,7 +16,7 @@ class Model(nn.Module):
 
     def forward(self, inputs, labels=None, **kwargs):
         logits = self.head(inputs)
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}  # <- here
 
 
 rows = [{"inputs": torch.randn(6), "labels": torch.tensor(i % 3)} for i in range(48)]
@@ -30,4 +30,4 @@ arguments = TrainingArguments(
     use_cpu=True,
     disable_tqdm=True,
 )
-Trainer(model=Model(), args=arguments, train_dataset=rows).train()  # <- here
+Trainer(model=Model(), args=arguments, train_dataset=rows).train()

@@ -30,10 +30,10 @@ DETECTORS: tuple[Detector, ...] = (
     *detectors_schedules.DETECTORS,
     *detectors_checkpoints.DETECTORS,
     *detectors_labels.DETECTORS,
+    *detectors_rates.DETECTORS,
     *detectors_losses.DETECTORS,
     *detectors_data.DETECTORS,
     *detectors_evaluations.DETECTORS,
-    *detectors_rates.DETECTORS,
     *detectors_time.DETECTORS,
 )
 _ORDER = list(Severity)

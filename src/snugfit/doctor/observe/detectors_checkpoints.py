@@ -151,22 +151,26 @@ def partial_resume(log: Log) -> list[Finding]:
     """
     own = {save.folder for save in log.of(Save) if save.folder}
     events = log.events
-    reads = [place for place, event in enumerate(events) if isinstance(event, Resume) and event.folder in own]
+    reads = [place for place, event in enumerate(events) if isinstance(event, Resume)]
     for place, until in itertools.pairwise([*reads, len(events)]):
-        finding = _left_out(events[place], events[place + 1 : until])
+        read = events[place]
+        if not isinstance(read, Resume) or read.folder not in own:
+            continue
+        finding = _left_out(log, read, events[place + 1 : until])
         if finding is not None:
             return [finding]
     return []
 
 
-def _left_out(read: Event, after: list[Event]) -> Finding | None:
-    """Return what of a checkpoint is not used by the training that follows."""
+def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
+    """Return what of a checkpoint is not used by the training that follows, of the module whose weights are from it."""
     restored = [event for event in after if isinstance(event, Restore) and not event.missing]
     states = [event for event in after if isinstance(event, StateRestore)]
-    if not restored or not isinstance(read, Resume):
+    if not restored:
         return None
     later = after[after.index(restored[-1]) :]
-    if sum(isinstance(event, Step) for event in later) < LEAST_STEPS:
+    own = {each.id for each in log.optimizers if set(restored[-1].parameters) & set(each.parameters)}
+    if sum(isinstance(event, Step) and event.optimizer in own for event in later) < LEAST_STEPS:
         return None
     if read.optimizer and not any(not each.schedule for each in states):
         what, state, at = "optimizer", "its moments are", restored[-1].at

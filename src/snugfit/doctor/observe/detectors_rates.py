@@ -15,10 +15,13 @@ EXPLOSION, LARGE = 1e4, 1e3
 """A loss that grows by the first to over the second is on its way to infinity; that of a game of rising rewards is not."""
 SLOPE = 100.0
 """A loss that grew so much before it was no number grew because of the rate."""
+WEIGHTS = 10.0
 JUMP = 3.0
 AT_CHANCE = 0.97
 RANGE_STEPS, RANGE, EVEN = 10, 1e3, 1.2
 LEAST_STEPS = 3
+DROP = 2.0
+"""A rate that does not fall by as much goes on as a warm-up does."""
 
 
 def learning_rate(log: Log) -> list[Finding]:
@@ -29,7 +32,7 @@ def learning_rate(log: Log) -> list[Finding]:
         values = [event.value for event in log.of(Backward) if event.touched == [optimizer.id]]
         if len(values) < LEAST_PASSES or not rates or _range_test(rates):
             continue
-        what = _explosion(values)
+        what = _explosion(values) if _weights_grow(log, optimizer) else ""
         if not what and len({step.optimizer for step in log.of(Step)}) == 1:
             what = _jump(*_class_losses(log))
         if what:
@@ -52,6 +55,12 @@ def _lower(rate: float) -> float:
 
 def _rates(log: Log, optimizer: OptimizerSeen) -> list[float]:
     return [step.rate for step in log.of(Step) if step.optimizer == optimizer.id]
+
+
+def _weights_grow(log: Log, optimizer: OptimizerSeen) -> bool:
+    """Return whether the weights have grown by far, or are no numbers: else it is the targets that grow."""
+    sizes = [step.weights for step in log.of(Step) if step.optimizer == optimizer.id and step.weights]
+    return any(not size < WEIGHTS * sizes[0] for size in sizes[1:])
 
 
 def _explosion(values: list[float]) -> str:
@@ -117,7 +126,8 @@ def range_test_kept(log: Log) -> list[Finding]:
         tested = _range_test([event.rate for _, event in steps])
         if not tested:
             continue
-        end, rest = steps[tested - 1][0], {optimizer.id: len(steps) - tested}
+        end, last = steps[tested - 1][0], steps[tested - 1][1].rate
+        rest = {optimizer.id: sum(event.rate * DROP <= last for _, event in steps[tested:])}
         for event in log.events[end:]:
             if isinstance(event, Restore):
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -241,6 +241,7 @@ class Step(Event):
         rescaled: its gradients were changed between the last backward and now.
         since_clip: their size over what torch's functions left when they clipped them; 1 where none did.
         rate: the largest learning rate of its groups.
+        weights: magnitude of some of its parameters, in the first updates and where the loss has grown by far; 0 elsewhere.
     """
 
     optimizer: int
@@ -251,6 +252,7 @@ class Step(Event):
     rescaled: bool
     since_clip: float = 1.0
     rate: float = 0.0
+    weights: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -350,6 +352,7 @@ class Restore(Event):
         dtype: that most of them have.
         missing: entries of the module that are not among them; `entries` how many it has.
         foreign: a name among them that the module does not know.
+        parameters: numbers of the first of its parameters.
     """
 
     module: int
@@ -358,6 +361,7 @@ class Restore(Event):
     missing: int = 0
     entries: int = 0
     foreign: str = ""
+    parameters: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -87,10 +87,13 @@ def _shown(file: str, folder: str) -> Path:
         return path
 
 
-def called_directly() -> bool:
-    """Return whether the function that is being wrapped was called by the script itself."""
+def called_directly(past: str = "") -> bool:
+    """Return whether the function that is being wrapped was called by the script itself, or by a module of this name that it called."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE)
+        or (past and str(frame.f_globals.get("__name__")).startswith(past))
+    ):
         frame = frame.f_back
     return frame is not None and is_own(frame.f_code.co_filename)
 

@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -34,7 +35,7 @@ from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_masks, look_at_tokens
-from snugfit.doctor.observe.weights import Weights, plain_name
+from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
 
 _Call = Callable[..., Any]
 COMPILED = "torch.compile"
@@ -339,6 +340,7 @@ class ModuleWatch:
                         len(missing),
                         entries,
                         foreign,
+                        [self.recorder.number(each) for each in islice(module.parameters(), WITNESSES)],
                     )
                 )
             return result

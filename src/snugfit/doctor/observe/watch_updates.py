@@ -29,6 +29,10 @@ from snugfit.doctor.observe.watch_modules import ModuleWatch
 _Call = Callable[..., Any]
 
 
+GROWN = 100.0
+"""A loss that is so many times the first one makes it worth to look at the weights."""
+
+
 class Differentiated(NamedTuple):
     """A value that is differentiated.
 
@@ -59,6 +63,7 @@ class UpdateWatch:
         self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
         self._before: dict[int, tuple[float, float]] = {}
         self._kept = KeptGraphs(recorder)
+        self._first_loss = math.nan
 
     def install(self, patches: Patches) -> None:
         from torch.optim import optimizer
@@ -144,7 +149,7 @@ class UpdateWatch:
                         value.finite,
                         torch.is_anomaly_enabled(),
                         value.value,
-                        called_directly(),
+                        called_directly("torch."),  # Tensor.backward calls what is wrapped
                     )
                 )
 
@@ -160,6 +165,8 @@ class UpdateWatch:
             amount = float(value.detach()) / factor
             finite = math.isfinite(amount)
             self._kept.note(value)
+            if math.isnan(self._first_loss):
+                self._first_loss = amount
         return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
 
     def _ratio(self, value: Any, factor: float) -> float | None:
@@ -315,6 +322,7 @@ class UpdateWatch:
                 without=all(each.grad is None for each in state.parameters()),
                 rescaled=abs(size - state.size) > 1e-6 * state.size,
                 since_clip=size / state.clipped if state.clipped else 1.0,
+                weights=magnitude([each.detach() for each in state.sample()]) if self._grows() else 0.0,
                 rate=max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0),
             )
         )
@@ -323,6 +331,10 @@ class UpdateWatch:
                 self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
             }
             self._look_at_gradients(optimizer)
+
+    def _grows(self) -> bool:
+        """Return whether these are the first updates, or the loss is far above the first one or no number."""
+        return self.recorder.detailed or not self._differentiated.value <= GROWN * max(self._first_loss, 1e-2)
 
     def _look_at_gradients(self, optimizer: Any) -> None:
         closure = isinstance(optimizer, torch.optim.LBFGS)  # its gradients appear during the step
