@@ -26,9 +26,21 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from common import write_result  # noqa: E402
 
 from snugfit.doctor.findings import PITFALLS, is_ill  # noqa: E402
-from tests.doctor.corpus import MISSED_AT_FIRST, Case, examine, missing_package, scripts  # noqa: E402
+from tests.doctor.corpus import (  # noqa: E402
+    ALARMS_AT_FIRST,
+    ELSEWHERE_AT_FIRST,
+    MISSED_AT_FIRST,
+    MISSED_OF_SECOND_HAND,
+    TRUE_AFTER_ALL,
+    Case,
+    examine,
+    expected,
+    missing_package,
+    scripts,
+)
 
 PAGE = ROOT / "docs/tools/doctor.md"
+FOLDERS = ("faulty", "fresh", "clean", "second_hand/faulty", "second_hand/clean")
 BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
 
@@ -48,8 +60,12 @@ def examine_all(folder: str) -> list[dict[str, Any]]:
 
 
 def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
-    if folder == "clean":
-        outcome = "false alarm" if is_ill(case.findings) else "no error, no warning"
+    clean = folder.endswith("clean")
+    if clean:
+        true = TRUE_AFTER_ALL.get(case.script.stem, "").partition(":")[0]
+        ill = [finding for finding in case.findings if is_ill([finding])]
+        alarm = "false alarm" if any(finding.pitfall != true for finding in ill) else "a true finding"
+        outcome = alarm if ill else "no error, no warning"
     elif not case.found:
         outcome = "not found"
     else:
@@ -58,10 +74,10 @@ def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
     return {
         "script": case.script.stem,
         "folder": folder,
-        "pitfall": case.pitfall if folder != "clean" else "",
+        "pitfall": "" if clean else case.found[0].pitfall if case.found else case.pitfalls[0],
         "fault": first,
         "outcome": outcome,
-        "severity": str(case.found[0].severity) if case.found and folder != "clean" else "",
+        "severity": str(case.found[0].severity) if case.found and not clean else "",
         "findings": [finding.pitfall for finding in case.findings],
         "seconds": round(seconds, 2),
     }
@@ -102,7 +118,53 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         why = MISSED_AT_FIRST.get(row["script"])
         at_first = f"not found: {why}" if why else row["outcome"]
         lines.append(f"| {row['fault']} | `{row['pitfall']}` | {at_first} | {row['outcome']} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *second_hand(rows)])
+
+
+def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the scripts of the second hand as Markdown: as shipped, and after mending."""
+    faulty = [row for row in rows if row["folder"] == "second_hand/faulty"]
+    clean = [row for row in rows if row["folder"] == "second_hand/clean"]
+    table = expected()
+    at_mark = len(faulty) - len(MISSED_OF_SECOND_HAND) - len(ELSEWHERE_AT_FIRST)
+    now = sum(row["outcome"] == "found" for row in faulty)
+    elsewhere = sum(row["outcome"] == "found at another line" for row in faulty)
+    alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
+    false = [name for name in ALARMS_AT_FIRST if name not in TRUE_AFTER_ALL]
+    lines = [
+        "",
+        f"Written by a second hand that had read no detector: {len(faulty)} faults. As shipped: {at_mark} found at a marked line, "
+        f"{len(ELSEWHERE_AT_FIRST)} at another line, {len(MISSED_OF_SECOND_HAND)} not found. After mending: {now} and {elsewhere} "
+        f"at another line. Its {len(clean)} clean scripts: as shipped an error or a warning on {len(ALARMS_AT_FIRST)}, of which "
+        f"{len(false)} was false; after mending {len(alarms) or 'none'} false.",
+        "",
+        "| script | kind | pitfall | as shipped | after mending |",
+        "|---|---|---|---|---|",
+    ]
+    for row in faulty:
+        name = row["script"]
+        missed = MISSED_OF_SECOND_HAND.get(name)
+        first = "found at another line" if name in ELSEWHERE_AT_FIRST else "found"
+        kind = table["faulty"][name]["kind"]
+        lines.append(
+            f"| `{name}` | {kind} | `{row['pitfall']}` | {f'not found: {missed}' if missed else first} | {row['outcome']} |"
+        )
+    lines += [
+        "",
+        "| clean script | kind | looks like a fault | as shipped | after mending |",
+        "|---|---|---|---|---|",
+    ]
+    for row in clean:
+        name, about = row["script"], table["clean"][row["script"]]
+        first = "no error, no warning"
+        if name in ALARMS_AT_FIRST:
+            first = "a true finding" if name in TRUE_AFTER_ALL else "false alarm"
+        lines.append(f"| `{name}` | {about['kind']} | {about['looks_like']} | {first} | {row['outcome']} |")
+    lines += [
+        "",
+        *(f"`{name}` is not clean. {why[0].upper()}{why[1:]}." for name, why in TRUE_AFTER_ALL.items()),
+    ]
+    return lines
 
 
 def _count(rows: Sequence[dict[str, Any]], folder: str) -> str:
@@ -111,7 +173,7 @@ def _count(rows: Sequence[dict[str, Any]], folder: str) -> str:
 
 
 def main() -> None:
-    rows = [row for folder in ("faulty", "fresh", "clean") for row in examine_all(folder)]
+    rows = [row for folder in FOLDERS for row in examine_all(folder)]
     path = write_result(Path(__file__).parent, {"scripts": rows})
     text = PAGE.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:

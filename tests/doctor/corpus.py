@@ -40,6 +40,10 @@ MISSED_AT_FIRST = {
 AT_ANOTHER_LINE = {
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
+    "folder_order": "reported where the loss gets the rows, not where the loader hands them out",
+    "gradual_unfreeze_head_only": "reported where the optimizer is made, not where it steps",
+    "oversampled_before_split": "reported a line above the mark, which the formatter has moved to the end of the same statement",
+    "seq_tagging_wrong_axis": "reported where the argmax is taken, not where its result is compared",
 }
 """Faults that are found, and reported at another line than the marked one."""
 
