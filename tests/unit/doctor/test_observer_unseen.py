@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from snugfit.doctor.findings import is_ill
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Step
 from snugfit.doctor.observe.watch import install
 from snugfit.doctor.observe.watch_log import Recorder
 
@@ -147,11 +149,53 @@ train(batch, labels, updates=3)
     alone = (tmp_path / "counts").read_text()
     log = watched(tmp_path, f"train({ROWS})\n{script}")
     assert (tmp_path / "counts").read_text() == alone and "aten::addmm" in alone
-    assert (log.failure, log.updates, log.complete, log.whole) == ("", 2, True, False)
-    assert (log.passes_unseen, log.passes_profiled) == (6, 3)
+    assert (log.failure, log.updates, log.complete, log.whole) == ("", 8, True, False)
+    assert (log.passes_unseen, log.passes_profiled) == (
+        4,
+        3,
+    )  # the pass after it belongs to the step that ends the gap
     (said,) = log.unwatched
     assert said.startswith("what ran under a profiler")
     assert [each.pitfall for each in diagnose([log])] == ["leakage"]  # the first training scores its own rows
+
+
+UNDER_A_SCHEDULE = """
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+moving = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 16)
+plan = schedule(wait={wait}, warmup=1, active=2, repeat=1)
+with profile(activities=[ProfilerActivity.CPU], schedule=plan) as profiler:
+    for update in range(16):
+        rows = torch.randn(12, 6)
+        for part in rows.split(6):
+            (nn.functional.cross_entropy(model(part), part[:, :2].argmax(1)) / 2).backward()
+        optimizer.step()
+        moving.step()
+        {clears}
+        profiler.step()
+with torch.no_grad():
+    {mode}
+    rows = torch.randn(20, 6)
+    print((model(rows).argmax(1) == rows[:, :2].argmax(1)).float().mean())
+"""
+
+
+@pytest.mark.parametrize("wait", [0, 1, 5])
+def test_what_follows_a_profiler_is_looked_at_from_the_next_step_on(tmp_path: Path, wait: int) -> None:
+    sound = UNDER_A_SCHEDULE.format(wait=wait, clears="optimizer.zero_grad()", mode="model.eval()")
+    log = watched(tmp_path, sound)
+    assert (log.failure, log.updates, log.profiled, log.complete) == ("", 16, True, True)
+    assert not is_ill(diagnose([log])), diagnose([log])
+    steps = [event.update for event in log.of(Step)]
+    assert steps[-1] == 15 and 16 - 5 <= len(steps) < 16
+
+    kept = UNDER_A_SCHEDULE.format(wait=wait, clears="", mode="model.eval()")
+    assert [each.pitfall for each in diagnose([watched(tmp_path, kept)]) if is_ill([each])] == ["zero_grad"]
+    trains = UNDER_A_SCHEDULE.format(wait=wait, clears="optimizer.zero_grad()", mode="pass")
+    found = {each.pitfall for each in diagnose([watched(tmp_path, trains)]) if is_ill([each])}
+    assert found == {"train_mode"}
 
 
 def test_a_script_under_a_profiler_is_interrupted_after_as_many_updates_as_without(

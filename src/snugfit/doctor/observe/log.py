@@ -159,8 +159,8 @@ class Log:
         traced: ways in which a model was run that could not be looked at.
         unwatched: what else was not looked at, in words.
         switches: where anomaly mode and profilers were switched on, by name.
-        profiled: a profiler was on; nothing is looked at from then on.
-        passes_unseen, passes_profiled: backward passes from the first profiler on, and those of them that ran under one.
+        profiled: a profiler was on; nothing was looked at from there to the optimizer step that followed it.
+        passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 

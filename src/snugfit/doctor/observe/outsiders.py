@@ -53,6 +53,10 @@ class Outsiders:
         """Forget how the weights were: a checkpoint was loaded into them."""
         self._last.pop(model, None)
 
+    def resumed(self) -> None:
+        """Forget how all weights were: what moved them was not looked at."""
+        self._last.clear()
+
     def finish(self) -> None:
         """Say which models were updated by other than torch's optimizers."""
         for name, at, count in self._moves.values():

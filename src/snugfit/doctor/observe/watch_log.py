@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
-from snugfit.doctor.observe.script_events import Event
+from snugfit.doctor.observe.script_events import Backward, Clip, Event, Rescale, ScalerStep, Step
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,9 @@ MOST_EVENTS = 200_000
 TOO_DEEP = "some calls near Python's limit of recursion"
 FRAMES_OF_HIDING = 50
 """More than the contexts take, and the functions they call on their way out."""
-PROFILED = "what ran under a profiler, which would count the observer's operations, and what followed it"
+PROFILED = "what ran under a profiler, which would count the observer's operations, up to the optimizer step after it"
+_UNFINISHED = (Backward, Clip, Rescale, ScalerStep)
+"""Acts that mean something together with the step that ends them."""
 WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -117,6 +119,7 @@ class Recorder:
 
     Attributes:
         updates_made: steps of the optimizer that made most, those under a profiler too.
+        blind: whether nothing is looked at, since a profiler was seen and no step has followed it.
     """
 
     def __init__(
@@ -142,6 +145,8 @@ class Recorder:
         self._stop_after = stop_after
         self.quiet = 0
         self.updates_made = 0
+        self.blind = False
+        self._unseen_updates = 0
         self.optimizers: dict[int, OptimizerSeen] = {}
         self.loaders: dict[int, LoaderSeen] = {}
         self.parameters: dict[int, ParameterSeen] = {}
@@ -235,7 +240,7 @@ class Recorder:
     @property
     def detailed(self) -> bool:
         """Return whether these are still the first updates."""
-        return self.log.updates < self.detailed_updates
+        return self.log.updates - self._unseen_updates < self.detailed_updates
 
     @property
     def active(self) -> bool:
@@ -250,28 +255,43 @@ class Recorder:
 
     def _may_look(self) -> bool:
         own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
-        if not own or self.log.profiled or self._worker() is not None:
+        if not own or self.blind or self._worker() is not None:
             return False
         if self._profiling():
-            # for good: gradients that nobody looked at in between would be taken for stale ones afterwards
-            self.log.profiled = True
-            self.unwatched(PROFILED)
+            self._close_eyes()
             return False
         if way := self._tracing():
             self.note_traced(way)
         return not way
+
+    def _close_eyes(self) -> None:
+        """Look at nothing until a step ends without a profiler; what of an update was seen means nothing without its rest."""
+        self.blind = self.log.profiled = True
+        self.unwatched(PROFILED)
+        events = self.log.events
+        place = max((place for place, event in enumerate(events) if isinstance(event, Step)), default=-1) + 1
+        events[place:] = [event for event in events[place:] if not isinstance(event, _UNFINISHED)]
+
+    def opens_eyes(self) -> bool:
+        """Return whether the profiler is off at the end of a step, after which everything is looked at again."""
+        if not self.blind or self._profiling():
+            return False
+        self.blind = False
+        self._unseen_updates += self.updates_made - self.log.updates
+        self.log.updates = self.updates_made
+        return True
 
     def note_traced(self, way: str) -> None:
         """Note a way in which a model is run that cannot be looked at."""
         self.log.traced = sorted({*self.log.traced, way})
 
     def note_profiled_pass(self) -> None:
-        """Count a backward pass from the first profiler on, and whether one is on still."""
+        """Count a backward pass that is not looked at for a profiler, and whether one is on still."""
         self.log.passes_unseen += 1
         self.log.passes_profiled += self._profiling()
 
     def add(self, event: Event) -> None:
-        if not self.log.profiled and len(self.log.events) < MOST_EVENTS:
+        if not self.blind and len(self.log.events) < MOST_EVENTS:
             self.log.events.append(event)
             if len(self.log.events) == MOST_EVENTS:
                 self.unwatched(f"what followed {MOST_EVENTS:,} acts of the script")

@@ -314,6 +314,15 @@ class ModuleWatch:
             if trained or module.training:
                 self._outsiders.count(module.parameters(), used)
 
+    def resumed(self) -> None:
+        """Begin anew after a gap: the weights are those of steps that nobody saw."""
+        self.rows.forget_pending()
+        self._outsiders.resumed()
+        for reference, seen in self._roots.values():
+            module = reference()
+            if module is not None and not seen.averaged_of and self._is_trained(module):
+                self.weights.stepped(module)
+
     def _restored(self, original: _Call) -> _Call:
         def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(module, state_dict, *args, **kwargs)
@@ -361,9 +370,10 @@ class ModuleWatch:
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))
-        if self.recorder.log.profiled:
+        if self.recorder.blind:
             self.rows.forget_pending()
         self.recorder.log.overlaps = self.rows.overlaps()
         self.recorder.log.first_rows = self.rows.first
         count = len(self.recorder.log.events)  # of a long run not all of them
-        self.recorder.log.held_out = [place for place in self.rows.held_out() if place < count]
+        held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
+        self.recorder.log.held_out = [place for place in held_out if place < count]

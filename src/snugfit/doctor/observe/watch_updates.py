@@ -125,7 +125,7 @@ class UpdateWatch:
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             if torch.compiler.is_compiling() or not self.recorder.active:
-                if self.recorder.log.profiled:
+                if self.recorder.blind:
                     self.recorder.note_profiled_pass()
                 original(tensors, *args, **kwargs)
                 return
@@ -357,16 +357,29 @@ class UpdateWatch:
             if state is None or self._depth:
                 return
             looked = self.recorder.active
-            if not looked and not self.recorder.log.profiled:
+            if not looked and not self.recorder.blind:
                 return
             self._steps[number] = self._steps.get(number, 0) + 1
             self.recorder.updates_made = max(self._steps.values())
+            if not looked and self.recorder.opens_eyes():
+                self._resume(number)
             if looked:
                 self._note_moves(optimizer, state)
                 state.used, state.stale, state.had, state.scaled = True, False, False, False
                 self.recorder.log.updates = self.recorder.updates_made
             self.recorder.tick()
             self.recorder.interrupt_if_enough()
+
+    def _resume(self, number: int) -> None:
+        """Begin anew after this optimizer's step, which nobody saw: its gradients are used, those of others are not known."""
+        self.gradients.losses.clear()
+        self._before = {}
+        for each, state in self.gradients.states.items():
+            state.used, state.stale, state.had, state.scaled = each == number, False, False, False
+            state.lengths, state.clipped = [], 0.0
+        self.modules.resumed()
+        plain = dict.fromkeys(("stale", "cleared", "scaled", "without", "rescaled"), False)
+        self.recorder.add(Step(where(), self.recorder.log.updates, number, **plain))
 
     def _note_moves(self, optimizer: Any, state: State) -> None:
         for parameter in state.parameters() if self._before else []:
