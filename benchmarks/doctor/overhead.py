@@ -2,9 +2,11 @@
 
     python benchmarks/doctor/overhead.py --repeats 5
 
-Runs the scripts of `timed` as commands, alone and under observation in turns, and compares within each turn: the whole command, from
-its start to its end; the updates that are looked at one by one; and those that follow. The first two updates of each are left out,
-because torch sets itself up in them. Writes JSON beside this file, and the table between the markers of docs/tools/doctor.md.
+Runs the scripts of `timed` as commands, alone and by `snugfit doctor --` in turns, and compares within each turn: what lies outside
+of the updates (the start, the end, and what the doctor does before and after the script); the updates that are looked at one by one; and
+those that follow. The first two updates of each are left out, because torch sets itself up in them. Seconds are those of the processor, by
+one thread, which other processes of the machine do not add to. Writes JSON beside this file, and the table between the markers of
+docs/tools/doctor.md.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
 
 from common import paired_ratio, write_result  # noqa: E402
 
-from snugfit.doctor.observe import observe  # noqa: E402
-
-SCRIPTS = ("tabular", "images", "language")
+SCRIPTS = ("tabular", "images", "language", "adversarial")
 PAGE = ROOT / "docs/tools/doctor.md"
 BEGIN, END = "<!-- overhead -->", "<!-- /overhead -->"
 DETAILED = 8  # updates that are looked at one by one, which is the command's default
@@ -38,24 +38,29 @@ FIRST = 2  # updates that say nothing
 
 
 def run(script: str, *, observed: bool) -> dict[str, float]:
-    """Return seconds of a script: the whole command, a median update among the detailed ones, and one of those that follow."""
+    """Return processor seconds of a script: all, outside of its updates, a median one of the detailed ones, and of those that follow."""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "marks.json"
         command = [sys.executable, str(HERE / "timed" / f"{script}.py"), str(marks)]
-        started = time.perf_counter()
-        if observed:
-            seen = observe(command, updates=DETAILED, seconds=3600)
-            assert not seen.failure and not seen.failed, seen
-        else:
-            subprocess.run(command, check=True, stdout=2)
-        whole = time.perf_counter() - started
-        updates = [after - before for before, after in pairwise(json.loads(marks.read_text()))]
+        doctor = [sys.executable, "-m", "snugfit", "doctor", "--seconds", "3600", "--"]
+        before = _children()
+        done = subprocess.run([*(doctor if observed else ()), *command], stdout=2, cwd=folder)
+        assert done.returncode in ((0, 1, 3) if observed else (0,)), done
+        whole = _children() - before
+        times = json.loads(marks.read_text())
+    updates = [after - earlier for earlier, after in pairwise(times)]
     return {
         "whole": whole,
+        "outside": whole - (times[-1] - times[0]),
         "detailed": statistics.median(updates[FIRST:DETAILED]),
         "later": statistics.median(updates[DETAILED:]),
         "updates": len(updates),
     }
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def compare(script: str, repeats: int) -> dict[str, Any]:
@@ -69,25 +74,37 @@ def compare(script: str, repeats: int) -> dict[str, Any]:
         part: paired_ratio([each[part] for each in runs[True]], [each[part] for each in runs[False]])
         for part in ("whole", "detailed", "later")
     }
-    return {"script": script, "alone": runs[False], "observed": runs[True], "ratios": ratios}
+    start = statistics.median(
+        one["outside"] - other["outside"] for one, other in zip(runs[True], runs[False], strict=True)
+    )
+    return {
+        "script": script,
+        "alone": runs[False],
+        "observed": runs[True],
+        "ratios": ratios,
+        "start_seconds": start,
+    }
 
 
 def table(comparisons: list[dict[str, Any]]) -> str:
     """Return the ratios as Markdown."""
     lines = [
-        f"| script | updates | alone | whole command | an update of the first {DETAILED} | a later update |",
+        f"| script | updates | alone | added outside of the updates | an update of the first {DETAILED} | a later update |",
         "|---|---|---|---|---|---|",
     ]
     for each in comparisons:
         about = (HERE / "timed" / f"{each['script']}.py").read_text().split('"""')[1].rstrip(".")
-        alone = statistics.median(one["whole"] for one in each["alone"])
-        cells = " | ".join(_ratio_text(each["ratios"][part]) for part in ("whole", "detailed", "later"))
-        lines.append(f"| {about} | {each['alone'][0]['updates']} | {alone:.1f} s | {cells} |")
+        alone = {part: statistics.median(one[part] for one in each["alone"]) for part in ("whole", "later")}
+        cells = " | ".join(_ratio_text(each["ratios"][part]) for part in ("detailed", "later"))
+        lines.append(
+            f"| {about} | {each['alone'][0]['updates']} of {1000 * alone['later']:.1f} ms | {alone['whole']:.1f} s "
+            f"| {each['start_seconds']:.1f} s | {cells} |"
+        )
     return "\n".join(lines)
 
 
 def _ratio_text(ratio: dict[str, float]) -> str:
-    return f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    return f"×{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
 
 
 def main() -> None:

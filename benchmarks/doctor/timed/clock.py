@@ -1,4 +1,4 @@
-"""The times at which the updates of a script end, written to the file that its command names."""
+"""The processor time at which the updates of a script end, written to the file that its command names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Clock:
     """Notes the beginning of the loop and the end of each update."""
 
     def __init__(self) -> None:
-        self.marks = [time.perf_counter()]
+        self.marks = [time.process_time()]
 
     def tick(self) -> None:
-        self.marks.append(time.perf_counter())
+        self.marks.append(time.process_time())
 
     def write(self) -> None:
         Path(sys.argv[1]).write_text(json.dumps(self.marks))
