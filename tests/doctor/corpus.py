@@ -114,9 +114,9 @@ class Case:
 
     @property
     def pitfalls(self) -> list[str]:
-        """The names of the planted fault, each of which is right."""
+        """The names of the planted fault, each of which is right; none of a clean script."""
         if SECOND_HAND in self.script.parents:
-            return [str(name) for name in expected()["faulty"][self.script.stem]["pitfalls"]]
+            return list(expected()["faulty"].get(self.script.stem, {}).get("pitfalls", ()))
         return [self.script.stem.rpartition("_")[0]]
 
     @property
