@@ -128,13 +128,13 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     table = expected()
     at_mark = len(faulty) - len(MISSED_OF_SECOND_HAND) - len(ELSEWHERE_AT_FIRST)
     now = sum(row["outcome"] == "found" for row in faulty)
-    elsewhere = sum(row["outcome"] == "found at another line" for row in faulty)
+    other_line = sum(row["outcome"] == "found at another line" for row in faulty)
     alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
     false = [name for name in ALARMS_AT_FIRST if name not in TRUE_AFTER_ALL]
     lines = [
         "",
         f"Written by a second hand that had read no detector: {len(faulty)} faults. As shipped: {at_mark} found at a marked line, "
-        f"{len(ELSEWHERE_AT_FIRST)} at another line, {len(MISSED_OF_SECOND_HAND)} not found. After mending: {now} and {elsewhere} "
+        f"{len(ELSEWHERE_AT_FIRST)} at another line, {len(MISSED_OF_SECOND_HAND)} not found. After mending: {now} and {other_line} "
         f"at another line. Its {len(clean)} clean scripts: as shipped an error or a warning on {len(ALARMS_AT_FIRST)}, of which "
         f"{len(false)} was false; after mending {len(alarms) or 'none'} false.",
         "",

@@ -115,7 +115,7 @@ def _range_test(rates: list[float]) -> int:
     return count if max(growth) <= EVEN * min(growth) else 0
 
 
-def range_test_kept(log: Log) -> list[Finding]:
+def unrestored_range_test(log: Log) -> list[Finding]:
     """Detect that training goes on with the weights that a range test of the rate has left, which its last steps have ruined."""
     for optimizer in log.optimizers:
         steps = [
@@ -155,4 +155,4 @@ def range_test_kept(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (learning_rate, range_test_kept)
+DETECTORS = (learning_rate, unrestored_range_test)

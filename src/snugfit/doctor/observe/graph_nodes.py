@@ -1,4 +1,4 @@
-"""What made a tensor: its graph, read through views."""
+"""The graph of a tensor, read through views: the function that made it."""
 
 from __future__ import annotations
 

@@ -32,16 +32,16 @@ class KeptGraphs:
         self._recorder = recorder
         self._sentinels: list[weakref.ref[_Sentinel]] = []
         self._seen = 0
-        self._said = False
+        self._reported = False
 
     def note(self, value: Tensor) -> None:
         """Note a value that is about to be differentiated; say, once, that too many of the earlier ones are held."""
         metadata = getattr(value.grad_fn, "metadata", None)
-        if self._said or metadata is None or self._seen >= MOST:
+        if self._reported or metadata is None or self._seen >= MOST:
             return
         self._sentinels = [each for each in self._sentinels if each() is not None]
         if len(self._sentinels) >= MANY:
-            self._said = True
+            self._reported = True
             at, name = _holder()
             update = self._recorder.log.updates
             self._recorder.add(GraphKept(at or where(), update, len(self._sentinels), name))

@@ -62,7 +62,7 @@ class UpdateWatch:
         self._in_scaler = 0
         self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
         self._before: dict[int, tuple[float, float]] = {}
-        self._kept = KeptGraphs(recorder)
+        self._old_graphs = KeptGraphs(recorder)
         self._first_loss = math.nan
 
     def install(self, patches: Patches) -> None:
@@ -164,7 +164,7 @@ class UpdateWatch:
         if isinstance(value, Tensor) and value.numel() == 1:
             amount = float(value.detach()) / factor
             finite = math.isfinite(amount)
-            self._kept.note(value)
+            self._old_graphs.note(value)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
