@@ -194,12 +194,18 @@ class Recorder:
         import torch  # the script's
 
         self._output = None
-        if isinstance(output, torch.Tensor) and output.dim() > 2 and output.layout is torch.strided:
+        plain = isinstance(output, torch.Tensor) and not output.is_nested and output.layout is torch.strided
+        if plain and isinstance(output, torch.Tensor) and output.dim() > 2:
             self._output = module, output.untyped_storage().data_ptr(), output.shape, output.stride()
 
     def _axis_in_output(self, scores: torch.Tensor, axis: int) -> int | None:
         """Return the axis of the last model's output that is this axis of the scores; None where they are other numbers."""
-        if self._output is None or scores.untyped_storage().data_ptr() != self._output[1]:
+        if (
+            self._output is None
+            or scores.is_nested
+            or scores.is_sparse
+            or scores.untyped_storage().data_ptr() != self._output[1]
+        ):
             return None
         axes = zip(self._output[2], self._output[3], strict=True)
         wanted = scores.shape[axis], scores.stride(axis)
@@ -213,7 +219,13 @@ class Recorder:
 
     def class_axes(self, scores: torch.Tensor) -> set[int]:
         """Return the axes of the last model's output on which losses find the classes; none where the scores are not that output."""
-        if self._output is None or scores.shape != self._output[2] or scores.stride() != self._output[3]:
+        if (
+            self._output is None
+            or scores.is_nested
+            or scores.is_sparse
+            or scores.shape != self._output[2]
+            or scores.stride() != self._output[3]
+        ):
             return set()
         same = scores.untyped_storage().data_ptr() == self._output[1]
         return self._class_axes.get(self._output[0], set()) if same else set()
