@@ -14,7 +14,7 @@ NOTHING = frozenset({"nan", "none", "null", "n/a", "#n/a", "na", "<na>", "nil", 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
-def garbled(texts: Sequence[str], lines: Sequence[int] = (), source: str = "") -> Iterator[Finding]:
+def garbled(texts: Sequence[str], lines: Sequence[int | str] = (), source: str = "") -> Iterator[Finding]:
     """Detect UTF-8 that was read as another encoding, and characters that a reader has given up."""
     bad = [(place, meant) for place, text in enumerate(texts) if (meant := _meant(text)) or _REPLACED in text]
     if not bad:
@@ -32,7 +32,9 @@ def garbled(texts: Sequence[str], lines: Sequence[int] = (), source: str = "") -
     )
 
 
-def placeholders(texts: Sequence[str], lines: Sequence[int] = (), source: str = "") -> Iterator[Finding]:
+def placeholders(
+    texts: Sequence[str], lines: Sequence[int | str] = (), source: str = ""
+) -> Iterator[Finding]:
     """Detect texts that are a word for nothing, as tables of numbers write it."""
     bad = [place for place, text in enumerate(texts) if text.strip().casefold() in NOTHING]
     if bad:
@@ -126,7 +128,7 @@ def _is_number(label: str) -> bool:
     return True
 
 
-def _line(lines: Sequence[int], place: int) -> str:
+def _line(lines: Sequence[int | str], place: int) -> str:
     return f"line {lines[place]}: " if place < len(lines) else ""
 
 
