@@ -129,10 +129,20 @@ def changed(picture: Image, operations: Mapping[str, Operation], name: str, stre
     """Return a picture after the operation of this name; where it has a sign, that is drawn from torch's global generator."""
     if name in UNSIGNED:
         return operations[name](picture, strength)
-    sign = 1 if int(torch.randint(2, ())) else -1
+    sign = 1 if drawn_number(2) else -1
     return operations[name](picture, sign * strength)
 
 
 def drawn_name(operations: Mapping[str, Operation]) -> str:
     """Return a name, each as often as the others, drawn from torch's global generator."""
-    return list(operations)[int(torch.randint(len(operations), ()))]
+    return list(operations)[drawn_number(len(operations))]
+
+
+def drawn_number(below: int) -> int:
+    """Return a whole number from 0 on, below another, drawn from torch's global generator."""
+    return int(torch.randint(below, ()))
+
+
+def drawn_part() -> float:
+    """Return a number from 0 to 1, drawn from torch's global generator."""
+    return float(torch.rand(()))

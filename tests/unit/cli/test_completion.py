@@ -38,7 +38,7 @@ def completed(words: str) -> list[str]:
     ("words", "offered"),
     [
         ("snugfit cert", ["certify"]),
-        ("snugfit techniques wei", ["weight_streaming"]),
+        ("snugfit techniques weight_str", ["weight_streaming"]),
         ("snugfit recipe early_stopping.p", ["early_stopping.patience"]),
         ("snugfit train r.yaml train.ep", ["train.epochs="]),
         ("snugfit plan r.yaml --device rtx40", [name for name in sorted(SHEETS) if name.startswith("rtx40")]),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 
+from snugfit.core.nothing import NOTHING
 from snugfit.core.progress import Progress
 from snugfit.core.selection import check
 from snugfit.core.technique import Seams
@@ -240,7 +240,7 @@ def test_another_technique_has_no_average_to_wait_for() -> None:
     assert (step.seams.weights_name, step.seams.awaits_average) == ("ema", False)
     plain = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), "mse")
     assert (plain.seams.weights_name, plain.seams.awaits_average) == ("raw", False)
-    assert isinstance(plain.seams.weights(model), nullcontext)
+    assert plain.seams.weights(model) is NOTHING
 
 
 def test_norms_that_are_frozen_stay_so_when_a_model_in_eval_mode_is_settled() -> None:

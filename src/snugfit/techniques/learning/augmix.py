@@ -8,10 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Technique
-from snugfit.kit.picture_operations import SIGNED, UNSIGNED, Operation, changed, drawn_name, translations
+from snugfit.kit.picture_operations import (
+    SIGNED,
+    UNSIGNED,
+    Operation,
+    changed,
+    drawn_name,
+    drawn_number,
+    drawn_part,
+    translations,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,9 +66,9 @@ def augmixed(
     mixed = own * np.asarray(picture, dtype=np.float64)
     for share in shares:
         chained = picture
-        for _ in range(depth or 1 + int(torch.randint(_LONGEST, ()))):
+        for _ in range(depth or 1 + drawn_number(_LONGEST)):
             name = drawn_name(operations)
-            strength = 0.1 + (severity - 0.1) * float(torch.rand(()))
+            strength = 0.1 + (severity - 0.1) * drawn_part()
             chained = changed(chained, operations, name, strength / STRONGEST)
         mixed += (1 - own) * share * np.asarray(chained, dtype=np.float64)
     # rounded, and not cut off as in torchvision, which would darken every picture by half a step
@@ -69,9 +77,8 @@ def augmixed(
 
 def _dirichlet(alpha: float, parts: int) -> list[float]:
     # numpy draws where small alphas would underflow in torch's float32
-    source = np.random.default_rng(int(torch.randint(2**31, ())))
-    shares: list[float] = source.dirichlet([alpha] * parts).tolist()
-    return shares
+    source = np.random.default_rng(drawn_number(2**31))
+    return [*source.dirichlet([alpha] * parts)]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class ClassWeights(Technique):
             usable = all(isinstance(each, (int, float)) and 0 <= each < float("inf") for each in given)
             self.require(
                 "weights",
-                bool(given) and usable and any(given),
+                len(given) > 0 and usable and any(given),
                 "balanced, or weights of 0 or more, not all 0",
             )
 
@@ -103,7 +103,9 @@ class ClassWeights(Technique):
                         f"there is no class '{name}'; the classes are {_listed(counts)}",
                         nearest(name, counts),
                     )
-            return torch.tensor([float(self.weights.get(name, 1.0)) for name in counts], device=device)
+            return torch.tensor(
+                [self.weights.get(name, 1.0) for name in counts], dtype=torch.float32, device=device
+            )
         return torch.tensor(balanced_weights([*counts.values()]), device=device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -24,7 +25,7 @@ def remaining_lines(draws: Tensor, part: float) -> Tensor:
     tensor([[0, 2]])
     """
     lines = draws.shape[1]
-    count = max(1, lines - int(lines * part))
+    count = max(1, lines - math.floor(lines * part))
     return draws.argsort(dim=1, stable=True)[:, :count].sort(dim=1).values
 
 

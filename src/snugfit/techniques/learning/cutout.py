@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -26,7 +27,7 @@ def covered(images: Tensor, centres: Tensor, length: float) -> Tensor:
             [1., 1., 1., 1.]])
     """
     height, width = images.shape[2:]
-    side = max(1, int(min(height, width) * length))
+    side = max(1, math.floor(min(height, width) * length))
     inside = []
     for dim, size in enumerate((height, width)):
         first = (centres[..., dim] * size).long() - side // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -24,7 +25,7 @@ def frozen_at(blocks: Sequence[Sequence[str]], part: float, start: float, most: 
     """
     share = most * max(0.0, (part - start) / (1 - start))
     # rounding errors of the product do not count
-    return {name for block in blocks[: int(share * (len(blocks) - 1) + 1e-6)] for name in block}
+    return {name for block in blocks[: math.floor(share * (len(blocks) - 1) + 1e-6)] for name in block}
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ProgressiveFreeze(Technique):
             )
         # embeddings that are tied to the head leave an empty one
         blocks = [block for block in blocks_of(context.model) if block]
-        if int(self.most * (len(blocks) - 1) + 1e-6) < 1:
+        if math.floor(self.most * (len(blocks) - 1) + 1e-6) < 1:
             raise SettingError(
                 "progressive_freeze.most",
                 f"{self.most:g} of the blocks before the last one is none: the model has {len(blocks)}",
