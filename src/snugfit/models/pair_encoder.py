@@ -39,6 +39,7 @@ class PairEncoder(nn.Module):
             return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width))
 
         self.projection = drawn(make, seed, empty=empty)
+        self.train(classifier.training)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Return projections, as the class says."""

@@ -18,8 +18,9 @@ from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import Observation
 from snugfit.doctor.page import write_examination
-from snugfit.models.small import write_small_model
+from snugfit.models.small import write_small_model, write_small_sound_model
 from snugfit.tracking.spool import Spool
+from tests.unit.tasks.drawn_sounds import write_tones
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -134,6 +135,22 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         (tmp_path / "rows.jsonl").write_text("\n".join(rows))
         encoder = write_model(tmp_path / "encoder", decoder=False)
         given = [f"model={encoder}", f"data.train={tmp_path / 'rows.jsonl'}"]
+    elif recipe.startswith("audio_classification"):
+        write_small_sound_model(tmp_path / "small", 0.5)
+        write_tones(tmp_path / "sounds", 60)
+        given = [f"model={tmp_path / 'small'}", f"data.train={tmp_path / 'sounds'}", "data.seconds=null"]
+    elif recipe.startswith("contrastive_pretraining"):
+        model = write_picture_model(tmp_path / "resnet")
+        photos = write_pictures(tmp_path / "photos")
+        given = [f"model={model}", f"data.train={photos}", "data.size=16"]
+    elif recipe.startswith("multi_label_image"):
+        photos = write_pictures(tmp_path / "photos")
+        lines = [
+            f"{path},{'red;' * (number % 2)}{path.parent.name}"
+            for number, path in enumerate(sorted(photos.rglob("*.png")))
+        ]
+        (tmp_path / "rows.csv").write_text("\n".join(["image,labels", *lines]))
+        given = [f"model={write_picture_model(tmp_path / 'resnet')}", f"data.train={tmp_path / 'rows.csv'}"]
     elif recipe.startswith(("multi_label", "sentence_embedding")):
         rows = [
             json.dumps({"text": text, "labels": ["ab"[number % 2], *["c"] * (number % 3 == 0)]})
