@@ -68,7 +68,12 @@ def takes_longer(one: Techniques, other: Techniques) -> bool:
 
 
 def _is_later(rung: Technique, other: Technique) -> bool:
-    """Return whether both are rungs of one technique, this one the slower."""
+    """Return whether both are rungs of one technique, this one the slower.
+
+    Blocks that keep some of what they computed are not always the faster ones: where an update is many small kernels, to keep takes its time.
+    """
+    if Stage.RECOMPUTE in rung.card.stages:
+        return False
     mine, its = _place_of(rung), _place_of(other)
     return rung.card.name == other.card.name and mine is not None and its is not None and mine > its
 

@@ -117,8 +117,6 @@ class Search:
 
     def best(self) -> Candidate | None:
         """Return the choice; None where nothing that was tried fits."""
-        for format in self._formats():
-            self._walk(format)
         self._improve()
         return self.choice()
 
@@ -263,7 +261,7 @@ class Search:
         turn = min(ladder.TURN, len(steps) - 1)
         if room and self._look(steps[turn]):  # however slow, it tells whether those before it may fit
             for added in reversed(steps[1:turn]):
-                if not self._look_if_faster(added):
+                if not self._look_if_faster(added) and self._is_known_to_fit_in_no_size(added):
                     break
             # in the room of the states micro-batches may be larger, or activations be kept
             away = next((each for each in steps[turn + 1 :] if moves_what_lasts(each)), None)
@@ -275,12 +273,17 @@ class Search:
                 break
 
     def _improve(self) -> None:
-        """Try plans that differ by a rung from the choice, and from its rivals, until nothing that does is better.
+        """Walk the ladder, then try plans that differ by a rung from the choice, and from its rivals, until nothing that does is better.
 
-        What is too slow in one pass is so in several, but for a CPU.
+        What is too slow in one pass is so in several, but for a CPU. A finer choice may make a format worth it that was not when the ladder was walked.
         """
         settled: set[Techniques] = set()
-        while left := [each for each in self._leaders() if each.techniques not in settled]:
+        while True:
+            for format in self._formats():
+                self._walk(format)
+            left = [each for each in self._leaders() if each.techniques not in settled]
+            if not left:
+                return
             best = left[0]
             settled.add(best.techniques)
             for added in self._neighbours(best, self.budget.usable):
@@ -482,6 +485,10 @@ class Search:
     def _fits_in_no_size(self, one: Candidate) -> bool:
         """Return whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
         return not one.fits and one.micro_batch == self._sizes[-1] and not self._may_fit_whole(one)
+
+    def _is_known_to_fit_in_no_size(self, added: Techniques) -> bool:
+        last = self._known(self._techniques(added), self._ends[1])
+        return last is not None and self._fits_in_no_size(last)
 
     def _may_be_better(self, added: Techniques) -> bool:
         """Return whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more.
