@@ -18,7 +18,7 @@ from torch import nn
 from snugfit.core.parameters import momentum_of, parameter_groups
 from snugfit.core.schedule import Schedule
 from snugfit.core.selection import in_order
-from snugfit.core.technique import Context, Family, Kind, Technique
+from snugfit.core.technique import Context, Family, Kind, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.step.step import Step
 from snugfit.techniques import discover
@@ -143,9 +143,9 @@ def gpt2(techniques: Sequence[Technique]) -> Problem:
         return Problem(
             "gpt2", material.gpt2, windows, rows_against_rows, forward=material.averaged, floats=False
         )
-    return Problem(
-        "gpt2", material.gpt2, material.classified(labels_per_token=True), "causal_lm", floats=False
-    )
+    # classes are weighed by a token's own label
+    loss = "cross_entropy" if any(Stage.WEIGH in each.card.stages for each in techniques) else "causal_lm"
+    return Problem("gpt2", material.gpt2, material.classified(labels_per_token=True), loss, floats=False)
 
 
 def main(techniques: Sequence[Technique]) -> Problem:

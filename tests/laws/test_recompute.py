@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.technique import Kind, Technique
 from snugfit.errors import PlanConflict
 from snugfit.techniques import find
@@ -117,6 +118,8 @@ def test_however_blocks_are_computed_again_the_gradient_is_the_same(
     if not problems.is_legal(combined):
         pytest.skip("not beside recompute")
     given = problems.viewer(techniques)
+    if "rows" in settings and has_batch_norm(given.model()):
+        pytest.skip("batch norm has no statistics of some rows")
     # dropout by rows draws other numbers, as with another micro-batch
     dropout = 0.0 if "rows" in settings else 0.3
     plain, again = (make_step(given, each, micro_batch=4, dropout=dropout) for each in (techniques, combined))
