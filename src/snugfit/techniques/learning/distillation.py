@@ -18,7 +18,7 @@ from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import ModelError, SettingError
 from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
-from snugfit.kit.patched_forward import taking_any_float
+from snugfit.kit.patched_forward import taking_any_float, without_fast_path
 from snugfit.kit.placement import cloned
 from snugfit.system.user_objects import describe, is_python_path, load_object
 
@@ -190,6 +190,9 @@ class _Teacher:
         moved = batch.to(self.device)
         features: dict[str, Tensor] = {}
         with ExitStack() as stack:
+            stack.enter_context(
+                without_fast_path()
+            )  # which no cast reaches: weights may be gathered in 16 bit
             for context in self._contexts:
                 stack.enter_context(context(moved))
             if self.dtype is not None:
