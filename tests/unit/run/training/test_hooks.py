@@ -195,3 +195,19 @@ def test_a_run_without_hooks_looks_at_no_weights(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(HookCalls, "_versions", lambda self: pytest.fail("looked"))
     train(tmp_path)
+
+
+def test_a_hook_that_changes_the_data_changes_them_for_the_next_update() -> None:
+    def trained(*, mapped: bool) -> list[torch.Tensor]:
+        inputs, labels = map(torch.stack, zip(*points(40), strict=True))
+        rows = list(zip(inputs, labels, strict=True))
+        data: Any = rows if mapped else torch.utils.data.TensorDataset(inputs, labels)
+
+        def forget(_: Any) -> None:
+            labels.zero_()
+
+        model = small_model()
+        sf.train(model, data, updates=6, global_batch=8, device="cpu", output=None, on_update=forget)
+        return weights(model)
+
+    assert all(map(torch.equal, trained(mapped=True), trained(mapped=False)))
