@@ -110,6 +110,8 @@ class WindowCompute:
             self._seed(0)
             with phase("loss"):
                 terms = self._terms_of(self.batch, True)
+            if step.kernels is None:
+                step.kernels = kernels_behind(terms.values)
             loss_sum, weight = terms.detached_sum(), terms.weight()
             divisor = _divisor(weight)
             with phase("backward"):

@@ -62,7 +62,7 @@ class Scored:
             step.scored_forward,
             seams.user_loss,
             seams.forward,
-            seams.weights,
+            step.scored_weights,
             step.micro_batch,
             step.couples_rows,
             step.strategy,

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from torch import Tensor, nn
 
 from snugfit.core.buffers import Buffers
+from snugfit.errors import SettingError
 
 
 class FixedModules:
@@ -15,10 +16,21 @@ class FixedModules:
 
     While this step computes, their weights get no gradient, which would be added to that of their own step, and their buffers, such as batch
     norm's statistics, are as before afterwards: those are their own step's to change. Gradients go through them to this step's model.
+
+    Raises:
+        SettingError: they share a parameter or a buffer with the model.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self.modules = tuple(modules)
+    def __init__(self, modules: Sequence[nn.Module], model: nn.Module) -> None:
+        self.modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
+        own = {id(each): name for name, each in (*model.named_parameters(), *model.named_buffers())}
+        shared = next((own[id(each)] for each in self.tensors if id(each) in own), None)
+        if shared is not None:
+            raise SettingError(
+                "fixed_modules",
+                f"have '{shared}' of the model, which would stay as it is while the step trains the rest",
+                "Give modules that share nothing with the model.",
+            )
         self._buffers = [Buffers(module) for module in self.modules]
 
     @property

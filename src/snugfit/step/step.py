@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -142,7 +142,7 @@ class Step:
         model = unwrapped(model)
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)
-        self._fixed = FixedModules(fixed_modules)
+        self._fixed = FixedModules(fixed_modules, model)
         self._outside = check_outside(model, loss, forward, self._fixed.tensors)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
@@ -337,10 +337,20 @@ class Step:
             with self._masks.answered(batch):
                 return self.model(*args, **kwargs)
 
+    def scored_weights(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """Return a context in which the model has the weights that are scored, and what other steps train stays as it is."""
+        weights = self.seams.weights(model)
+        if not self._fixed.modules:
+            return weights
+        stack = ExitStack()
+        stack.enter_context(self._fixed.held())
+        stack.enter_context(weights)
+        return stack
+
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Temporarily give the model the weights that techniques keep for evaluation, such as an average, and score it; else its own."""
-        with self.seams.weights(self.model), self.strategy.score(self.model):
+        with self.scored_weights(self.model), self.strategy.score(self.model):
             yield
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:

@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.errors import SettingError
+from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 
@@ -141,3 +143,18 @@ def test_a_network_that_nobody_is_said_to_train_is_refused_with_the_way_to_say_s
             taken_for_real,
             forward=lambda model, noise: critic(model(noise)),
         )
+
+
+def test_what_is_scored_leaves_the_statistics_of_the_other_network() -> None:
+    generator, critic = networks(norm=True)
+    _, made = steps(generator, critic, None)
+    before = copy.deepcopy(critic.state_dict())
+    evaluate(Scored.of(made), [Batch.of(windows(1)[0][1])], {})
+    assert all(torch.equal(value, before[name]) for name, value in critic.state_dict().items())
+
+
+def test_a_network_that_shares_a_part_with_the_model_is_refused() -> None:
+    generator, _ = networks()
+    critic = nn.Sequential(generator[0], nn.Linear(8, 1))
+    with pytest.raises(SettingError, match="fixed_modules: have '0.weight' of the model"):
+        Step(generator, AdamW(learning_rate=1e-2), taken_for_real, fixed_modules=[critic])

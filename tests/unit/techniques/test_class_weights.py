@@ -85,6 +85,14 @@ def test_weights_that_do_not_suit_the_classes_are_refused(weights: Any, counts: 
         weighed(weights, torch.zeros(2, 2), torch.tensor([0, 1]), counts)
 
 
+def test_a_list_is_what_a_tuple_is_and_too_few_weights_are_refused() -> None:
+    logits, labels, counts = torch.zeros(2, 2), torch.tensor([0, 1]), {"usual": 5, "rare": 1}
+    terms = weighed([1.0, 3.0], logits, labels, counts)
+    assert terms.weights is not None and terms.weights.tolist() == [1.0, 3.0]
+    with pytest.raises(SettingError, match="has 2 weights, and the model tells 3 classes"):
+        weighed((1.0, 2.0), torch.zeros(2, 3), labels)
+
+
 def test_losses_and_labels_without_classes_are_refused() -> None:
     for loss in (mse, causal_lm):
         with pytest.raises(SettingError, match="class_weights: the loss"):

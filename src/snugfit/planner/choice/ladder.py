@@ -30,6 +30,7 @@ FORMATS: tuple[Names, ...] = (
     ("fp16_master_weights",),
     ("pure_bf16",),
     ("bf16", "adamw_8bit"),
+    ("bf16", _PAGES),
     ("fp16", "adamw_8bit"),
     ("fp16", _PAGES),
     ("pure_bf16", "adamw_8bit"),

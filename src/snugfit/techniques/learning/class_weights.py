@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.losses import Loss, LossTerms, causal_lm, mse, unwrapped
+from snugfit.core.losses import Loss, LossTerms, causal_lm, class_dim, logits_of, mse, unwrapped
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.class_axis import refuse_embeddings
@@ -47,6 +47,8 @@ class ClassWeights(Technique):
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.weights, Sequence) and not isinstance(self.weights, str):
+            object.__setattr__(self, "weights", tuple(self.weights))
         if self.weights != BALANCED:
             given = [*self.weights.values()] if isinstance(self.weights, Mapping) else [*self.weights]
             usable = all(isinstance(each, (int, float)) and 0 <= each < float("inf") for each in given)
@@ -62,12 +64,16 @@ class ClassWeights(Technique):
 
     def seams(self, context: Context) -> Seams:
         _check_loss(context.loss)
-        weights = self._by_class(context.class_counts, context.device)
+        weights, axis = self._by_class(context.class_counts, context.device), class_dim(context.loss)
 
         def loss(next: BatchLoss) -> BatchLoss:
             def weighted(outputs: Any, batch: Batch) -> LossTerms:
                 terms = next(outputs, batch)
-                return terms if weights is None else _weighted(terms, labels_of(batch.data), weights)
+                if weights is None:
+                    return terms
+                if axis is not None:
+                    _check_number(logits_of(outputs).shape[axis], len(weights))
+                return _weighted(terms, labels_of(batch.data), weights)
 
             return weighted
 
@@ -126,6 +132,15 @@ def _weighted(terms: LossTerms, labels: Tensor, weights: Tensor) -> LossTerms:
     own = torch.where(labels >= 0, weights[labels.clamp(0, len(weights) - 1)], 1.0)
     own = own.reshape(*labels.shape, *[1] * (len(shape) - labels.ndim)).expand(shape)
     return replace(terms, weights=own if terms.weights is None else own * terms.weights)
+
+
+def _check_number(classes: int, weights: int) -> None:
+    if weights < classes:
+        raise SettingError(
+            "class_weights.weights",
+            f"has {weights} weights, and the model tells {classes} classes",
+            "Give one for each, in the order of the labels.",
+        )
 
 
 def _check_loss(loss: Loss | None) -> None:
