@@ -47,6 +47,7 @@ NETWORKS: Mapping[str, type[TableNetwork | SeriesNetwork | MaskNetwork]] = {
     MASK_NETWORK: MaskNetwork,
 }
 EXTENDED_BY = "extended_by"
+CHANGED_BY = "snugfit.changed_by."
 """Where the meta data say which techniques added modules, as a recipe writes them."""
 DETERMINISTIC = "deterministic"
 """Where the meta data name the kind of device on which the run computed by deterministic operators."""
@@ -103,7 +104,7 @@ def save_bundle(
                 config: Any = copy.deepcopy(model.config)
                 config.architectures = [type(model).__name__]
                 config.save_pretrained(new)
-            _save_plain(model, new / WEIGHTS)
+            _save_plain(model, new / WEIGHTS, _techniques_of(meta))
         if tokenizer is not None:
             save_tokenizer(tokenizer, new, meta.get("max_length") if meta.get("labels") else None)
         for name, values in (settings or {}).items():
@@ -263,10 +264,15 @@ def is_transformers_model(model: nn.Module) -> bool:
     return type(model).__module__.startswith("transformers.") and hasattr(model, "save_pretrained")
 
 
-def _save_plain(model: nn.Module, path: Path) -> None:
+def _techniques_of(meta: Mapping[str, Any]) -> list[str]:
+    return [next(iter(entry)) for entry in meta.get(EXTENDED_BY) or ()]
+
+
+def _save_plain(model: nn.Module, path: Path, changed_by: Sequence[str] = ()) -> None:
+    """Write the weights; each technique that changed the model has an empty one, so that who does not know of it meets what it does not expect."""
     from safetensors.torch import save_file
 
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {f"{CHANGED_BY}{name}": torch.zeros(1) for name in changed_by}
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
     state = model.state_dict()
@@ -334,7 +340,8 @@ def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()
 
     try:
         with safe_open(folder / WEIGHTS, framework="pt") as file:
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            names = [name for name in file.keys() if not name.startswith(CHANGED_BY)]  # noqa: SIM118 (not a mapping)
+            state = {name: file.get_tensor(name) for name in names}
             tied = {name: same for name, same in (file.metadata() or {}).items() if same in state}
     except (OSError, SafetensorError) as error:
         raise ModelError(

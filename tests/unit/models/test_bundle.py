@@ -236,3 +236,17 @@ def test_the_carried_encoder_round_trips(tmp_path, minilm):
     assert equal(loaded, model)
     text = "A text, with [MASK] and Ünïcode."
     assert words(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+def test_who_does_not_know_of_a_technique_that_changed_the_model_meets_what_it_does_not_expect(tmp_path):
+    import transformers
+
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=2
+    )
+    changed = {"extended_by": [{"weight_standardization": {}}]}
+    save_bundle(tmp_path / "best", transformers.ResNetForImageClassification(config), changed)
+    _, loaded = transformers.AutoModelForImageClassification.from_pretrained(
+        tmp_path / "best", output_loading_info=True
+    )
+    assert set(loaded["unexpected_keys"]) == {"snugfit.changed_by.weight_standardization"}

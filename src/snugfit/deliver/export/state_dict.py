@@ -26,6 +26,15 @@ from safetensors.torch import load_file
 model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
 """
 
+_USAGE_OF_CHANGED = """\
+from snugfit.techniques import find
+
+for entry in ENTRIES:  # before the weights are loaded
+    for name, settings in entry.items():
+        model = find(name)(**settings).prepare(model)
+
+"""
+
 
 def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
     others = [
@@ -58,8 +67,15 @@ def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: 
         notes.append(
             f"The module is a `{type(subject.model).__name__}` of the code that it was trained with."
         )
+    usage = _USAGE
+    if changes := subject.meta.get("extended_by"):
+        names = ", ".join(next(iter(entry)) for entry in changes)
+        notes.append(
+            f"The module was changed by {names} after it was made. The names of its weights may fit one that was not, which then gives other outputs."
+        )
+        usage = _USAGE_OF_CHANGED.replace("ENTRIES", repr([*changes])) + usage
     notes += write_preprocessing(subject, folder, scored, labels=not subject.is_of_transformers)
-    return Written(usage=_USAGE, notes=notes, header={"library_name": "pytorch"})
+    return Written(usage=usage, notes=notes, header={"library_name": "pytorch"})
 
 
 def _read_back(

@@ -303,7 +303,9 @@ def _recognized(
         raise DataError(
             content.path,
             f"was not recognised as rows for task {name}",
-            f"Name its columns, such as {_columns_to_name(name, data)}, or take {' or '.join(suitable)}.",
+            f"Take {' or '.join(suitable)}."
+            if content.path.is_dir()
+            else f"Name its columns, such as {_columns_to_name(name, data)}, or take {' or '.join(suitable)}.",
         )
     others = {other: each for other, each in suitable.items() if other != name}
     return discover()[name], suitable[name], others
