@@ -30,11 +30,12 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
         for column, setting in asked.items():
             if column in part.columns or (table.parts and not part.rows):
                 continue
+            other = f" Or give one of them that name: rename: {{THEIRS: {column}}}." if table.parts else ""
             shown = ", ".join(f"'{shorten(name)}'" for name in part.columns[:20])
             raise DataError(
                 setting,
                 f"{part.source} has no column '{column}'",
-                f"{_hint(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.",
+                f"{_hint(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.{other}",
             )
 
 
