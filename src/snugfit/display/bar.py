@@ -59,7 +59,7 @@ class _Lines:
 class PlainScreen(_Lines):
     """Lines only, for logs; one at least every few seconds."""
 
-    interval = SILENCE_SECONDS
+    interval = 0.75 * SILENCE_SECONDS  # before it is said that an update lasts, where none lasts that long
 
     def __init__(self, stream: TextIO) -> None:
         self._activity = Activity(stream=stream)
