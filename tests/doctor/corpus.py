@@ -9,6 +9,7 @@ says which pitfalls name the fault, and `SHA256SUMS` was written down before a d
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -99,9 +100,15 @@ def expected() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def missing_package(script: Path) -> str:
-    """A package that the script needs and that is not installed; "" if all are there."""
-    needs = [name for name in ("accelerate", "lightning") if f"from {name} import" in script.read_text()]
-    return next((name for name in needs if importlib.util.find_spec(name) is None), "")
+    """The package of `.[bench]` that the script imports and that is not installed; "" if there is none."""
+    imported: set[str | None] = set()
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module)
+    needed = any(str(name).partition(".")[0] == "lightning" for name in imported)
+    return "lightning" if needed and importlib.util.find_spec("lightning") is None else ""
 
 
 @dataclass(frozen=True)

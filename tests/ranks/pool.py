@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -45,11 +47,12 @@ class Ranks:
             end.send((function, args))
         answers: list[tuple[bool, Any] | None] = []
         patience = SECONDS if all(map(_has_imported, self._ends)) else PATIENCE
-        for end in self._ends:
+        for end, process in zip(self._ends, self._processes, strict=True):
             try:
                 answers.append(end.recv() if end.poll(patience) else None)
-            except EOFError:
-                answers.append((False, "the process has ended"))
+            except (EOFError, ConnectionError):
+                process.join(PATIENCE)
+                answers.append((False, f"the process has ended, with exit code {process.exitcode}"))
             if answers[-1] is None or not answers[-1][0]:
                 patience = PATIENCE  # the others may wait for it
         if any(answer is None or not answer[0] for answer in answers):
@@ -89,6 +92,7 @@ def _has_imported(end: Connection) -> bool:
 
 
 def _rank(end: Connection, rank: int, count: int, meeting: Path) -> None:
+    faulthandler.enable(sys.__stderr__)  # a crash in torch says where it was
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=count)
     while True:
