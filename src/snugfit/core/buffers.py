@@ -58,6 +58,17 @@ class Buffers:
         finally:
             _restore_all(copies)
 
+    @contextmanager
+    def stood_in_for(self) -> Iterator[None]:
+        """Temporarily put copies in the place of the buffers, which nobody writes to: a backward may follow that has saved the copies."""
+        copies = self.copy()
+        for each in copies:
+            each.module._buffers.update(each.copies)
+        try:
+            yield
+        finally:
+            _restore_all([each._replace(copies={}) for each in copies])
+
 
 def _restore_all(copies: list[BufferCopies]) -> None:
     made = any(each.buffers.keys() != each.module._buffers.keys() for each in copies)

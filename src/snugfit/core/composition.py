@@ -224,9 +224,13 @@ def _moment(progress: Progress, seed: int, seam: str, name: str) -> Moment:
 
 
 def compose(
-    techniques: Sequence[Technique], context: Context, loss: BatchLoss, run: GradientsOf
+    techniques: Sequence[Technique],
+    context: Context,
+    loss: BatchLoss,
+    run: GradientsOf,
+    around: Callable[[Batch], AbstractContextManager[Any]] | None = None,
 ) -> Composition:
-    """Compose the seams; `loss` is the innermost loss and `run` the innermost computation.
+    """Compose the seams; `loss` is the innermost loss, `run` the innermost computation, and `around` the outermost context of a micro-batch.
 
     Raises:
         PlanConflict: two of them exclude each other.
@@ -242,6 +246,7 @@ def compose(
     def single(seam: str) -> Any:
         return next((function for _, function in chain(seam)), None)
 
+    surrounding: tuple[_Named, ...] = () if around is None else (("around", around),)
     gradients = run
     for _, wrap in chain("gradients"):
         gradients = wrap(gradients)
@@ -277,7 +282,7 @@ def compose(
         _begins=chain("begin"),
         _batches=chain("batch"),
         _forwards=chain("forward"),
-        _modules=chain("modules"),
+        _modules=(*surrounding, *chain("modules")),
         _accepts=chain("accept"),
         _adjusts=chain("adjust"),
         _updateds=chain("updated"),

@@ -62,7 +62,7 @@ class Scored:
             step.scored_forward,
             seams.user_loss,
             seams.forward,
-            step.scored_weights,
+            seams.weights,
             step.micro_batch,
             step.couples_rows,
             step.strategy,

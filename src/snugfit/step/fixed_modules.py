@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.buffers import Buffers
 from snugfit.errors import SettingError
 
@@ -14,8 +15,8 @@ from snugfit.errors import SettingError
 class FixedModules:
     """Modules that a loss or a forward function calls and another step trains.
 
-    While this step computes, their weights get no gradient, which would be added to that of their own step, and their buffers, such as batch
-    norm's statistics, are as before afterwards: those are their own step's to change. Gradients go through them to this step's model.
+    While this step computes or scores a micro-batch, their weights get no gradient, which would be added to that of their own step, and copies
+    stand in for their buffers, such as batch norm's statistics: those are their own step's to change. Gradients go through them to this step's model.
 
     Raises:
         SettingError: they share a parameter or a buffer with the model.
@@ -31,7 +32,6 @@ class FixedModules:
                 f"have '{shared}' of the model, which would stay as it is while the step trains the rest",
                 "Give modules that share nothing with the model.",
             )
-        self._buffers = [Buffers(module) for module in self.modules]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -39,15 +39,15 @@ class FixedModules:
         return [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Temporarily keep all of them as they are."""
+    def held(self, _batch: Batch) -> Iterator[None]:
+        """Temporarily keep all of them as they are, around a micro-batch: each is computed with the same buffers, however the window is split."""
         trained = [each for module in self.modules for each in module.parameters() if each.requires_grad]
         for each in trained:
             each.requires_grad_(False)
         try:
             with ExitStack() as stack:
-                for buffers in self._buffers:
-                    stack.enter_context(buffers.restore_on_exit())
+                for module in self.modules:
+                    stack.enter_context(Buffers(module).stood_in_for())
                 yield
         finally:
             for each in trained:

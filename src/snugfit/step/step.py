@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -142,8 +142,8 @@ class Step:
         model = unwrapped(model)
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)
-        self._fixed = FixedModules(fixed_modules, model)
-        self._outside = check_outside(model, loss, forward, self._fixed.tensors)
+        fixed = FixedModules(fixed_modules, model)
+        self._outside = check_outside(model, loss, forward, fixed.tensors)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
@@ -209,7 +209,8 @@ class Step:
         )
         self._router_loss = RouterLoss.of(model)
         run = _run if self._router_loss is None else self._router_loss.run
-        self.seams = compose(techniques, context, self.user_loss, cast("GradientsOf", run))
+        around = fixed.held if fixed.modules else None
+        self.seams = compose(techniques, context, self.user_loss, cast("GradientsOf", run), around)
         seams = self.seams
         on_one_device = type(self.strategy) is Strategy and self.exchange is None
         # a window is computed without a look at what is not there
@@ -337,20 +338,10 @@ class Step:
             with self._masks.answered(batch):
                 return self.model(*args, **kwargs)
 
-    def scored_weights(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Return a context in which the model has the weights that are scored, and what other steps train stays as it is."""
-        weights = self.seams.weights(model)
-        if not self._fixed.modules:
-            return weights
-        stack = ExitStack()
-        stack.enter_context(self._fixed.held())
-        stack.enter_context(weights)
-        return stack
-
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Temporarily give the model the weights that techniques keep for evaluation, such as an average, and score it; else its own."""
-        with self.scored_weights(self.model), self.strategy.score(self.model):
+        with self.seams.weights(self.model), self.strategy.score(self.model):
             yield
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
@@ -459,8 +450,7 @@ class Step:
                 if self._changes_windows:
                     window = self.transformed(window)
             self.inputs.begin(window)
-            with self._fixed.held() if self._fixed.modules else NOTHING:
-                gradients = self.seams.gradients(WindowCompute(self, window, self.seams.loss))
+            gradients = self.seams.gradients(WindowCompute(self, window, self.seams.loss))
             self._outside.check()
             self.inputs.end()
             return gradients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import logits_of
+from snugfit.core.losses import LossTerms, find_loss, logits_of
 from snugfit.errors import SettingError
+from snugfit.step.compute import WindowCompute
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.step.traceless import losses_of_rows
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.swa import SWA
 
 Window = tuple[Tensor, Tensor]
 
@@ -129,6 +134,87 @@ def test_what_another_step_trains_gets_no_gradient_and_keeps_its_statistics() ->
     before = copy.deepcopy(critic.state_dict())
     assert made(windows(1)[0][1]).applied
     assert all(parameter.grad is None and parameter.requires_grad for parameter in critic.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in critic.state_dict().items())
+
+
+class Turning(nn.Module):
+    """A critic whose every forward in training depends on how many there were, as a spectral norm's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1).double()
+        self.register_buffer("turn", torch.ones(1, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.turn.mul_(1.5)
+        return self.layer(inputs) * self.turn
+
+
+def test_each_micro_batch_meets_the_same_buffers_of_another_network() -> None:
+    trained = []
+    for micro_batch in (None, 3):
+        generator, critic = networks()[0], Turning()
+        critic.load_state_dict({**critic.state_dict(), "layer.weight": torch.ones(1, 2)})
+        _, made = steps(generator, critic, micro_batch)
+        assert made(windows(1)[0][1]).applied
+        trained.append(weights(generator))
+    torch.testing.assert_close(*trained, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda step, window: losses_of_rows(step, window),
+        lambda step, window: WindowCompute(step, window, step.seams.loss).terms(),
+        lambda step, window: step.settle(lambda: [window]),
+    ],
+    ids=["check of the first window", "losses by row", "settled statistics"],
+)
+def test_another_network_is_as_before_after_every_forward_that_asks_it(
+    ask: Callable[[Step, Batch], object],
+) -> None:
+    generator, critic = networks(norm=True)
+    generator.append(nn.BatchNorm1d(2).double())
+    made = Step(
+        generator,
+        AdamW(learning_rate=1e-2),
+        taken_for_real,
+        [SWA(start=1)],
+        forward=lambda model, noise: critic(model(noise)),
+        fixed_modules=[critic],
+        total_updates=2,
+    )
+    window = Batch.of(windows(1)[0][1])
+    for _ in range(2):
+        made(window)
+    before = copy.deepcopy(critic.state_dict())
+    ask(made, window)
+    assert all(torch.equal(value, before[name]) for name, value in critic.state_dict().items())
+
+
+def test_a_part_that_another_network_gets_later_is_held_too() -> None:
+    generator, critic = networks()
+    _, made = steps(generator, critic, None)
+    critic[1] = nn.BatchNorm1d(8).double()
+    assert made(windows(1)[0][1]).applied
+    assert torch.equal(critic[1].running_mean, torch.zeros(8, dtype=torch.float64))
+
+
+def test_a_loss_of_the_whole_window_goes_through_another_network_with_statistics() -> None:
+    generator, critic = networks(norm=True)
+    critic.pop(-1)
+
+    def compared(outputs: Tensor, batch: Any) -> LossTerms:
+        queries = critic(outputs)
+        return find_loss("info_nce")((queries, outputs @ torch.ones(2, 8, dtype=torch.float64)), batch)
+
+    compared.couples_rows = True  # type: ignore[attr-defined]
+    technique = find("gradient_cache")()
+    made = Step(
+        generator, AdamW(learning_rate=1e-2), compared, [technique], micro_batch=3, fixed_modules=[critic]
+    )
+    before = copy.deepcopy(critic.state_dict())
+    assert made((windows(1)[0][1], torch.zeros(7))).applied
     assert all(torch.equal(value, before[name]) for name, value in critic.state_dict().items())
 
 
