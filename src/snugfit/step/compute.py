@@ -89,8 +89,7 @@ class WindowCompute:
                     if last and step.exchange is not None:
                         totals = self._totals(sums, weights)
                         step.exchange.begin(self._share(alone, totals[1], factor))
-                    with phase("backward"):
-                        backward(terms.values, terms.gradient(divisor))
+                    _backward(terms, divisor)
         loss_sum, weight = totals or self._totals(sums, weights)
         if self.take is None:
             step.strategy.add_up_copies_()
@@ -114,8 +113,7 @@ class WindowCompute:
                 step.kernels = kernels_behind(terms.values)
             loss_sum, weight = terms.detached_sum(), terms.weight()
             divisor = _divisor(weight)
-            with phase("backward"):
-                backward(terms.values, terms.gradient(divisor))
+            _backward(terms, divisor)
         nonfinite = count_nonfinite([*gradients_of(step.parameters), loss_sum], step.device)
         return Gradients(loss_sum / divisor, weight, nonfinite)
 
@@ -302,8 +300,7 @@ class WindowCompute:
         whole_at_once = left.difference(step.strategy.copies)
         hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in whole_at_once]
         try:
-            with phase("backward"):
-                backward(terms.values, terms.gradient(divisor))
+            _backward(terms, divisor)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -328,6 +325,31 @@ class WindowCompute:
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
         """Return what gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
+
+
+def _backward(terms: LossTerms, divisor: Tensor | float) -> None:
+    """Add the gradients of the terms over `divisor` to those that are there.
+
+    Raises:
+        SettingError: the loss has no gradient.
+    """
+    try:
+        with phase("backward"):
+            backward(terms.values, terms.gradient(divisor))
+    except RuntimeError as error:
+        if terms.values.requires_grad:
+            raise
+        if not torch.is_grad_enabled():
+            raise SettingError(
+                "step",
+                "is called where gradients are switched off, by torch.no_grad() or torch.inference_mode()",
+                "Call it outside of them.",
+            ) from error
+        raise SettingError(
+            "loss",
+            "has no gradient: no weight that trains is behind it, or it was cut off, as by detach(), item(), NumPy or torch.no_grad()",
+            "Compute it from the model's outputs with operations of torch on tensors.",
+        ) from error
 
 
 def _divide(gradients: list[Tensor], share: Tensor | float) -> None:

@@ -211,3 +211,26 @@ def test_what_scales_a_loss_or_surrounds_a_micro_batch_takes_the_way_for_all_win
 ) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4)))
     assert Step(model, SGD(learning_rate=0.1), techniques=techniques).plain is plain
+
+
+# a loss without a gradient
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2], ids=["at once", "split"])
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_step_under_a_switch_that_turns_gradients_off_says_so(off: Any, micro_batch: int | None) -> None:
+    step = Step(nn.Linear(4, 3), SGD(learning_rate=0.1), micro_batch=micro_batch)
+    inputs, labels, _ = window(6)
+    step((inputs, labels))
+    with off(), pytest.raises(SettingError, match="step: is called where gradients are switched off"):
+        step((inputs, labels))
+    assert step((inputs, labels)).applied
+
+
+def test_a_loss_that_is_cut_off_from_the_weights_is_refused_before_anything_moves() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    step = Step(model, SGD(learning_rate=0.1), lambda outputs, batch: outputs.detach().square().sum(dim=1))
+    with pytest.raises(SettingError, match="loss: has no gradient"):
+        step(window(6)[:2])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
