@@ -104,10 +104,8 @@ class Loader:
             return None
         return RowSources(examples.sources.names, examples.starts)
 
-    def windows(
-        self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False, *, at_once: bool = False
-    ) -> Windows:
-        """Return windows number `start` to `stop`, exclusive; with `at_once` small ones are loaded before they are asked for.
+    def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
+        """Return windows number `start` to `stop`, exclusive.
 
         When a worker dies, `rescue` is asked whether to load the rest in this process: a signal that asks a whole
         process group to stop ends the workers at once, and what is under way has to be finished.
@@ -126,23 +124,25 @@ class Loader:
                     raise
         while start < stop:
             with phase("data"):
-                windows = self._next(start, stop, at_once)
+                writes = _Writes(self._dataset)
+                windows = self._next(start, stop if writes.none_since() else start + 1)
                 if self._pin:  # else their copy to the device would wait for what the device still computes
                     windows = [window.pin_memory() for window in windows]
-            yield from windows
-            start += len(windows)
+            for place, window in enumerate(windows):
+                if place and not writes.none_since():
+                    break  # a loss or a hook may have written to the rows of this one
+                yield window
+                start += 1
 
-    def _next(self, start: int, stop: int, at_once: bool) -> list[Batch]:
-        """Return window number `start`, and those after it that are loaded with it.
+    def _next(self, start: int, stop: int) -> list[Batch]:
+        """Return window number `start`, and those after it, up to `stop`, that are loaded with it.
 
-        Small windows of tensors in memory, which no code of anybody else makes, are loaded some at once: one after the other they take a
-        third of the time that they take between updates.
+        Small windows of tensors in memory are loaded some at once: one after the other they take a third of the time that they take between
+        updates.
         """
         if not self._fetch.takes_rows:
             return [self._fetch(self.order.window(start))]
         first = self._fetch.rows(*self.order.rows(start))
-        if not at_once:
-            return [first]
         window_bytes = max(1, sum(tensor.nbytes for tensor in leaves(first.data)))
         stop = min(stop, start + min(_MOST_AT_ONCE, _BYTES_AT_ONCE // window_bytes))
         return [first, *(self._fetch.rows(*self.order.rows(number)) for number in range(start + 1, stop))]
@@ -247,6 +247,39 @@ class _Part(NamedTuple):
         parts = shared_out(len(window), self.ranks, self.together)
         own = parts[self.rank]
         return window[own.start : own.stop] or window[:1], Share(tuple(map(len, parts)), self.rank)
+
+
+class _Writes:
+    """Tells whether the tensors of a data set are written to from now on.
+
+    Torch counts what it writes to a tensor. What others write, it does not see: NumPy, from whom memory comes or to whom it was given, for
+    which its size is fixed, and other processes. Such tensors count as written to at any time. `.data` and DLPack leave no sign of either kind.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._tensors = dataset.tensors if type(dataset) is TensorDataset else ()
+        self._counted = bool(self._tensors) and all(map(_counts_writes, self._tensors))
+        self._storages = [each.untyped_storage() for each in self._tensors] if self._counted else []
+        self._versions = self._now()
+
+    def none_since(self) -> bool:
+        """Return whether the tensors are known to hold what they held."""
+        return (
+            self._counted
+            and self._dataset.tensors is self._tensors
+            and self._now() == self._versions
+            and all(map(torch.UntypedStorage.resizable, self._storages))
+        )
+
+    def _now(self) -> list[int]:
+        return [each._version for each in self._tensors] if self._counted else []
+
+
+def _counts_writes(tensor: torch.Tensor) -> bool:
+    """Return whether whoever writes to a tensor does so through torch, in this process."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return plain and not tensor.is_inference() and not (tensor.is_cpu and tensor.is_shared())
 
 
 class _Fetch:

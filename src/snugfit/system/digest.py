@@ -131,7 +131,8 @@ def _tensor(tensor: Tensor) -> tuple[str, bytes]:
     if not tensor.numel():  # whose strides may be anything
         return kind, b""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return kind, _sampled(flat.view(torch.uint8).numpy())
+    # Tensor.numpy would mark the memory as one that NumPy may write to, of which no window is loaded ahead
+    return kind, _sampled(np.from_dlpack(flat.view(torch.uint8)))
 
 
 def _sampled(array: np.ndarray[Any, Any]) -> bytes:

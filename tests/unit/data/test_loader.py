@@ -272,7 +272,7 @@ def test_windows_of_tensors_are_those_that_a_loader_of_examples_makes(columns: i
     count = 2 * PER_EPOCH + 1
     expected = list(Loader(examples, Order(EXAMPLES, WINDOW, 5)).windows(0, count))
     for start in (0, 1, PER_EPOCH):
-        windows = list(Loader(data, Order(EXAMPLES, WINDOW, 5)).windows(start, count, at_once=True))
+        windows = list(Loader(data, Order(EXAMPLES, WINDOW, 5)).windows(start, count))
         for window, plain in zip(windows, expected[start:], strict=True):
             assert (window.ids, window.rows, window.lengths) == (plain.ids, plain.rows, plain.lengths)
             assert all(torch.equal(*pair) for pair in zip(window.data, plain.data, strict=True))
@@ -280,17 +280,53 @@ def test_windows_of_tensors_are_those_that_a_loader_of_examples_makes(columns: i
     assert len(storages) == len(windows)
 
 
-def test_small_windows_alone_are_loaded_ahead() -> None:
-    def loaded(columns: int, *, at_once: bool = True) -> int:
-        order = Order(64, 4, 5)
-        windows = Loader(TensorDataset(torch.zeros(64, columns)), order).windows(0, 16, at_once=at_once)
-        asked: list[int] = []
-        rows = order.rows
-        order.rows = lambda number: asked.append(number) or rows(number)  # type: ignore[method-assign, func-returns-value]
-        next(windows)
-        return len(asked)
+def asked_for_one(tensor: Tensor) -> int:
+    """Return how many windows are loaded where one is asked for."""
+    order = Order(64, 4, 5)
+    windows = Loader(TensorDataset(tensor), order).windows(0, 16)
+    asked: list[int] = []
+    rows = order.rows
+    order.rows = lambda number: asked.append(number) or rows(number)  # type: ignore[method-assign, func-returns-value]
+    next(windows)
+    return len(asked)
 
-    assert loaded(columns=8) == 16
-    assert loaded(columns=4096) == 4  # of 64 KiB each
-    assert loaded(columns=1 << 15) == 1
-    assert loaded(columns=8, at_once=False) == 1
+
+def test_small_windows_alone_are_loaded_ahead() -> None:
+    assert asked_for_one(torch.zeros(64, 8)) == 16
+    assert asked_for_one(torch.zeros(64, 4096)) == 4  # of 64 KiB each
+    assert asked_for_one(torch.zeros(64, 1 << 15)) == 1
+
+
+def test_nothing_is_loaded_ahead_of_what_others_may_write_to_unseen() -> None:
+    given = torch.zeros(64, 8)
+    given.numpy()
+    shared = torch.zeros(64, 8).share_memory_()
+    with torch.inference_mode():
+        uncounted = torch.zeros(64, 8)
+    taken = torch.from_numpy(np.zeros((64, 8), dtype=np.float32))
+    assert [asked_for_one(each) for each in (given, shared, uncounted, taken)] == [1, 1, 1, 1]
+
+
+def add_by_torch(data: TensorDataset) -> None:
+    data.tensors[0][:, 1] += 1
+
+
+def add_by_numpy(data: TensorDataset) -> None:
+    data.tensors[0].numpy()[:, 1] += 1
+
+
+def replace_tensors(data: TensorDataset) -> None:
+    data.tensors = (data.tensors[0] + torch.tensor([0.0, 1.0]),)
+
+
+@pytest.mark.parametrize("write", [add_by_torch, add_by_numpy, replace_tensors])
+def test_a_window_has_its_rows_as_they_are_when_it_is_asked_for(
+    write: Callable[[TensorDataset], None],
+) -> None:
+    data = TensorDataset(torch.zeros(64, 2))
+    written = []
+    for number, window in enumerate(Loader(data, Order(64, 4, 5)).windows(0, 40)):
+        written.append(window.data[0][:, 1].unique().tolist())
+        if number in (1, 2, 20):
+            write(data)
+    assert written == [[0.0]] * 2 + [[1.0]] + [[2.0]] * 18 + [[3.0]] * 19

@@ -27,7 +27,6 @@ class HookCalls:
     Args:
         emit: of the run's events.
     Attributes:
-        there_are: whether there are any, on whatever rank.
         sees_updates: whether one is called with each update.
         stop_reason: why the run is to stop, once a hook has asked for it.
     """
@@ -36,7 +35,6 @@ class HookCalls:
         given = {name: getattr(hooks, name) for name in Hooks.settings()}
         leads = step.strategy.rank == 0
         self._hooks = {name: hook for name, hook in given.items() if hook is not None and leads}
-        self.there_are = any(hook is not None for hook in given.values())
         self._step, self._emit = step, emit
         self.stop_reason: str | None = None
         self.sees_updates = "on_update" in self._hooks

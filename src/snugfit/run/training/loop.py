@@ -269,11 +269,7 @@ class Training:
         """Return windows in order until the run ends (its status and reason) or rolls back (None)."""
         progress, job = self.step.progress, self.job
         before = time.perf_counter()
-        # a hook may change the data that later windows are made of
-        at_once = not self.hooks.there_are
-        windows = self.loader.windows(
-            progress.windows, self.total_windows, rescue=lambda: stop.asked, at_once=at_once
-        )
+        windows = self.loader.windows(progress.windows, self.total_windows, rescue=lambda: stop.asked)
         ahead = WindowsAhead(windows)
         with closing(ahead), self._fetching(ahead):
             for window in ahead:

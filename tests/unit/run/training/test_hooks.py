@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import snugfit as sf
 from snugfit.tracking.spool import read_events
@@ -211,3 +213,57 @@ def test_a_hook_that_changes_the_data_changes_them_for_the_next_update() -> None
         return weights(model)
 
     assert all(map(torch.equal, trained(mapped=True), trained(mapped=False)))
+
+
+@pytest.mark.parametrize("write", [Tensor.copy_, lambda row, label: row.numpy().fill(label.item())])
+def test_a_loss_that_changes_the_data_changes_them_for_the_next_window(
+    write: Callable[[Tensor, Tensor], object],
+) -> None:
+    """As one that corrects labels does: each row's is the one that the model gave when it was last trained on."""
+
+    def trained(*, mapped: bool) -> list[torch.Tensor]:
+        inputs, labels = map(torch.stack, zip(*points(12), strict=True))
+        numbers = torch.arange(12)
+        rows = _Rows(inputs, labels, numbers)
+        data: Any = rows if mapped else torch.utils.data.TensorDataset(inputs, labels, numbers)
+
+        def corrected(outputs: Tensor, batch: Any) -> Tensor:
+            losses = torch.nn.functional.cross_entropy(outputs, batch[1], reduction="none")
+            for number, label in zip(batch[2].tolist(), outputs.detach().argmin(dim=1), strict=True):
+                write(labels[number], label)
+            return losses
+
+        model = small_model()
+        sf.train(
+            model,
+            data,
+            loss=corrected,
+            forward=lambda model, batch: model(batch[0]),
+            updates=20,
+            global_batch=4,
+            device="cpu",
+            output=None,
+        )
+        return weights(model)
+
+    assert all(map(torch.equal, trained(mapped=True), trained(mapped=False)))
+
+
+def test_a_run_gives_none_of_its_data_to_numpy_which_could_write_to_them_unseen() -> None:
+    data = torch.utils.data.TensorDataset(*map(torch.stack, zip(*points(40), strict=True)))
+    settings: dict[str, Any] = {"updates": 3, "global_batch": 8, "device": "cpu", "output": None}
+    sf.train(small_model(), data, validation=data, on_update=lambda _: None, **settings)
+    assert all(tensor.untyped_storage().resizable() for tensor in data.tensors)
+
+
+class _Rows(torch.utils.data.Dataset[Any]):
+    """Rows of tensors, read one by one when they are asked for."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return tuple(tensor[index].clone() for tensor in self._tensors)
