@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHATML = "chatml"
+TURN_MARKS = TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
+"""The marks of ChatML before and after a turn: tokens of a tokenizer that is made for conversations."""
+
 _ANSWER = "An answer of which nothing else is written."
 """Text by which an answer is found in what a template writes."""
 
@@ -79,11 +82,10 @@ def set_template(
 
 def _chatml(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return ChatML; a turn ends with the end-of-sequence token where the tokenizer has no `<|im_end|>`, as no text could end a generation."""
-    end = "'<|im_end|>'" if "<|im_end|>" in tokenizer.get_vocab() else "eos_token"
+    end = f"'{TURN_END}'" if TURN_END in tokenizer.get_vocab() else "eos_token"
     return (
-        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-        + end
-        + " + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+        f"{{% for message in messages %}}{{{{ '{TURN_START}' + message['role'] + '\\n' + message['content'] + {end} + '\\n' }}}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ '{TURN_START}assistant\\n' }}}}{{% endif %}}"
     )
 
 

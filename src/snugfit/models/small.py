@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from snugfit.errors import MissingExtra
@@ -25,6 +25,7 @@ def write_small_model(
     layers: int = 4,
     positions: int = 1024,
     architecture: Path | None = None,
+    turn_marks: Sequence[str] = (),
 ) -> None:
     """Write a tokenizer, learned from texts, and the configuration of a model for it into a folder.
 
@@ -32,6 +33,8 @@ def write_small_model(
         kind: of the model: an encoder of BERT's shape, a decoder of Llama's, that predicts next tokens, or both together, of T5's.
         vocabulary: tokens of the tokenizer at most.
         architecture: a folder whose configuration is taken as it is, with a vocabulary that it has room for.
+        turn_marks: the mark that opens a turn of a conversation and the one that ends it, each a token of a decoder; the latter is its
+            end-of-sequence token. Empty for a model that reads plain texts.
     Raises:
         MissingExtra: transformers is not installed.
     """
@@ -46,7 +49,7 @@ def write_small_model(
         vocabulary = min(vocabulary, int(room))
     special = {
         "encoder": [_PADDING, _CLASSIFIER, _SEPARATOR, _MASK],
-        "decoder": [END],
+        "decoder": [END, *turn_marks],
         "encoder-decoder": [_PADDING, END],
     }[kind]
     tokenizer = Tokenizer(models.BPE())
@@ -60,7 +63,7 @@ def write_small_model(
     )
     tokenizer.train_from_iterator(texts, trainer)
     if kind == "decoder":
-        tokens = {"eos_token": END, "pad_token": END}
+        tokens = {"eos_token": special[-1], "pad_token": END}
     elif kind == "encoder-decoder":
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"$A {END}", special_tokens=[(END, special.index(END))]

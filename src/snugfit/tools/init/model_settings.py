@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.chat_template import CHATML
+from snugfit.data.chat_template import CHATML, TURN_MARKS
 from snugfit.data.conversations import texts_in, texts_of_turns
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.recipe.presets import DEFAULT, find_preset
@@ -93,10 +93,12 @@ def put_model(
     spoken = [
         text for row in place.content.rows for each in columns for text in texts_of_turns(row.get(each))
     ]
+    turn_marks: tuple[str, ...] = ()
     if form is None and not spoken:
         texts = _texts(place.content, columns)
     else:
-        tree["data"]["template"] = CHATML
+        turn_marks = TURN_MARKS
+        data["template"] = CHATML
         comments["data.template"] = (
             "the way in which turns are written; a model with a chat template of its own needs none"
         )
@@ -108,7 +110,7 @@ def put_model(
         from snugfit.models.small import write_small_model
 
         tell("learning a tokenizer from the rows …")
-        write_small_model(new, texts, kind=card.model, architecture=architecture)
+        write_small_model(new, texts, kind=card.model, architecture=architecture, turn_marks=turn_marks)
         return [new]
 
     writes.append(write)

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from snugfit.cli import main
+from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.data.tokens import special_tokens_of_pairs
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.small import write_small_model
@@ -385,6 +386,14 @@ def test_chats_become_a_recipe_with_a_template_for_a_model_from_scratch(tmp_path
     made = begin("chats.jsonl")
     recipe = load_recipe(made.recipe, [], allow_code=True)
     assert (recipe.task, recipe.data.format, recipe.data.template) == ("instruction", "messages", "chatml")
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    settings = InstructSettings(recipe.data.rows, validation=None, max_length=64, template="chatml")
+    data = load_instruct(settings, tokenizer, folder=recipe.folder)
+    tokens = tokenizer.convert_ids_to_tokens(data.train[0]["input_ids"])
+    # each mark is one token, the last one ends the answer, and no text stands for the padding
+    assert [token for token in tokens if token.startswith("<|")] == ["<|im_start|>", "<|im_end|>"] * 2
+    assert tokens[-1] == "<|im_end|>" and data.stops == (tokenizer.eos_token_id,)
+    assert tokenizer.eos_token_id != tokenizer.pad_token_id
 
 
 def write_pictures(folder: Path, classes: Sequence[str], count: int = 6) -> None:
