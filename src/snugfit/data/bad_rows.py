@@ -77,7 +77,7 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     raise DataError(
         "data",
         "\n".join([f"{rows} be used: {reasons}.", *shown]) + "\n",
-        f"{save} them, or leave them out with data.bad_rows: skip (they are counted and reported).",
+        f"{save} them, or leave them out (they are counted and reported): data.bad_rows: skip in a recipe, --bad-rows skip in a command.",
     )
 
 

@@ -221,7 +221,7 @@ def load_masked_rows(
     texts = _texts(table, columns, settings.max_length, tokenizer, in_rows=not scored)
     faults, examples = list(texts.faults), texts.examples
     if not scored:
-        examples, unmasked = _with_masks(examples, masks.mask)
+        examples, unmasked = _with_masks(examples, tokenizer)
         faults = sorted([*faults, *unmasked], key=lambda fault: fault.line)
     skipped = settle(faults, settings.bad_rows)
     if not examples:
@@ -273,13 +273,18 @@ def _texts(
     return _Texts(examples, encoded.lengths, [*part.faults, *faults], blocks=False)
 
 
-def _with_masks(examples: Examples, mask: int) -> tuple[Examples, list[Fault]]:
+def _with_masks(examples: Examples, tokenizer: PreTrainedTokenizerBase) -> tuple[Examples, list[Fault]]:
     """Return the examples in which there is something to fill, and the faults of the others."""
-    filled = [mask in example["input_ids"] for example in examples]
+    filled = [tokenizer.mask_token_id in example["input_ids"] for example in examples]
     places = [place for place, one in enumerate(filled) if one]
     lines = [1] * len(examples) if examples.lines is None else examples.lines
     faults = [
-        Fault(examples.source, lines[place], "no mask", "has no mask token to be filled")
+        Fault(
+            examples.source,
+            lines[place],
+            "no mask",
+            f"has no mask: write {tokenizer.mask_token} in place of each word to predict",
+        )
         for place, one in enumerate(filled)
         if not one
     ]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.errors import DataError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import (
     PLAIN_TEXT,
@@ -91,7 +92,7 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
 
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import LOSSES
-    from snugfit.data.bad_rows import BadRow, text_of
+    from snugfit.data.bad_rows import text_of
     from snugfit.data.file_rows import FileRows
     from snugfit.data.masked import MaskedSettings, load_masked_rows
     from snugfit.data.tokens import encode, padding_for
@@ -110,7 +111,11 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
         examples = encode([text_of(row, text) for row in rows], tokenizer, length).examples
         for number, example in enumerate(examples, 1):
             if mask not in example["input_ids"]:
-                raise BadRow("no mask", f"row {number} has no {tokenizer.mask_token} to be filled")
+                raise DataError(
+                    f"row {number}",
+                    "has no mask",
+                    f"Write {tokenizer.mask_token} in place of each word to predict.",
+                )
         return examples
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:

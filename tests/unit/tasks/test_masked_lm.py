@@ -293,13 +293,13 @@ def test_a_row_without_a_text_is_a_fault_with_its_line(
 def test_a_text_to_fill_without_a_mask_is_a_fault(project: Path) -> None:
     run = train("train={updates: 1, epochs: null, global_batch: 16}").run_dir
     Path("own.jsonl").write_text('{"text": "ann [MASK]"}\n{"text": "bob met"}\n')
-    with pytest.raises(DataError, match=r"own.jsonl:2 has no mask token|own.jsonl:2"):
+    with pytest.raises(DataError, match=r"own.jsonl:2: has no mask: write \[MASK\] in place of"):
         predict_file(run, "own.jsonl", Path("out.csv"))
     assert not Path("out.csv").exists()
     assert predict_file(run, "own.jsonl", Path("out.csv"), bad_rows="skip")["skipped"] == {"no mask": 1}
     fold: Any = [SimpleNamespace(run_dir=run, fold=1)]  # of which no held-out text has a mask
     assert write_out_of_fold(load_recipe(Path("recipe.yaml")), Path(), fold, "own.jsonl") is None
-    with pytest.raises(DataError, match=r"row 1 has no \[MASK\]"):
+    with pytest.raises(DataError, match=r"row 1: has no mask\. Write \[MASK\] in place of"):
         load(run).predict([{"text": "bob met"}])
 
 
