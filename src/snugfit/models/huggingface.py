@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from unittest import mock
 
 import torch
@@ -47,19 +47,25 @@ ANY_LABELS = "multi_label_classification"
 """The `problem_type` of transformers for rows with any number of labels."""
 
 
+class LoadOptions(TypedDict, total=False):
+    """The options of loading a model, which `load_classifier` describes."""
+
+    tokenizer: PreTrainedTokenizerBase | None
+    seed: int
+    from_scratch: bool
+    folder: Path | None
+    techniques: Sequence[Technique]
+    empty: bool
+    keep: KeepPart | None
+
+
 def load_classifier(
     source: str | Path,
     labels: Sequence[str],
     *,
     of: str = TEXTS,
     problem: str | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    seed: int = 0,
-    from_scratch: bool = False,
-    folder: Path | None = None,
-    techniques: Sequence[Technique] = (),
-    empty: bool = False,
-    keep: KeepPart | None = None,
+    **options: Unpack[LoadOptions],
 ) -> LoadedModel:
     """Load an encoder or decoder with a head for `labels`, in float32 but for what techniques load otherwise.
 
@@ -78,46 +84,34 @@ def load_classifier(
     Raises:
         ModelError: it cannot be loaded.
     """
-    from_scratch, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
-    brought = [str(label) for _, label in sorted((config.id2label or {}).items())]
-    names = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: place for place, label in enumerate(labels)},
-        "num_labels": len(labels),
-    }
-    # a head for another problem would keep its own loss
-    config.update({**names, "problem_type": problem})
-    if of == SOUNDS and getattr(config, "apply_spec_augment", False):
-        # it would draw from NumPy's generator, which no resumed run has as it was; the task masks features itself
-        config.update({"apply_spec_augment": False})
-    if empty:
-        return _empty(of, name, local, config, tokenizer)
-    loaded = _load(of, name, local, config, seed, from_scratch, techniques, keep)
-    messages = list(loaded.messages)
-    if not from_scratch and not loaded.new_head:
+    brought: list[str] = []
+
+    def set_head(config: PretrainedConfig) -> None:
+        brought.extend(str(label) for _, label in sorted((config.id2label or {}).items()))
+        names = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: place for place, label in enumerate(labels)},
+            "num_labels": len(labels),
+        }
+        # a head for another problem would keep its own loss
+        config.update({**names, "problem_type": problem})
+        if of == SOUNDS and getattr(config, "apply_spec_augment", False):
+            # it would draw from NumPy's generator, which no resumed run has as it was; the task masks features itself
+            config.update({"apply_spec_augment": False})
+
+    drawn = _load(of, source, set_head, **options)
+    messages = list(drawn.messages)
+    if drawn.weights_read and not drawn.new_head:
         ours = list(labels) == brought or brought == [f"LABEL_{place}" for place in range(len(labels))]
         if not ours:
-            _renew_head(loaded.model, config, seed)
+            _renew_head(drawn.model, drawn.config, options.get("seed", 0))
             messages.append(
                 f"the head of {source} is for {_short(brought)}: a new one is drawn for {_short(labels)}"
             )
-    if tokenizer is not None:
-        fit_tokenizer(loaded.model, tokenizer, source)
-    return LoadedModel(loaded.model, tuple(messages))
+    return LoadedModel(drawn.model, tuple(messages))
 
 
-def load_encoder(
-    source: str | Path,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    seed: int = 0,
-    from_scratch: bool = False,
-    folder: Path | None = None,
-    techniques: Sequence[Technique] = (),
-    empty: bool = False,
-    keep: KeepPart | None = None,
-) -> LoadedModel:
+def load_encoder(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load a model without a head, in float32; the arguments are those of `load_classifier`.
 
     A pooler, which makes something of the first token alone, is kept and never trained.
@@ -125,19 +119,10 @@ def load_encoder(
     Raises:
         ModelError: it cannot be loaded.
     """
-    from_scratch, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
-    if empty:
-        loaded = _empty("AutoModel", name, local, config, tokenizer)
-        _freeze_pooler(loaded.model)
-        return loaded
-    drawn = _load("AutoModel", name, local, config, seed, from_scratch, techniques, keep)
+    drawn = _load("AutoModel", source, **options)
     _freeze_pooler(drawn.model)
-    if tokenizer is not None:
-        fit_tokenizer(drawn.model, tokenizer, source)
     # what it says of a head is of the pooler alone, as all else is body
-    messages = drawn.messages if from_scratch or not drawn.new_head else drawn.messages[:-1]
-    return LoadedModel(drawn.model, messages)
+    return LoadedModel(drawn.model, drawn.messages[:-1] if drawn.new_head else drawn.messages)
 
 
 def _freeze_pooler(model: torch.nn.Module) -> None:
@@ -146,27 +131,14 @@ def _freeze_pooler(model: torch.nn.Module) -> None:
         pooler.requires_grad_(False)
 
 
-def load_causal_lm(
-    source: str | Path,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    seed: int = 0,
-    from_scratch: bool = False,
-    folder: Path | None = None,
-    techniques: Sequence[Technique] = (),
-    empty: bool = False,
-    keep: KeepPart | None = None,
-) -> LoadedModel:
+def load_causal_lm(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load a causal language model, in float32; the arguments are those of `load_classifier`.
 
     Raises:
         ModelError: it cannot be loaded, or its attention sees what it is to predict.
     """
-    from_scratch, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
-    if empty:
-        return _empty("AutoModelForCausalLM", name, local, config, tokenizer)
-    loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch, techniques, keep)
+    loaded = _load("AutoModelForCausalLM", source, **options)
+    config = loaded.config
     causal = [module.is_causal for module in loaded.model.modules() if hasattr(module, "is_causal")]
     if causal and not any(causal):
         raise ModelError(
@@ -175,80 +147,52 @@ def load_causal_lm(
             "to predict",
             "Take a decoder, such as gpt2, for task: causal-lm.",
         )
-    if tokenizer is not None:
-        fit_tokenizer(loaded.model, tokenizer, source)
     return LoadedModel(loaded.model, loaded.messages)
 
 
-def load_masked_lm(
-    source: str | Path,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    seed: int = 0,
-    from_scratch: bool = False,
-    folder: Path | None = None,
-    techniques: Sequence[Technique] = (),
-    empty: bool = False,
-    keep: KeepPart | None = None,
-) -> LoadedModel:
+def load_masked_lm(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load an encoder that predicts hidden tokens, in float32; the arguments are those of `load_classifier`.
 
     Raises:
         ModelError: it cannot be loaded, or is no such encoder.
     """
-    from_scratch, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
-        raise ModelError(
-            "model",
-            f"{source} ({config.model_type}) is no encoder that predicts hidden tokens",
-            "Take one, such as google-bert/bert-base-uncased.",
-        )
-    if empty:
-        return _empty("AutoModelForMaskedLM", name, local, config, tokenizer)
-    loaded = _load("AutoModelForMaskedLM", name, local, config, seed, from_scratch, techniques, keep)
-    if tokenizer is not None:
-        fit_tokenizer(loaded.model, tokenizer, source)
+    def check(config: PretrainedConfig) -> None:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+        if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
+            raise ModelError(
+                "model",
+                f"{source} ({config.model_type}) is no encoder that predicts hidden tokens",
+                "Take one, such as google-bert/bert-base-uncased.",
+            )
+
+    loaded = _load("AutoModelForMaskedLM", source, check, **options)
     return LoadedModel(loaded.model, loaded.messages)
 
 
-def load_text_to_text(
-    source: str | Path,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    seed: int = 0,
-    from_scratch: bool = False,
-    folder: Path | None = None,
-    techniques: Sequence[Technique] = (),
-    empty: bool = False,
-    keep: KeepPart | None = None,
-) -> LoadedModel:
+def load_text_to_text(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load a model that reads one text and writes another, in float32; the arguments are those of `load_classifier`.
 
     Raises:
         ModelError: it cannot be loaded, or its configuration does not say how what it writes begins.
     """
-    from_scratch, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
-    if not config.is_encoder_decoder:
-        raise ModelError(
-            "model",
-            f"{source} ({config.model_type}) does not read one text and write another",
-            "Take an encoder with a decoder, such as google-t5/t5-small or facebook/bart-base.",
-        )
-    if getattr(config, "decoder_start_token_id", None) is None:
-        raise ModelError(
-            "model",
-            f"the configuration of {source} has no decoder_start_token_id, with which each text that it writes begins",
-            "Give it one in config.json: the padding token's for T5, the end-of-sequence token's for BART.",
-        )
-    if empty:
-        return _empty("AutoModelForSeq2SeqLM", name, local, config, tokenizer)
-    loaded = _load("AutoModelForSeq2SeqLM", name, local, config, seed, from_scratch, techniques, keep)
-    if tokenizer is not None:
-        fit_tokenizer(loaded.model, tokenizer, source)
+
+    def check(config: PretrainedConfig) -> None:
+        if not config.is_encoder_decoder:
+            raise ModelError(
+                "model",
+                f"{source} ({config.model_type}) does not read one text and write another",
+                "Take an encoder with a decoder, such as google-t5/t5-small or facebook/bart-base.",
+            )
+        if getattr(config, "decoder_start_token_id", None) is None:
+            raise ModelError(
+                "model",
+                f"the configuration of {source} has no decoder_start_token_id, with which each text that it writes begins",
+                "Give it one in config.json: the padding token's for T5, the end-of-sequence token's for BART.",
+            )
+
+    loaded = _load("AutoModelForSeq2SeqLM", source, check, **options)
     return LoadedModel(loaded.model, loaded.messages)
 
 
@@ -292,9 +236,46 @@ def _fetched_processor(name: str) -> Path | None:
 
 @dataclass(frozen=True)
 class _Loaded:
+    """A model with its configuration; `new_head` where weights were read that have none, which the last message says."""
+
     model: PreTrainedModel
-    messages: tuple[str, ...]
-    new_head: bool
+    config: PretrainedConfig
+    messages: tuple[str, ...] = ()
+    weights_read: bool = False
+    new_head: bool = False
+
+
+def _load(
+    auto: str,
+    source: str | Path,
+    prepare: Callable[[PretrainedConfig], None] = lambda _config: None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    from_scratch: bool = False,
+    folder: Path | None = None,
+    techniques: Sequence[Technique] = (),
+    empty: bool = False,
+    keep: KeepPart | None = None,
+) -> _Loaded:
+    """Load a model by a class of transformers, in eval mode.
+
+    Args:
+        prepare: checks or changes its configuration before a model is made of it.
+    """
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    prepare(config)
+    if empty:
+        loaded = _Loaded(_empty(auto, name, local, config), config)
+    elif from_scratch:
+        message = f"all weights of {name} are drawn anew, from its configuration"
+        loaded = _Loaded(_drawn(auto, name, local, config, seed), config, (message,))
+    else:
+        loaded = _read(auto, name, local, config, seed, techniques, keep)
+    if tokenizer is not None:
+        fit_tokenizer(loaded.model, tokenizer, source)
+    return loaded
 
 
 def _load_config(name: str, local: Path | None) -> PretrainedConfig:
@@ -310,17 +291,48 @@ def _load_config(name: str, local: Path | None) -> PretrainedConfig:
     return config
 
 
-def _load(
+def _drawn(auto: str, name: str, local: Path | None, config: PretrainedConfig, seed: int) -> PreTrainedModel:
+    """Return a model of which all weights are drawn from a seed."""
+    device = torch.device("cpu")
+    with quiet_transformers(), preserved_randomness(device):
+        seed_device(seed, device)
+        forget_origin(config)
+        return _made(auto, name, local, config).eval()
+
+
+def _empty(auto: str, name: str, local: Path | None, config: PretrainedConfig) -> PreTrainedModel:
+    """Return the architecture on the meta device."""
+    with quiet_transformers():
+        from transformers.initialization import no_init_weights
+
+        with torch.device("meta"), no_init_weights():  # there is nothing to draw
+            model = _made(auto, name, local, config)
+        model.tie_weights()  # what draws weights ties them too
+    return model.eval()
+
+
+def _made(auto: str, name: str, local: Path | None, config: PretrainedConfig) -> PreTrainedModel:
+    """Return a model of a configuration alone, in float32."""
+    import transformers
+
+    kind: Any = getattr(transformers, auto)
+    model: PreTrainedModel = call(
+        name, local, lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    )
+    return model
+
+
+def _read(
     auto: str,
     name: str,
     local: Path | None,
     config: PretrainedConfig,
     seed: int,
-    from_scratch: bool,
     techniques: Sequence[Technique],
     keep: KeepPart | None,
 ) -> _Loaded:
-    if local is not None and not from_scratch:
+    """Return a model with its weights; those that its files lack are drawn from a seed."""
+    if local is not None:
         check_weights(local)
     device = torch.device("cpu")
     with quiet_transformers(), preserved_randomness(device):
@@ -328,16 +340,6 @@ def _load(
 
         kind: Any = getattr(transformers, auto)
         seed_device(seed, device)
-        if from_scratch:
-            forget_origin(config)
-            model = call(
-                name,
-                local,
-                lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False),
-            )
-            return _Loaded(
-                model.eval(), (f"all weights of {name} are drawn anew, from its configuration",), True
-            )
         loading = [each for each in techniques if type(each).loading is not Technique.loading]
         formats = _formats(kind, config, loading)
         # transformers' threads would read ahead of what is being quantised or cut, up to the whole model
@@ -358,32 +360,7 @@ def _load(
                 ),
             )
         remember_origin(model.config, config.dtype)  # the loaded model's own says float32
-    return _judge(name, model, loading_info)
-
-
-def _empty(
-    auto: str,
-    name: str,
-    local: Path | None,
-    config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> LoadedModel:
-    """Return the architecture on the meta device, in float32."""
-    with quiet_transformers():
-        import transformers
-        from transformers.initialization import no_init_weights
-
-        kind: Any = getattr(transformers, auto)
-        with torch.device("meta"), no_init_weights():  # there is nothing to draw
-            model = call(
-                name,
-                local,
-                lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False),
-            )
-        model.tie_weights()  # what draws weights ties them too
-    if tokenizer is not None:
-        fit_tokenizer(model, tokenizer, name)
-    return LoadedModel(model.eval())
+    return _judge(name, model.eval(), config, loading_info)
 
 
 def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) -> dict[str, Any]:
@@ -395,7 +372,7 @@ def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) 
     return {key: value for technique in loading for key, value in technique.loading(model).items()}
 
 
-def _judge(name: str, model: Any, loading_info: dict[str, Any]) -> _Loaded:
+def _judge(name: str, model: Any, config: PretrainedConfig, loading_info: dict[str, Any]) -> _Loaded:
     """Tell a new head, which is said, from weights of another architecture, which are an error."""
     mismatched = {entry[0] for entry in loading_info["mismatched_keys"]}
     new = sorted(set(loading_info["missing_keys"]) | mismatched)
@@ -417,7 +394,7 @@ def _judge(name: str, model: Any, loading_info: dict[str, Any]) -> _Loaded:
         messages.append(
             f"the head is newly initialised ({', '.join(head[:4])}{' …' if len(head) > 4 else ''})"
         )
-    return _Loaded(model.eval(), tuple(messages), bool(head))
+    return _Loaded(model, config, tuple(messages), weights_read=True, new_head=bool(head))
 
 
 def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> None:

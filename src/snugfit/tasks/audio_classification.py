@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
 from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import source_files, trained_already
 
 if TYPE_CHECKING:
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.sound_format import SoundFormat
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "y")
@@ -47,13 +46,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     of = SOUNDS if of_sounds else PICTURES
     load = partial(load_classifier, labels=sounds.labels, of=of, folder=folder, empty=empty)
     _check_features(recipe, sound_format, of)
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     return Task(
         Material(
             loaded.model,

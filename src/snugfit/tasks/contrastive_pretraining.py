@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 from snugfit.errors import ModelError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.pictures import PICTURE_ROWS, picture_settings
+from snugfit.tasks.recipe_model import load_from, source_files
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import source_files
 
 if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 _WIDTH = 64
@@ -38,17 +37,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
     picture_format = format_of(config, processor, recipe.model).with_side(data.size)
     pairs = load_picture_pairs(picture_settings(recipe, None), picture_format, folder=folder)
-    loaded: LoadedModel = load_classifier(
-        recipe.model,
-        FEATURES,
-        of=PICTURES,
-        seed=seed,
-        from_scratch=recipe.from_scratch,
-        folder=folder,
-        techniques=recipe.all_techniques(),
-        empty=empty,
-        keep=keep,
-    )
+    load = partial(load_classifier, labels=FEATURES, of=PICTURES, folder=folder, empty=empty)
+    loaded = load_from(recipe, load, keep)
     model = PairEncoder(loaded.model, recipe.model, _WIDTH, seed, empty=empty)
     return Task(
         Material(model, pairs.train, pairs.validation, loss_of(recipe), collate_pairs),

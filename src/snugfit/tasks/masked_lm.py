@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError
 from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import (
     PLAIN_TEXT,
     Recognition,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 _LIKELIEST = 5
@@ -63,13 +63,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_masked(settings, tokenizer, folder=recipe.folder)
     load = partial(load_masked_lm, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     check_length(loaded.model, recipe.data.max_length)
     shown = MaskedTexts(data.train.rows, data.train.masks, recipe.train.seed)[0]
     return task_of_texts(

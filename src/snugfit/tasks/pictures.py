@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.task import Task, loss_of
-from snugfit.tasks.texts import source_files, trained_already
 
 if TYPE_CHECKING:
     from snugfit.data.file_rows import FileRows, MapStyle
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from snugfit.data.picture_format import PictureFormat
     from snugfit.data.pictures import PictureSettings
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
     from snugfit.step.metrics import RowMetric
 
@@ -79,13 +78,7 @@ def labelled_picture_task(
         folder=folder,
         empty=empty,
     )
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     if data.size is not None and config.get("image_size") not in (None, data.size, [data.size] * 2):
         _check_size(recipe, picture_format)
     return Task(

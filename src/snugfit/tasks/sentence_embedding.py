@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -17,7 +18,6 @@ from snugfit.tasks.texts import ROWS, material_of, row_settings, task_of_texts
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 _ANCHORS = ("anchor", "query", "question", "text", "sentence", "sentence1", "sentence_a")
@@ -43,13 +43,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     pairs = load_pairs(settings, tokenizer, folder=recipe.folder)
     load = partial(load_encoder, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     check_length(loaded.model, data.max_length)
     material = replace(material_of(recipe, loaded, pairs, load), forward=TextEmbeddings())
     meta = {"positive_column": data.positive, "negative_column": data.negative, "loss": recipe.loss}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.generation import Generation
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
 
@@ -97,13 +97,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         TextToTextSettings(**own, **row_settings(recipe)), tokenizer, folder=recipe.folder
     )
     load = partial(load_text_to_text, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     check_length(loaded.model, recipe.data.max_length)
     check_length(loaded.model, recipe.data.target_length, "data.target_length")
     stops = stops_of(tokenizer)

@@ -1,15 +1,15 @@
-"""The base of tasks on text: settings of their rows, material, language models, and the files that a model is read from."""
+"""The base of tasks on text: settings of their rows, material and language models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import ModelError
 from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Rows, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
 
@@ -112,13 +112,7 @@ def labelled_text_task(
         folder=recipe.folder,
         empty=empty,
     )
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     check_length(loaded.model, recipe.data.max_length)
     material = material_of(recipe, loaded, data, load, metrics=metrics)
     scale: dict[str, Any] = {}
@@ -226,21 +220,9 @@ def language_model(
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
 
-    loaded = load_causal_lm(
-        recipe.model,
-        tokenizer=tokenizer,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        folder=recipe.folder,
-        techniques=recipe.all_techniques(),
-        empty=empty,
-        keep=keep,
-    )
+    load = partial(load_causal_lm, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
+    loaded = load_from(recipe, load, keep)
     check_length(loaded.model, recipe.data.max_length)
-
-    def load(name: str) -> LoadedModel:
-        return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
-
     meta = {"conversations": data.report.form or None, "completion_column": recipe.data.completion}
     return task_of_texts(
         recipe, material_of(recipe, loaded, data, load, loss), loaded, data, tokenizer, meta=meta
@@ -313,42 +295,6 @@ def material_of(
         load=lambda name: trained_already(load(name), name),
         metrics=metrics or {},
     )
-
-
-def trained_already(loaded: LoadedModel, name: str) -> nn.Module:
-    """Return a model that another one learns from; one of which something had to be drawn anew has nothing to teach.
-
-    Raises:
-        ModelError: it is such a one.
-    """
-    if loaded.messages:
-        raise ModelError(
-            "model", f"{name} was not trained for this task: {loaded.messages[0]}", "Name one that was."
-        )
-    model: nn.Module = loaded.model
-    return model
-
-
-def source_files(recipe: Recipe) -> dict[str, dict[str, str]]:
-    """Return digests of the files of the recipe's model, and of models in folders that its techniques name, such as a teacher."""
-    from snugfit.models.folders import model_files
-    from snugfit.models.hub import resolve
-
-    from_scratch, name, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
-    digests = {"model_files": model_files(name, local, weights=not from_scratch)}
-    for text in _texts_in(recipe.as_dict()["techniques"]):
-        path = recipe.folder / Path(text).expanduser()
-        if (path / "config.json").is_file():
-            digests[f"files of {path.name}"] = model_files(text, path)
-    return digests
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, list)):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts_in(each)
 
 
 def row_settings(recipe: Recipe) -> dict[str, Any]:

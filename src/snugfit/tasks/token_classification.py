@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.tags import scheme_of
 from snugfit.tasks.entities import entity_metrics, most_likely_tags, predictions_of
 from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 _WORDS = ("words", "tokens", "text", "sentence")
@@ -50,13 +50,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     load = partial(
         load_classifier, labels=data.tags, of=TOKENS, tokenizer=tokenizer, folder=recipe.folder, empty=empty
     )
-    loaded: LoadedModel = load(
-        recipe.model,
-        seed=recipe.train.seed,
-        from_scratch=recipe.from_scratch,
-        techniques=recipe.all_techniques(),
-        keep=keep,
-    )
+    loaded = load_from(recipe, load, keep)
     check_length(loaded.model, recipe.data.max_length)
     material = material_of(recipe, loaded, data, load, metrics=entity_metrics(data.tags, data.scheme))
     meta = {

@@ -294,8 +294,9 @@ def test_a_hub_that_does_not_answer_is_told_at_once(monkeypatch):
 
 def test_an_encoder_is_no_causal_model(encoder, bert_config):
     bert_config.save_pretrained(encoder)
-    with pytest.raises(ModelError, match="is an encoder"):
-        load_causal_lm(f"config:{encoder}")
+    for empty in (False, True):  # a plan refuses it too
+        with pytest.raises(ModelError, match="is an encoder"):
+            load_causal_lm(f"config:{encoder}", empty=empty)
 
 
 def test_a_causal_model_is_loaded_with_its_ties(decoder):
