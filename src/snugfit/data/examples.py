@@ -83,7 +83,8 @@ class Examples(Sequence[Any]):
             table.source,
             [start + row for start, part in zip(starts, parts, strict=True) for row in part.rows],
             [line for part in parts for line in part.lines or [NO_LINE] * len(part)],
-            parts[0].unit,
+            # a part with lines is spoken of by them
+            next((part.unit for part in parts if part.lines is None), parts[0].unit),
             sources=table.sources,
             starts=starts,
         )

@@ -26,7 +26,6 @@ from snugfit.data.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table
-from snugfit.data.split import split_rows
 from snugfit.data.token_cache import TokenEntry, cached
 from snugfit.data.token_rows import Example, TokenWriter
 from snugfit.data.tokens import IGNORED_LABEL, check_max_length, padding_for, special_frame
@@ -143,10 +142,7 @@ def sides_of(
     Raises:
         DataError: too little is left.
     """
-    train, held_out = parts[0], parts[1] if len(parts) > 1 else parts[0].at(())
-    if settings.fraction is not None and len(train) > 1:
-        rows, drawn = split_rows(train.numbers, settings.fraction, settings.seed)
-        train, held_out = train.at(rows), train.at(drawn)
+    train, held_out, _ = settings.sides(parts)
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
         left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())

@@ -19,7 +19,7 @@ from snugfit.data.file_formats import TEXT_COLUMN
 from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.token_rows import ArrayExamples, Numbers, TokenRows
 from snugfit.data.tokens import (
@@ -167,17 +167,16 @@ def load_masked(
     masks = Masks.of(tokenizer, settings.mask_probability)
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
-    texts = [_texts(table, settings.text, settings.max_length, tokenizer) for table in tables]
+    read = [
+        [_texts(part, settings.text, settings.max_length, tokenizer) for part in table.each]
+        for table in tables
+    ]
+    texts = [each for own in read for each in own]
     skipped = settle([fault for each in texts for fault in each.faults], settings.bad_rows)
-    train, held_out = texts[0].examples, texts[1].examples if len(texts) > 1 else texts[0].examples.at(())
-    if settings.fraction is not None and len(train) > 1:
-        if texts[0].blocks:  # the end of the text, so that no block is surrounded by what was trained on
-            count = max(round(settings.fraction * len(train)), 1)
-            rows: Sequence[int] = range(len(train) - count)
-            drawn: Sequence[int] = range(len(train) - count, len(train))
-        else:
-            rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
-        train, held_out = train.at(rows), train.at(drawn)
+    sides = [_sides(each, settings) for each in read[0]]
+    train, held_out = (_joined(tables[0], [both[side] for both in sides], read[0]) for side in range(2))
+    if len(read) > 1:
+        held_out = _joined(tables[1], [each.examples for each in read[1]], read[1])
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
         raise DataError(
@@ -194,7 +193,7 @@ def load_masked(
             train=len(train),
             validation=len(held_out),
         ),
-        fingerprints={table.source: table.sha256 for table in tables},
+        fingerprints=fingerprints_of(tables),
     )
 
 
@@ -236,7 +235,7 @@ def load_masked_rows(
         columns=() if blocks else table.columns,
         collate=padding_for(tokenizer),
         report=replace(_report([texts], settings.max_length, skipped, tokenizer), validation=len(examples)),
-        fingerprints={table.source: table.sha256},
+        fingerprints=table.fingerprints,
     )
 
 
@@ -248,6 +247,28 @@ class _Texts:
     lengths: list[int]
     faults: Sequence[Fault]
     blocks: bool
+
+
+def _sides(texts: _Texts, settings: MaskedSettings) -> tuple[Examples, Examples]:
+    """Return the examples of one source to train on, and those that a fraction holds out."""
+    examples = texts.examples
+    count = len(examples)
+    if settings.fraction is None or count < 2:
+        return examples, examples.at(())
+    if texts.blocks:  # the end of the text, so that no block is surrounded by what was trained on
+        end = count - max(round(settings.fraction * count), 1)
+        return examples.at(range(end)), examples.at(range(end, count))
+    rows, drawn = split_rows([0] * count, settings.fraction, settings.seed)
+    return examples.at(rows), examples.at(drawn)
+
+
+def _joined(table: Table, parts: Sequence[Examples], texts: Sequence[_Texts]) -> Examples:
+    """Return the examples of the sources of a table: blocks are counted as they are, rows as they stand in their source."""
+    sizes = [
+        len(each.examples) if each.blocks else len(own.rows)
+        for each, own in zip(texts, table.each, strict=True)
+    ]
+    return Examples.joined(table, parts, sizes)
 
 
 def _is_plain(table: Table) -> bool:

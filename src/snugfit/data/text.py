@@ -167,7 +167,7 @@ def load_text(
         report=replace(report, train=len(examples), validation=len(held_out), labels=counts),
         fingerprints=fingerprints_of(part.table for part in parts),
         tokenizer=tokenizer,
-        example_rows=_example_rows(usable[-1], shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
+        example_rows=usable[-1].cells(shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
         middle=statistics.fmean(numbers) if numbers else 0.0,
         spread=statistics.pstdev(numbers) if numbers else 1.0,
     )
@@ -232,11 +232,6 @@ def _special(tokenizer: PreTrainedTokenizerBase, frame: Frame, pair: str | None)
 
 def _columns(text: Sequence[str], pair: str | None) -> list[str]:
     return [*text, *([] if pair is None else [pair])]
-
-
-def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> list[dict[str, str]]:
-    rows = [part.table.rows[part.row_indices[place]] for place in places]
-    return [{column: row[column] or "" for column in columns} for row in rows]
 
 
 def _with_labels(encoded: Encoded, labels: Sequence[Any], names: Sequence[str]) -> Encoded:

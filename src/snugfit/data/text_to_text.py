@@ -15,12 +15,18 @@ from snugfit.data.examples import Examples
 from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import RowSource, read_table
-from snugfit.data.split import split_rows
+from snugfit.data.sources import RowSource, fingerprints_of, read_table
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.token_rows import ArrayExamples, TokenRows, TokenWriter
-from snugfit.data.tokens import PadRight, check_max_length, padding_for, special_frame, token_warnings
-from snugfit.data.usable_rows import Part, encode_part
+from snugfit.data.tokens import (
+    Encoded,
+    PadRight,
+    check_max_length,
+    padding_for,
+    special_frame,
+    token_warnings,
+)
+from snugfit.data.usable_rows import Part, encode_part, joined
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
@@ -111,15 +117,7 @@ def load_text_to_text_rows(
     ]
     read = [_encoded(part, settings, tokenizer) for part in parts]
     skipped = settle([fault for each in read for fault in each.faults], settings.bad_rows)
-    train, places = read[0].examples, range(len(read[0].examples))
-    held_out: Examples = train.at(())
-    shown: Sequence[int] = places
-    if len(read) > 1:
-        held_out = read[1].examples
-        shown = range(len(held_out))
-    elif settings.fraction is not None and len(train) > 1:
-        rows, shown = split_rows([0] * len(train), settings.fraction, settings.seed)
-        held_out, train = train.at(shown), train.at(rows)
+    train, held_out, shown = settings.sides([each.examples for each in read])
     sides = [("data.train", "train", train)]
     if settings.validation is not None:
         sides.append(("data.validation", "validate", held_out))
@@ -129,7 +127,6 @@ def load_text_to_text_rows(
     warnings = [warning for each in read for warning in each.warnings]
     warnings += token_warnings([each.sources for each in read], tokenizer, frame)
     warnings += _overlap(train, held_out)
-    columns, last = [*settings.text, settings.target], read[-1].part
     return TextToTextData(
         train=train,
         validation=held_out,
@@ -137,11 +134,8 @@ def load_text_to_text_rows(
         report=replace(
             _report(read, settings, skipped, warnings), train=len(train), validation=len(held_out)
         ),
-        fingerprints={part.table.source: part.table.sha256 for part in parts},
-        example_rows=[
-            {column: last.table.rows[last.row_indices[place]][column] or "" for column in columns}
-            for place in shown[:_EXAMPLE_ROWS]
-        ],
+        fingerprints=fingerprints_of(part.table for part in parts),
+        example_rows=read[-1].part.cells(shown[:_EXAMPLE_ROWS], [*settings.text, settings.target]),
     )
 
 
@@ -177,7 +171,7 @@ def load_written_rows(
         columns=table.columns,
         collate=padding_for(tokenizer),
         report=replace(_report([read], settings, skipped, read.warnings), validation=len(rows)),
-        fingerprints={table.source: table.sha256},
+        fingerprints=table.fingerprints,
     )
 
 
@@ -194,18 +188,17 @@ def read_targets(
     if table.rows:
         check_columns(table, {"data.text": text, "data.target": [] if target is None else [target]})
     part = Part(table, [], [], [], list(table.faults))
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+    for index, row in enumerate(table.rows):
         try:
             read = read_text(row, text, prefix)
             written = "" if target is None else text_of(row, [target])
         except BadRow as bad:
-            part.faults.append(bad.at(table.source, line))
+            part.faults.append(table.fault(index, bad))
             continue
         part.row_indices.append(index)
         part.texts.append(read)
         part.labels.append(written)
-    part.faults.sort(key=lambda fault: fault.line)
-    return part
+    return replace(part, faults=table.in_order(part.faults))
 
 
 def read_text(row: Mapping[str, Any], text: Sequence[str], prefix: str | None) -> str:
@@ -237,8 +230,10 @@ def _encoded(part: Part, settings: TextToTextSettings, tokenizer: PreTrainedToke
         rows = TargetRows(sources.examples, None)
         examples = Examples.of(rows, part.table, part.row_indices)
         return _Read(part, examples, sources.examples, sources.lengths, [*part.faults, *faults], ())
-    targets, lengths = encoded_targets(part.labels, tokenizer, settings.target_length)
-    rows = TargetRows(sources.examples, targets)
+    targets = joined(
+        [encoded_targets(part.labels[own], tokenizer, settings.target_length) for own in part.sources]
+    )
+    rows, lengths = TargetRows(sources.examples, targets.examples), targets.lengths
     cut, limit = sum(length > settings.target_length for length in lengths), settings.target_length
     warnings: tuple[str, ...] = ()
     if cut:
@@ -250,10 +245,8 @@ def _encoded(part: Part, settings: TextToTextSettings, tokenizer: PreTrainedToke
     return _Read(part, examples, sources.examples, sources.lengths, [*part.faults, *faults], warnings)
 
 
-def encoded_targets(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[TokenRows, list[int]]:
-    """Return the tokens of texts to write, each with the token by which it ends, and how many each has before it was cut.
+def encoded_targets(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
+    """Return the tokens of texts to write, each with the token by which it ends.
 
     They are tokenised as targets, which some tokenizers of translations do in another way.
     """
@@ -270,7 +263,7 @@ def encoded_targets(
         return TokenEntry(writer.rows(), {"lengths": np.asarray(lengths)})
 
     entry = cached("targets", {"texts": texts_digest(texts), "max_length": max_length}, tokenizer, make)
-    return entry.rows, entry.numbers["lengths"].tolist()
+    return Encoded(entry.rows, entry.numbers["lengths"].tolist())
 
 
 def _cut(ids: list[int], most: int, end: int | None) -> list[int]:

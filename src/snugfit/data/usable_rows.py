@@ -50,6 +50,17 @@ class Part:
         """The text of each row, or both of them."""
         return list(zip(self.texts, self.pairs, strict=True)) if self.pairs else self.texts
 
+    @property
+    def sources(self) -> list[slice]:
+        """The places of the rows of each source."""
+        starts = [bisect_left(self.row_indices, start) for start in self.table.starts]
+        return [slice(start, end) for start, end in itertools.pairwise([*starts, len(self.row_indices)])]
+
+    def cells(self, places: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the cells of some rows in these columns, an empty one as an empty text."""
+        rows = [self.table.rows[self.row_indices[place]] for place in places]
+        return [{column: row[column] or "" for column in columns} for row in rows]
+
 
 def part_of_contents(
     table: Table, columns: Sequence[str], content: Callable[[Mapping[str, Any]], Any]
@@ -221,19 +232,25 @@ def encode_part(
 
 
 def _encoded(part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
-    """Return the tokens of a part's texts, source by source: what was kept of one holds whatever the others are."""
-    starts = [bisect_left(part.row_indices, start) for start in part.table.starts]
-    encoded = [
-        _encoded_texts(part.texts[start:end], part.pairs[start:end], tokenizer, max_length)
-        for start, end in itertools.pairwise([*starts, len(part.texts)])
-    ]
-    lengths = [length for each in encoded for length in each.lengths]
-    return Encoded(TokenRows.joined([each.examples for each in encoded]), lengths)
+    return joined(
+        [
+            cached_tokens(part.texts[own], tokenizer, max_length, part.pairs[own])
+            for own in part.sources  # what is cached of one holds whatever the others are
+        ]
+    )
 
 
-def _encoded_texts(
-    texts: list[str], pairs: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+def joined(parts: Sequence[Encoded]) -> Encoded:
+    """Return the examples of several sources, one after the other."""
+    lengths = [length for each in parts for length in each.lengths]
+    return Encoded(TokenRows.joined([each.examples for each in parts]), lengths)
+
+
+def cached_tokens(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int, pairs: Sequence[str] = ()
 ) -> Encoded:
+    """Tokenise texts, or take what was tokenised before; the arguments are those of `encode`."""
+
     def make() -> TokenEntry:
         made = encode(texts, tokenizer, max_length, pairs)
         return TokenEntry(made.examples, {"lengths": np.asarray(made.lengths)})

@@ -14,18 +14,23 @@ from snugfit.data import token_cache, usable_rows
 from snugfit.data.causal import CausalSettings, load_causal
 from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.data.loader import Loader
+from snugfit.data.masked import MaskedSettings, load_masked
 from snugfit.data.named_sources import RowSources, Sources, sources_of
 from snugfit.data.order import Order
 from snugfit.data.preferences import PreferenceSettings, load_preferences
 from snugfit.data.text import TextSettings, load_text
+from snugfit.data.text_to_text import TextToTextSettings, load_text_to_text_rows
 from snugfit.data.token_rows import JoinedArrays
 from snugfit.errors import DataError, SettingError, UserError
+from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.data.conftest import word_tokenizer
 from tests.unit.data.test_instruct import TEMPLATES, by_letters
+from tests.unit.tasks.tiny_encoder import write_encoder
+from tests.unit.tasks.tiny_writer import write_tokenizer
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
@@ -230,6 +235,50 @@ def test_preferences_keep_the_rows_that_scores_are_written_into(tmp_path: Path) 
     assert [len(own) for own in data.train.members()] == [3, 3]
     data.train[4]["score"] = 1.0
     assert data.train[4]["score"] == 1.0
+
+
+def test_a_plain_text_beside_rows_is_read_in_blocks_and_the_rows_one_by_one(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_encoder(tmp_path / "encoder", mask=True))
+    lines(tmp_path / "rows.jsonl", *({"body": "good film"} for _ in range(10)))
+    (tmp_path / "long.txt").write_text("ann lives in rome\n" * 24)
+    sources = together({"rows": "rows.jsonl", "long": "long.txt"})
+    settings = MaskedSettings(sources, text=("body",), validation=0.2, max_length=14)
+    data = load_masked(settings, tokenizer, folder=tmp_path)
+    # of the text its end is held out, of the rows some are drawn
+    assert [len(own) for own in data.train.rows.members()] == [8, 6]
+    assert [len(own) for own in data.validation.rows.members()] == [2, 2]
+    origins = [data.validation.rows.origin(place) for place in range(4)]
+    assert [origin.partition(":")[0] for origin in origins] == ["rows.jsonl"] * 2 + [
+        "block 6 of long.txt",
+        "block 7 of long.txt",
+    ]
+    assert [len(data.train[place]["input_ids"]) for place in (0, 8)] == [4, 14]
+    assert set(data.fingerprints) == {"rows.jsonl", "long.txt"} and data.report.unit == "rows"
+    lines(tmp_path / "rows.jsonl", {"body": ""}, {"body": "good"})
+    with pytest.raises(DataError, match=r"\n  rows\.jsonl:1: body is empty"):
+        load_masked(settings, tokenizer, folder=tmp_path)
+
+
+def test_texts_to_write_are_of_one_source_each(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "t5")
+    tokenizer = load_tokenizer(tmp_path / "t5")
+    for name, word in (("a", "rome"), ("b", "oslo")):
+        lines(tmp_path / f"{name}.jsonl", *({"text": f"{word} ann", "target": word} for _ in range(10)))
+    settings = TextToTextSettings(
+        together(("a.jsonl", "b.jsonl")), validation=0.2, max_length=8, target_length=4
+    )
+    data = load_text_to_text_rows(settings, tokenizer, folder=tmp_path)
+    assert [len(own) for own in data.train.members()] == [8, 8]
+    assert [len(own) for own in data.validation.members()] == [2, 2]
+    assert {
+        data.validation.origin(place).partition(":")[0]: data.validation[place]["labels"]
+        for place in range(4)
+    } == {"a.jsonl": tokenizer("rome")["input_ids"], "b.jsonl": tokenizer("oslo")["input_ids"]}
+    assert set(data.fingerprints) == {"a.jsonl", "b.jsonl"}
+    lines(tmp_path / "b.jsonl", {"text": "ann", "target": ""})
+    lines(tmp_path / "a.jsonl", {"text": "ann", "target": "bob"}, {"text": "ann", "target": ""})
+    with pytest.raises(DataError, match=r"\n  a\.jsonl:2: target is empty\n  b\.jsonl:1: target is empty"):
+        load_text_to_text_rows(settings, tokenizer, folder=tmp_path)
 
 
 @pytest.fixture
