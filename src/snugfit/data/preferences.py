@@ -33,7 +33,15 @@ from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.token_cache import TokenEntry, cached
 from snugfit.data.token_rows import TokenRows
-from snugfit.data.tokens import IGNORED_LABEL, check_max_length, padding_for, special_frame
+from snugfit.data.tokens import (
+    IGNORED_LABEL,
+    check_max_length,
+    longest_lists,
+    mask_of_lists,
+    padded_lists,
+    padding_for,
+    special_frame,
+)
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
@@ -80,21 +88,12 @@ class PadPairs:
     padding: int
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        lengths = tuple(max(map(len, example["input_ids"])) for example in examples)
-        shape = (len(examples), 2, max(lengths))
-        ids, labels = np.full(shape, self.padding), np.full(shape, IGNORED_LABEL)
-        mask = np.zeros(shape, dtype=np.int64)
-        for row, example in enumerate(examples):
-            for place, (tokens, scored) in enumerate(
-                zip(example["input_ids"], example["labels"], strict=True)
-            ):
-                ids[row, place, : len(tokens)] = tokens
-                labels[row, place, : len(tokens)] = scored
-                mask[row, place, : len(tokens)] = 1
+        sequences, labels = ([example[name] for example in examples] for name in ("input_ids", "labels"))
+        lengths = longest_lists(sequences)
         batch: dict[str, Any] = {
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(mask),
-            "labels": torch.from_numpy(labels),
+            "input_ids": padded_lists(sequences, max(lengths), self.padding),
+            "attention_mask": mask_of_lists(sequences, max(lengths)),
+            "labels": padded_lists(labels, max(lengths), IGNORED_LABEL),
             LENGTHS: lengths,
         }
         for name, dtype in ((DESIRABLE, torch.bool), (REFERENCE, torch.float32)):

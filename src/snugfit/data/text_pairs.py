@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,16 @@ from snugfit.data.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of, read_table
-from snugfit.data.split import split_rows
-from snugfit.data.tokens import check_max_length, encode, special_frame
-from snugfit.data.usable_rows import Part
+from snugfit.data.token_rows import TokenRows
+from snugfit.data.tokens import (
+    check_max_length,
+    encode,
+    longest_lists,
+    mask_of_lists,
+    padded_lists,
+    special_frame,
+)
+from snugfit.data.usable_rows import Part, cached_tokens, joined
 from snugfit.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -79,16 +85,11 @@ class PadTexts:
     length: int
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        shape = (len(examples), len(examples[0]["input_ids"]), self.length)
-        ids, mask = np.full(shape, self.padding), np.zeros(shape, dtype=np.int64)
-        for row, example in enumerate(examples):
-            for place, tokens in enumerate(example["input_ids"]):
-                ids[row, place, : len(tokens)] = tokens
-                mask[row, place, : len(tokens)] = 1
+        texts = [example["input_ids"] for example in examples]
         batch: dict[str, Any] = {
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(mask),
-            "lengths": tuple(max(map(len, example["input_ids"])) for example in examples),
+            "input_ids": padded_lists(texts, self.length, self.padding),
+            "attention_mask": mask_of_lists(texts, self.length),
+            "lengths": longest_lists(texts),
         }
         if "texts" in examples[0]:
             batch["labels"] = torch.tensor([example["texts"] for example in examples])
@@ -111,15 +112,8 @@ def load_pairs(
     ]
     skipped = settle([fault for part in parts for fault in part.faults], settings.bad_rows)
     encoded = [_encoded(part, tokenizer, settings.max_length) for part in parts]
-    train, lengths = encoded[0]
-    held_out = train.at(())
-    places: Sequence[int] = range(len(train))
-    if len(parts) > 1:
-        held_out, places = encoded[1][0], range(len(encoded[1][0]))
-        lengths = [*lengths, *encoded[1][1]]
-    elif settings.fraction is not None and len(train) > 1:
-        rows, places = split_rows(train.numbers, settings.fraction, settings.seed)
-        held_out, train = train.at(places), train.at(rows)
+    lengths = [length for _, own in encoded for length in own]
+    train, held_out, shown = settings.sides([examples for examples, _ in encoded])
     sides = [("data.train", "train", train)]
     if settings.validation is not None:
         sides.append(("data.validation", "validate", held_out))
@@ -131,7 +125,6 @@ def load_pairs(
                 f"leaves {count} to {use} on, and the other rows are what a row is told from",
                 "Give more rows.",
             )
-    columns = [*settings.text, *settings.further]
     report = _report(lengths, settings.max_length, skipped, _warnings(train, held_out))
     return PairData(
         train=train,
@@ -139,11 +132,7 @@ def load_pairs(
         collate=pads(tokenizer, settings.max_length),
         report=replace(report, train=len(train), validation=len(held_out)),
         fingerprints=fingerprints_of(part.table for part in parts),
-        example_rows=[
-            {column: part.table.rows[part.row_indices[place]][column] or "" for column in columns}
-            for part in parts[-1:]
-            for place in places[:EXAMPLE_ROWS]
-        ],
+        example_rows=parts[-1].cells(shown[:EXAMPLE_ROWS], [*settings.text, *settings.further]),
     )
 
 
@@ -208,16 +197,18 @@ def read_pairs(
 
 def encoded_texts(
     texts: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return an example of each row of texts, and the tokens of each text before it was cut."""
-    flat = [text for row in texts for text in row]
-    encoded = encode(flat, tokenizer, max_length)
-    tokens = iter(encoded.examples)
-    examples = [
-        {"input_ids": [next(tokens)["input_ids"] for _ in row], "texts": [_number(text) for text in row]}
-        for row in texts
-    ]
-    return examples, encoded.lengths
+) -> TokenRows:
+    """Return an example of each row of texts, equally many in each."""
+    return _rows_of(texts, encode([text for row in texts for text in row], tokenizer, max_length).examples)
+
+
+def _rows_of(texts: Sequence[Sequence[str]], tokens: TokenRows) -> TokenRows:
+    """Return examples of rows of texts, given the tokens of all texts one after the other."""
+    if not texts:
+        return tokens
+    numbers = np.array([[_number(text) for text in row] for row in texts], dtype=np.int64)
+    ids = {"input_ids": tokens.lists["input_ids"]}
+    return TokenRows(ids, tokens.ends, {"texts": numbers}, sequences=len(texts[0]))
 
 
 def pads(tokenizer: PreTrainedTokenizerBase, max_length: int) -> PadTexts:
@@ -232,8 +223,15 @@ def pads(tokenizer: PreTrainedTokenizerBase, max_length: int) -> PadTexts:
 
 
 def _encoded(part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Examples, list[int]]:
-    examples, lengths = encoded_texts(part.labels, tokenizer, max_length)
-    return Examples.of(examples, part.table, part.row_indices), lengths
+    """Return the examples of a part, and the tokens of each text before it was cut."""
+    encoded = joined(
+        [
+            cached_tokens([text for row in part.labels[own] for text in row], tokenizer, max_length)
+            for own in part.sources
+        ]
+    )
+    rows = _rows_of(part.labels, encoded.examples)
+    return Examples.of(rows, part.table, part.row_indices), encoded.lengths
 
 
 def _number(text: str) -> int:
@@ -258,8 +256,9 @@ def _report(
 
 
 def _warnings(train: Sequence[Mapping[str, Any]], validation: Sequence[Mapping[str, Any]]) -> list[str]:
-    pairs = Counter(tuple(example["texts"][:2]) for example in train)
-    shared = sum(tuple(example["texts"][:2]) in pairs for example in validation)
+    sides = [[tuple(example["texts"][:2]) for example in side] for side in (train, validation)]
+    known = {*sides[0]}
+    shared = sum(pair in known for pair in sides[1])
     if not shared:
         return []
     return [

@@ -76,6 +76,30 @@ class PadRight:
         return np.array(values)
 
 
+def longest_lists(rows: Sequence[Sequence[Sequence[int]]]) -> tuple[int, ...]:
+    """Return the length of the longest list of each row."""
+    return tuple(max(map(len, lists)) for lists in rows)
+
+
+def padded_lists(rows: Sequence[Sequence[Sequence[int]]], length: int, fill: int) -> Tensor:
+    """Return the lists of rows, equally many in each, as a tensor (rows, lists, length), padded on the right.
+
+    >>> padded_lists([[[5, 6], [5]]], 3, fill=0).tolist()
+    [[[5, 6, 0], [5, 0, 0]]]
+    """
+    padded = np.full((len(rows), len(rows[0]), length), fill, dtype=np.int64)
+    for array, lists in zip(padded, rows, strict=True):
+        for own, values in zip(array, lists, strict=True):
+            own[: len(values)] = values
+    return torch.from_numpy(padded)
+
+
+def mask_of_lists(rows: Sequence[Sequence[Sequence[int]]], length: int) -> Tensor:
+    """Return 1 for each number of the lists of rows and 0 for their padding, as `padded_lists` lays them out."""
+    counts = torch.tensor([list(map(len, lists)) for lists in rows])
+    return (torch.arange(length) < counts[..., None]).long()
+
+
 def sequences_in(example: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the sequences of tokens in an example: itself, or each of several with its labels.
 

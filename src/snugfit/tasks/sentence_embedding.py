@@ -82,7 +82,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     further = [column for column in (meta["positive_column"], meta["negative_column"]) if column is not None]
 
     def encoded(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
-        return encoded_texts([(text_of(row, text),) for row in rows], tokenizer, length)[0]
+        return encoded_texts([(text_of(row, text),) for row in rows], tokenizer, length)
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         return load_pair_rows(

@@ -19,6 +19,7 @@ from snugfit.data.named_sources import RowSources, Sources, sources_of
 from snugfit.data.order import Order
 from snugfit.data.preferences import PreferenceSettings, load_preferences
 from snugfit.data.text import TextSettings, load_text
+from snugfit.data.text_pairs import PairSettings, load_pairs
 from snugfit.data.text_to_text import TextToTextSettings, load_text_to_text_rows
 from snugfit.data.token_rows import JoinedArrays
 from snugfit.errors import DataError, SettingError, UserError
@@ -159,6 +160,25 @@ def test_tokens_are_kept_by_source(kept: list[int], tmp_path: Path) -> None:
     assert kept == [6, 4, 5]
     assert [each["input_ids"] for each in data.train][5:7] == [[2, 4, 6, 3], [2, 8, 5, 7, 3]]
     assert [each["labels"] for each in data.train] == [0] * 6 + [1] * 5
+
+
+def test_tokens_of_pairs_are_kept_by_source_and_cut_into_rows(kept: list[int], tmp_path: Path) -> None:
+    lines(tmp_path / "a.jsonl", *({"text": "good film", "positive": f"good {n}"} for n in range(6)))
+    lines(tmp_path / "b.jsonl", *({"text": "bad", "positive": "a book"} for _ in range(4)))
+    settings = PairSettings(together(("a.jsonl", "b.jsonl")), max_length=16, validation=0.5)
+    for _ in range(2):
+        data = load_pairs(settings, word_tokenizer(), folder=tmp_path)
+        assert kept == [12, 8]
+    assert [len(own) for own in data.train.members()] == [3, 2]
+    film, book = data.train[0], data.train[3]
+    assert film["input_ids"] == [[2, 4, 6, 3], [2, 4, 1, 3]] and book["input_ids"] == [
+        [2, 5, 3],
+        [2, 8, 7, 3],
+    ]
+    assert film["texts"][0] == data.train[1]["texts"][0] != film["texts"][1]
+    held_out = [data.validation[place]["texts"] for place in range(5)]
+    assert book["texts"] in held_out and film["texts"] not in held_out
+    assert any(each.startswith("2 of 5 validation pairs are training pairs") for each in data.report.warnings)
 
 
 def test_labels_of_two_kinds_are_found_across_sources_and_leaks_in_each(tmp_path: Path) -> None:
