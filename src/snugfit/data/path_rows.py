@@ -90,6 +90,30 @@ def read_files(
     return part, digests
 
 
+def rows_of_files(
+    kind: FileKind,
+    source: RowSource,
+    setting: str,
+    *,
+    column: str,
+    label: str | LabelSets | None,
+    folder: Path | None = None,
+) -> Part:
+    """Return the files of a source that can be used as rows to write elsewhere, with whole paths and labels; the arguments are those of `read_files`."""
+    part, digests = read_files(source, setting, kind, column=column, label=label, folder=folder)
+    own_columns: Sequence[str] = ()
+    classes: tuple[str, ...] | None = None
+    if isinstance(label, LabelSets):
+        own_columns, classes, label = label.columns, label.names_in(part.labels), label.column
+    records: list[dict[str, Any]] = []
+    for row, path, own in zip(part.row_indices, part.texts, part.labels, strict=True):
+        cells = {name: part.table.rows[row][name] for name in own_columns}
+        if label is not None and not cells:
+            cells = {label: own}
+        records.append({column: os.path.abspath(path), **cells})
+    return replace(part, records=records, digests=digests, classes=classes)
+
+
 _OF_FOLDER = "snugfit.of_folder"
 """A column of rows that a folder was read as."""
 

@@ -7,7 +7,7 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from snugfit.data.table_cells import parsed_cell
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.token_rows import TokenRows
 from snugfit.data.tokens import Encoded, encode
-from snugfit.errors import nearest
+from snugfit.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,6 +34,8 @@ class Part:
 
     `labels` are names of classes, sets of them or numbers, `pairs` the second texts of rows that have two, `columns` those that a task reads
     where they are not those that a recipe names, and `classes` those of all rows, where each part of the rows would count its own.
+    `records` are the rows as they are written elsewhere, where that is not with the cells of their columns, such as paths that go on
+    leading to their files; `digests` are of what rows hold, where that is not their texts.
     """
 
     table: Table
@@ -44,10 +46,14 @@ class Part:
     pairs: list[str] = field(default_factory=list)
     columns: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
+    records: Sequence[Mapping[str, Any]] | None = None
+    digests: list[str] | None = None
 
     @property
     def contents(self) -> list[str] | list[tuple[str, str]]:
-        """The text of each row, or both of them."""
+        """The text of each row, both of them, or the digest of what it holds."""
+        if self.digests is not None:
+            return self.digests
         return list(zip(self.texts, self.pairs, strict=True)) if self.pairs else self.texts
 
     @property
@@ -60,6 +66,34 @@ class Part:
         """Return the cells of some rows in these columns, an empty one as an empty text."""
         rows = [self.table.rows[self.row_indices[place]] for place in places]
         return [{column: row[column] or "" for column in columns} for row in rows]
+
+
+def part_of_records(
+    table: Table, rows: list[int], labels: list[Any], records: Sequence[Mapping[str, Any]]
+) -> Part:
+    """Return rows of a table that are their records, whatever these hold.
+
+    Raises:
+        DataError: a cell is neither text nor a number.
+    """
+    texts = [json.dumps(record, default=scalar) for record in records]
+    return Part(table, rows, texts, labels, list(table.faults), records=records)
+
+
+def scalar(value: Any) -> Hashable:
+    """Return a scalar of NumPy or torch as Python's own; text and numbers as they are.
+
+    Raises:
+        DataError: it is neither.
+    """
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if plain is not None and not isinstance(plain, (str, int, float)):
+        raise DataError(
+            "data.train",
+            f"{plain!r:.60} is neither text nor a number, so rows cannot be dealt by it",
+            "Name another column.",
+        )
+    return plain
 
 
 def part_of_contents(

@@ -17,6 +17,7 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.sound_format import SoundFormat
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -147,6 +148,16 @@ def _view(augment: Sequence[str], sounds: Any, number: int) -> MapStyle:
     return DrawnView(Sounds(sounds.rows, sounds.format, augment), number)
 
 
+def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.path_rows import rows_of_files
+    from snugfit.data.sound_files import SOUND_FILES
+
+    data, folder = recipe.data, recipe.folder
+    return rows_of_files(
+        SOUND_FILES, data.rows, "data.train", column=data.audio, label=data.label, folder=folder
+    )
+
+
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
@@ -177,6 +188,7 @@ CARD = Card(
     inference=_inference,
     model="sounds",
     recognize=_recognize,
+    read_rows=_read_rows,
     rows="a folder of sounds with a folder for each class, or a file of rows with their paths",
     new_rows="SOUNDS",
     pipeline="audio-classification",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
 from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.pictures import PICTURE_ROWS, picture_settings
+from snugfit.tasks.pictures import PICTURE_ROWS, picture_settings, read_picture_rows
 from snugfit.tasks.recipe_model import load_from, source_files
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -113,6 +114,10 @@ def _embeddings(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
     return [{"embedding": values} for values in features]
 
 
+def _read_rows(recipe: Recipe) -> Part:
+    return read_picture_rows(recipe, None)
+
+
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     """Return a proposal where pictures are named and nothing else: who has classes rarely wants to go without."""
     image = data.get("image")
@@ -140,6 +145,7 @@ CARD = Card(
     inference=_inference,
     model="pictures",
     recognize=_recognize,
+    read_rows=_read_rows,
     rows="a folder of pictures, or a file of rows with their paths",
     new_rows="PICTURES",
     pipeline="image-feature-extraction",

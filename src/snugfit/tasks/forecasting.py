@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.table_cells import holds_dates, holds_numbers, is_gap
 from snugfit.data.time_steps import TimeStep, are_counted, infer_step, read_moment
-from snugfit.errors import DataError
+from snugfit.errors import DataError, SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task import Task, loss_of
@@ -20,6 +20,7 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.file_rows import FileRows
     from snugfit.data.series_windows import SeriesWindows
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -138,6 +139,14 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         unfolded=lambda prediction: list(prediction[_STEPS]),
         loss=pinball,
         metrics=CARD.metrics,
+    )
+
+
+def _refuse_folds(_recipe: Recipe) -> Part:
+    raise SettingError(
+        "task",
+        f"{CARD.name} is learned from the past, and folds that are drawn at random hold out steps before those to train on",
+        "Validate by time: data.validation: 0.2 scores every horizon in the last fifth of each series.",
     )
 
 
@@ -293,6 +302,7 @@ CARD = Card(
     networks=NETWORKS,
     model="series",
     recognize=_recognize,
+    read_rows=_refuse_folds,
     rows="a long table: a row for each step of each series, with its time and its number",
     pipeline="time-series-forecasting",
 )

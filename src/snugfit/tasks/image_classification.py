@@ -8,12 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference
-from snugfit.tasks.pictures import PICTURE_ROWS, labelled_picture_inference, labelled_picture_task
+from snugfit.tasks.pictures import (
+    PICTURE_ROWS,
+    labelled_picture_inference,
+    labelled_picture_task,
+    read_picture_rows,
+)
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -31,6 +37,10 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     decode = partial(most_likely, tuple(meta["labels"]))
     use = labelled_picture_inference(meta, decode, ("prediction", "probability"))
     return replace(use, loss=cross_entropy, metrics=CARD.metrics)
+
+
+def _read_rows(recipe: Recipe) -> Part:
+    return read_picture_rows(recipe, recipe.data.label)
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
@@ -68,6 +78,7 @@ CARD = Card(
     model="pictures",
     changes_pictures=True,
     recognize=_recognize,
+    read_rows=_read_rows,
     rows="a folder of pictures with a folder for each class, or a file of rows with their paths",
     new_rows="PICTURES",
     pipeline="image-classification",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,9 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
 def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.usable_rows import read_part
 
-    data = recipe.data
-    return read_part(
-        data.rows, "data.train", data.text, label_sets_of(recipe.data), None, recipe.folder, pair=data.pair
-    )
+    data, sets = recipe.data, label_sets_of(recipe.data)
+    part = read_part(data.rows, "data.train", data.text, sets, None, recipe.folder, pair=data.pair)
+    return part if sets.columns else replace(part, classes=sets.names_in(part.labels))
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:

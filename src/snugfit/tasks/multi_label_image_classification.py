@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 from snugfit.tasks.classes import columns_of_labels, likely_labels, of_label_sets
 from snugfit.tasks.inference import Inference
 from snugfit.tasks.label_columns import label_columns, label_meta, label_sets_of, sets_of
-from snugfit.tasks.pictures import PICTURE_ROWS, labelled_picture_inference, labelled_picture_task
+from snugfit.tasks.pictures import (
+    PICTURE_ROWS,
+    labelled_picture_inference,
+    labelled_picture_task,
+    read_picture_rows,
+)
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -36,6 +42,10 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     decode = partial(likely_labels, labels, meta["threshold"])
     use = labelled_picture_inference(meta, decode, columns_of_labels(labels), sets_of(meta))
     return of_label_sets(use, meta, CARD.metrics)
+
+
+def _read_rows(recipe: Recipe) -> Part:
+    return read_picture_rows(recipe, label_sets_of(recipe.data))
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
@@ -69,6 +79,7 @@ CARD = Card(
     model="pictures",
     changes_pictures=True,
     recognize=_recognize,
+    read_rows=_read_rows,
     rows="a file of rows with paths of pictures, and a list of labels or a column of 0 and 1 for each",
     new_rows="NEW.csv",
     pipeline="image-classification",

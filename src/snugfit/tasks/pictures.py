@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from snugfit.data.label_sets import LabelSets
     from snugfit.data.picture_format import PictureFormat
     from snugfit.data.pictures import PictureSettings
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
     from snugfit.step.metrics import RowMetric
@@ -38,6 +39,17 @@ def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSe
         augment=tuple(data.augment),
         bad_rows=data.bad_rows,
         seed=recipe.train.seed,
+    )
+
+
+def read_picture_rows(recipe: Recipe, label: str | LabelSets | None) -> Part:
+    """Return the pictures of a recipe that can be used, of which folds are made."""
+    from snugfit.data.path_rows import rows_of_files
+    from snugfit.data.picture_files import PICTURE_FILES
+
+    data, folder = recipe.data, recipe.folder
+    return rows_of_files(
+        PICTURE_FILES, data.rows, "data.train", column=data.image, label=label, folder=folder
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.core.losses import Loss
     from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.mask_network import MaskSettings
     from snugfit.recipe import Recipe
@@ -148,6 +151,25 @@ def _saved(prediction: Prediction, folder: Path, name: str) -> Prediction:
     return {_PREDICTION: file}
 
 
+def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.masks import read_masks
+
+    data = recipe.data
+    loaded = read_masks(
+        data.rows,
+        "data.train",
+        image=data.image,
+        label=data.label,
+        folder=recipe.folder,
+        classes=None if data.classes is None else len(data.classes),
+    )
+    paths = zip(loaded.part.texts, loaded.masks, strict=True)
+    records = [{data.image: os.path.abspath(path), data.label: os.path.abspath(mask)} for path, mask in paths]
+    return replace(
+        loaded.part, records=records, digests=loaded.digests, classes=data.classes or loaded.numbers
+    )
+
+
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
@@ -184,6 +206,7 @@ CARD = Card(
     networks=NETWORKS,
     model="masks",
     recognize=_recognize,
+    read_rows=_read_rows,
     rows="a folder with folders of images and of masks, or a file of rows with paths of both",
     new_rows="PICTURES",
     pipeline="image-segmentation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
     from snugfit.core.losses import Loss
+    from snugfit.data.usable_rows import Part
     from snugfit.recipe import Recipe
 
 SETTINGS = ("columns", "categories", "label", "bad_rows", "stopping_strategy")
@@ -83,6 +84,24 @@ def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
         messages=table.report.warnings,
         example_rows=table.example_rows,
     )
+
+
+def read_table_rows(recipe: Recipe, *, classes: bool) -> Part:
+    """Return the rows with a label as they stand in the file: each fold fits the columns' format on its own training rows."""
+    from snugfit.data.columns import check_columns
+    from snugfit.data.tables import read_labelled
+    from snugfit.data.usable_rows import part_of_records
+
+    data = recipe.data
+    read = read_labelled(data.rows, "data.train", data.label, classes, recipe.folder)
+    columns = data.columns or [name for name in read.table.columns if name != data.label]
+    check_columns(read.table, {"data.columns": columns})
+    records = [
+        {column: read.table.rows[row].get(column) for column in (*columns, data.label)}
+        for row in read.row_indices
+    ]
+    part = part_of_records(read.table, read.row_indices, [*map(str, read.labels)], records)
+    return replace(part, faults=read.faults)
 
 
 def _loss(recipe: Recipe, network: Any) -> str | Loss:

@@ -15,6 +15,7 @@ from snugfit.tasks.tables import (
     SETTINGS,
     label_comment,
     load_table_task,
+    read_table_rows,
     score_of,
     table_inference,
     usable_columns,
@@ -98,6 +99,7 @@ CARD = Card(
     networks=NETWORKS,
     model="table",
     recognize=_recognize,
+    read_rows=partial(read_table_rows, classes=True),
     rows=ROWS,
     pipeline="tabular-classification",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.table_cells import holds_numbers
@@ -15,6 +16,7 @@ from snugfit.tasks.tables import (
     SETTINGS,
     label_comment,
     load_table_task,
+    read_table_rows,
     score_of,
     table_inference,
     usable_columns,
@@ -85,6 +87,7 @@ CARD = Card(
     networks=NETWORKS,
     model="table",
     recognize=_recognize,
+    read_rows=partial(read_table_rows, classes=False),
     rows=ROWS,
     pipeline="tabular-regression",
 )

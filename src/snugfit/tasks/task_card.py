@@ -55,7 +55,8 @@ class Card:
         changes_pictures: it changes the pictures that are trained on as a technique says.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
-        read_rows: the usable rows of `data.train`, of which folds are made, where they are no texts with or without a class.
+        read_rows: the usable rows of `data.train`, of which folds are made; it raises where none can be. Without it they are texts with or
+            without a class, or, of a model that reads no texts, the rows as they stand in the file.
         plain_rows: rows and predictions are plain texts and numbers, as a model registry keeps them, also where there are no classes.
         new_rows: name of others, in an example of a command that predicts for them.
         pipeline: what the hub calls the use of its models; empty where it has no word for it.
