@@ -21,7 +21,9 @@ def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], tot
         return F.conv2d(inputs, filters(conv.weight, settings["scaled"]), conv.bias, padding=1)
 
     conv.forward = forward
-    return plain_sgd(model, windows, gradient_of)
+    trained = plain_sgd(model, windows, gradient_of)
+    delivered = {**trained.weights, "stem.weight": filters(conv.weight.detach(), settings["scaled"])}
+    return Trained(delivered, delivered, trained.losses)
 
 
 def filters(weight: Tensor, scaled: bool) -> Tensor:

@@ -270,7 +270,8 @@ def compose(
         extended_by=tuple(
             as_entry(each)
             for each in in_order(techniques, "prepare")
-            if any(stage.rebuilt for stage in each.card.stages)
+            # what the export undoes is not in the model that is delivered
+            if any(stage.rebuilt for stage in each.card.stages) and made[each.card.name].export is None
         ),
         _steppings=chain("stepping"),
         _weights_name=next((name for name, _ in chain("weights")), RAW),

@@ -6,8 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForImageClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 import snugfit as sf
 from snugfit.core.technique import Technique
@@ -40,24 +46,8 @@ def vit() -> nn.Module:
 
 def again_from_its_bundle(folder: Path, technique: Technique, make: Callable[[], nn.Module] = resnet) -> None:
     """Check that a model that was trained with a technique predicts the same from its bundle, and otherwise without the technique."""
-    source = torch.Generator().manual_seed(0)
-    images = torch.randn(12, 3, 32, 32, generator=source)
-    rows = [{"pixel_values": image, "labels": torch.tensor(place % 2)} for place, image in enumerate(images)]
-    result = sf.train(
-        make(),
-        rows,
-        optimizer=sf.SGD(learning_rate=0.1),
-        techniques=[technique],
-        validation=rows[:4],
-        global_batch=6,
-        updates=3,
-        output=str(folder),
-        name="changed",
-        device="cpu",
-        track=False,
-    )
-    loaded, _, _ = load_bundle(Path(result.run_dir) / "best", extend=extended)
-    trained = result.model.eval()
+    best, trained, images = _trained(folder, technique, make)
+    loaded, _, _ = load_bundle(best, extend=extended)
     with torch.no_grad():
         here, there = (each(pixel_values=images).logits for each in (trained, loaded))
         plain = make().eval()
@@ -69,3 +59,42 @@ def again_from_its_bundle(folder: Path, technique: Technique, make: Callable[[],
         without = plain(pixel_values=images).logits
     assert torch.equal(here, there)
     assert not torch.allclose(here, without, atol=1e-4), "it changes what the model computes"
+
+
+def stock_from_its_bundle(folder: Path, technique: Technique) -> None:
+    """Check that transformers alone loads a model that was trained with a technique, and gives its very outputs."""
+    best, trained, images = _trained(folder, technique, resnet)
+    loaded, report = AutoModelForImageClassification.from_pretrained(best, output_loading_info=True)
+    assert not any(report.values()), report
+    again, _, _ = load_bundle(best)  # without `extend`, as there is nothing to add
+    given = resnet()  # as of one who makes the model, and knows of no technique
+    load_bundle(best, model=given)
+    with torch.no_grad():
+        outputs = trained(pixel_values=images).logits
+        for each in (loaded.eval(), again, given):
+            assert torch.equal(each(pixel_values=images).logits, outputs)
+
+
+def _trained(
+    folder: Path, technique: Technique, make: Callable[[], nn.Module]
+) -> tuple[Path, nn.Module, Tensor]:
+    """Return the folder of the best model of a short run, the module that was trained, and images."""
+    source = torch.Generator().manual_seed(0)
+    images = torch.randn(12, 3, 32, 32, generator=source)
+    rows = [{"pixel_values": image, "labels": torch.tensor(place % 2)} for place, image in enumerate(images)]
+    model = make()  # the module that trains, and not what is loaded of the run
+    result = sf.train(
+        model,
+        rows,
+        optimizer=sf.SGD(learning_rate=0.1),
+        techniques=[technique],
+        validation=rows[:4],
+        global_batch=6,
+        updates=2,  # scored once, at the end
+        output=str(folder),
+        name="changed",
+        device="cpu",
+        track=False,
+    )
+    assert result.best["update"] == 2
+    return Path(result.run_dir) / "best", model.eval(), images

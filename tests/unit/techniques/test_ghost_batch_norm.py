@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from snugfit.core.technique import Sharing
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.step.micro_batching import cut
 from snugfit.techniques.learning.ghost_batch_norm import GhostBatchNorm, ghosts
+from tests.unit.techniques.model_changes import stock_from_its_bundle
 from tests.unit.techniques.settings import MOMENT, context, refuses
 
 
@@ -133,6 +135,10 @@ def test_a_model_without_batch_norm_is_refused() -> None:
         GhostBatchNorm().prepare(nn.Linear(2, 2))
     with pytest.raises(SettingError, match="of another kind: SyncBatchNorm"):
         GhostBatchNorm().prepare(nn.Sequential(nn.SyncBatchNorm(3)))
+
+
+def test_transformers_loads_what_was_trained_with_it(tmp_path: Path) -> None:
+    stock_from_its_bundle(tmp_path, GhostBatchNorm(rows=3))
 
 
 @pytest.mark.parametrize("sharing", Sharing)

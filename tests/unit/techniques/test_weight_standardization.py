@@ -9,8 +9,12 @@ from torch import nn
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import find
-from snugfit.techniques.learning.weight_standardization import WeightStandardization, standardized
-from tests.unit.techniques.model_changes import again_from_its_bundle
+from snugfit.techniques.learning.weight_standardization import (
+    WeightStandardization,
+    standardized,
+    with_stock_convs,
+)
+from tests.unit.techniques.model_changes import again_from_its_bundle, stock_from_its_bundle
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -76,8 +80,23 @@ def test_a_model_without_convolutions_is_refused() -> None:
         WeightStandardization(all_but=("head",)).prepare(nn.Sequential(nn.Conv2d(2, 2, 3)))
 
 
-def test_a_bundle_makes_it_again(tmp_path: Path) -> None:
-    again_from_its_bundle(tmp_path, WeightStandardization())
+def test_a_bundle_holds_the_filters_that_were_computed_with(tmp_path: Path) -> None:
+    again_from_its_bundle(tmp_path / "ours", WeightStandardization())
+    stock_from_its_bundle(tmp_path / "alone", WeightStandardization())
+
+
+def test_convolutions_that_share_a_weight_are_delivered_with_one() -> None:
+    torch.manual_seed(0)
+    convs = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(3)))
+    for each in convs:
+        each.weight = convs[0].weight
+    model = WeightStandardization(all_but=("2",)).prepare(convs)
+    delivered = with_stock_convs(model)
+    assert [type(each) for each in delivered] == [nn.Conv2d] * 3
+    assert delivered[0].weight is delivered[1].weight
+    assert torch.equal(delivered[2].weight, model[0].weight), "it computes with the weight as it is"
+    images = torch.randn(2, 3, 8, 8)
+    assert torch.equal(delivered(images), model(images))
 
 
 @pytest.mark.parametrize("adapters", ["lora", "ia3"])

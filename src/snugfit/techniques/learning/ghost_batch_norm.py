@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Sharing, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.placement import host_copy
 
 _ON_RANKS = (
     "each device has statistics of its own rows already, and running ones that follow the groups of all of them in turn would differ. "
@@ -82,6 +83,17 @@ _GHOSTS: dict[type[nn.Module], type[GhostNorm]] = {
     nn.BatchNorm2d: GhostNorm2d,
     nn.BatchNorm3d: GhostNorm3d,
 }
+_STOCK = {ghost: stock for stock, ghost in _GHOSTS.items()}
+
+
+def with_stock_norms(model: nn.Module) -> nn.Module:
+    """Return a copy of the model whose batch norms are torch's own, as which they evaluate."""
+    copied = host_copy(model)
+    for norm in copied.modules():
+        if isinstance(norm, GhostNorm):
+            del norm.groups
+            norm.__class__ = _STOCK[type(norm)]
+    return copied
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ class GhostBatchNorm(Technique):
         summary="Batch norm by small groups of rows, so that large windows generalise and micro-batches do not matter.",
         family=Family.LEARNING,
         source="Hoffer et al. 2017, arXiv:1705.08741, algorithm 1",
-        seams=("batch", "modules"),
+        seams=("batch", "modules", "export"),
         stages=(Stage.LAYER, Stage.GROUP, Stage.COMPUTE),
         kind=Kind.NUMBERS,
         refuses={Sharing.COPIES: _ON_RANKS, Sharing.SHARDS: _ON_RANKS},
@@ -152,4 +164,4 @@ class GhostBatchNorm(Technique):
                 for norm in norms[:1]:
                     norm.groups.rows = None
 
-        return Seams(batch=batch, modules=modules)
+        return Seams(batch=batch, modules=modules, export=with_stock_norms)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.placement import host_copy
 
 EPSILON = 1e-5
 
@@ -60,6 +61,24 @@ _STANDARDIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: StandardizedConv2d,
     nn.Conv3d: StandardizedConv3d,
 }
+_STOCK = {changed: stock for stock, changed in _STANDARDIZED.items()}
+
+
+@torch.no_grad()
+def with_stock_convs(model: nn.Module) -> nn.Module:
+    """Return a copy of the model whose convolutions are torch's own and hold the filters that they computed with."""
+    copied = host_copy(model)
+    filters: dict[
+        int, tuple[nn.Parameter, nn.Parameter]
+    ] = {}  # by the weight they are of, which convolutions may share
+    for conv in copied.modules():
+        if isinstance(conv, StandardizedConv):
+            weight: nn.Parameter = conv.weight  # type: ignore[assignment]
+            own = nn.Parameter(standardized(weight, conv.scaled), weight.requires_grad)
+            _, conv.weight = filters.setdefault(id(weight), (weight, own))
+            del conv.scaled
+            conv.__class__ = _STOCK[type(conv)]
+    return copied
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ class WeightStandardization(Technique):
         aliases=("weight standardisation",),
         family=Family.LEARNING,
         source="Qiao et al. 2019, arXiv:1903.10520, equations 3 to 5; scaled as by Brock et al. 2021, arXiv:2101.08692",
-        seams=(),
+        seams=("export",),
         stages=(Stage.LAYER,),
         kind=Kind.IMAGES,
         conflicts=dict.fromkeys(
@@ -113,4 +132,4 @@ class WeightStandardization(Technique):
         return model
 
     def seams(self, context: Context) -> Seams:
-        return Seams()
+        return Seams(export=with_stock_convs)
