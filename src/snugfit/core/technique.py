@@ -179,7 +179,7 @@ class Seams:
     - `settle`: before weights are evaluated, inside that context; the iterator runs a training window at each step.
     - `evaluated`: after an evaluation, with its metrics.
     - `export`: the model as it is delivered, sharing nothing that training goes on to change; in sequence, what was
-      prepared last is undone first.
+      prepared last is undone first. So a technique that fills it does not prepare the model again when that is loaded.
     """
 
     groups: Callable[[list[ParameterGroup]], list[ParameterGroup]] | None = None

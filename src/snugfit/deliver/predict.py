@@ -24,7 +24,7 @@ from snugfit.data.order import Order
 from snugfit.deliver.ensemble import Ensemble, bundles_of
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
-from snugfit.models.bundle import DETERMINISTIC, META, find_bundle, load_bundle, read_meta
+from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import made_metrics, named_metrics
@@ -229,7 +229,9 @@ def load_predictor(
     require(named_code({"task": meta.get("task")}), Path(folder) / META, folder=None, allowed=allow_code)
     card = _card(meta, folder)
     if model is None and card is not None and card.make_model is not None:
-        model = card.make_model(meta)
+        entries = meta.get(EXTENDED_BY) or ()
+        require(named_code({EXTENDED_BY: entries}), Path(folder) / META, folder=None, allowed=allow_code)
+        model = extended(card.make_model(meta), entries)
     model, meta, tokenizer = load_bundle(Path(folder), model=model, extend=extended, allow_code=allow_code)
     return predictor_of(model, meta, tokenizer, device, folder)
 
@@ -275,7 +277,7 @@ def predictor_of(
 
 
 def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> nn.Module:
-    """Return the model with the modules that these techniques add."""
+    """Return the model as these techniques change its modules."""
     for entry in entries:
         for name, settings in entry.items():
             model = _made(name, settings).prepare(model)

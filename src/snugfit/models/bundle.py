@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,9 @@ NETWORKS: Mapping[str, type[TableNetwork | SeriesNetwork | MaskNetwork]] = {
     MASK_NETWORK: MaskNetwork,
 }
 EXTENDED_BY = "extended_by"
-CHANGED_BY = "snugfit.changed_by."
-"""Where the meta data say which techniques added modules, as a recipe writes them."""
+"""Where the meta data say which techniques changed the model's modules, as a recipe writes them."""
+_CHANGED_BY = "snugfit.changed_by."
+"""Beginning of the names under which the weights say so too, to who reads them alone."""
 DETERMINISTIC = "deterministic"
 """Where the meta data name the kind of device on which the run computed by deterministic operators."""
 MADE_BUFFERS = "made_buffers"
@@ -104,7 +105,7 @@ def save_bundle(
                 config: Any = copy.deepcopy(model.config)
                 config.architectures = [type(model).__name__]
                 config.save_pretrained(new)
-            _save_plain(model, new / WEIGHTS, _techniques_of(meta))
+            _save_plain(model, new / WEIGHTS, [next(iter(entry)) for entry in meta.get(EXTENDED_BY) or ()])
         if tokenizer is not None:
             save_tokenizer(tokenizer, new, meta.get("max_length") if meta.get("labels") else None)
         for name, values in (settings or {}).items():
@@ -149,7 +150,7 @@ def load_bundle(
         model: a model of the same architecture that takes the weights, for one that no
         `package.module:function` makes.
         search: where the module of such a function is looked for first.
-        extend: adds the modules that techniques had added, from their entries; a `model` that is given has them already.
+        extend: changes the modules as techniques had, from their entries; a `model` that is given was changed already.
         allow_code: consent to run what the bundle names as `package.module:function`.
     Raises:
         CodeRefused: it names code, without consent.
@@ -264,15 +265,16 @@ def is_transformers_model(model: nn.Module) -> bool:
     return type(model).__module__.startswith("transformers.") and hasattr(model, "save_pretrained")
 
 
-def _techniques_of(meta: Mapping[str, Any]) -> list[str]:
-    return [next(iter(entry)) for entry in meta.get(EXTENDED_BY) or ()]
+def changed_by(keys: Iterable[str]) -> list[str]:
+    """Return the techniques that had changed a model, from the names of its weights, as a recipe names them."""
+    return sorted(key.removeprefix(_CHANGED_BY) for key in keys if key.startswith(_CHANGED_BY))
 
 
-def _save_plain(model: nn.Module, path: Path, changed_by: Sequence[str] = ()) -> None:
-    """Write the weights; each technique that changed the model has an empty one, so that who does not know of it meets what it does not expect."""
+def _save_plain(model: nn.Module, path: Path, techniques: Sequence[str]) -> None:
+    """Write the weights, and a 0 in the name of each technique that changed the model: a weight that no other library expects."""
     from safetensors.torch import save_file
 
-    tensors: dict[str, Tensor] = {f"{CHANGED_BY}{name}": torch.zeros(1) for name in changed_by}
+    tensors: dict[str, Tensor] = {f"{_CHANGED_BY}{name}": torch.zeros(1) for name in techniques}
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
     state = model.state_dict()
@@ -340,7 +342,7 @@ def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()
 
     try:
         with safe_open(folder / WEIGHTS, framework="pt") as file:
-            names = [name for name in file.keys() if not name.startswith(CHANGED_BY)]  # noqa: SIM118 (not a mapping)
+            names = [name for name in file.keys() if not name.startswith(_CHANGED_BY)]  # noqa: SIM118 (not a mapping)
             state = {name: file.get_tensor(name) for name in names}
             tied = {name: same for name, same in (file.metadata() or {}).items() if same in state}
     except (OSError, SafetensorError) as error:

@@ -11,11 +11,13 @@ from unittest import mock
 
 import torch
 
+from snugfit.core.entry import entry_name
 from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
 from snugfit.kit.checkpoint_precision import forget_origin, remember_origin
 from snugfit.kit.sharded_loading import KeepPart
+from snugfit.models.bundle import changed_by
 from snugfit.models.folders import (
     PROCESSOR,
     check_config,
@@ -360,7 +362,7 @@ def _read(
                 ),
             )
         remember_origin(model.config, config.dtype)  # the loaded model's own says float32
-    return _judge(name, model.eval(), config, loading_info)
+    return _judge(name, model.eval(), config, loading_info, techniques)
 
 
 def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) -> dict[str, Any]:
@@ -372,8 +374,18 @@ def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) 
     return {key: value for technique in loading for key, value in technique.loading(model).items()}
 
 
-def _judge(name: str, model: Any, config: PretrainedConfig, loading_info: dict[str, Any]) -> _Loaded:
-    """Tell a new head, which is said, from weights of another architecture, which are an error."""
+def _judge(
+    name: str,
+    model: Any,
+    config: PretrainedConfig,
+    loading_info: dict[str, Any],
+    techniques: Sequence[Technique],
+) -> _Loaded:
+    """Tell a new head, which is said, from weights of another architecture, which are an error.
+
+    Weights that were trained with a technique that the run has not, and compute something else without it, are said too.
+    """
+    changes = changed_by(loading_info["unexpected_keys"])
     mismatched = {entry[0] for entry in loading_info["mismatched_keys"]}
     new = sorted(set(loading_info["missing_keys"]) | mismatched)
     wrong = sorted(key for key in mismatched if _in_body(model, key))
@@ -381,6 +393,8 @@ def _judge(name: str, model: Any, config: PretrainedConfig, loading_info: dict[s
     total = sum(1 for _ in model.named_parameters())
     if wrong or len(new) > total / 2:
         what = f"the shape of {wrong[0]} differs" if wrong else f"{len(new)} of {total} tensors are missing"
+        if changes:
+            what += f", as they were trained with {', '.join(changes)}"
         raise ModelError(
             "model",
             f"the weights of {name} do not fit its configuration ({type(model).__name__}): {what}",
@@ -389,6 +403,12 @@ def _judge(name: str, model: Any, config: PretrainedConfig, loading_info: dict[s
     messages = [f"{key} is not among the weights of {name}: drawn anew" for key in lacking[:3]]
     if len(lacking) > 3:
         messages.append(f"and {len(lacking) - 3} more tensors of the body are drawn anew")
+    own = {entry_name(type(each)) for each in techniques}
+    messages += [
+        f"{name} was trained with {each}, without which its weights compute something else: add it to techniques"
+        for each in changes
+        if each not in own
+    ]
     head = [key for key in new if not _in_body(model, key)]
     if head:
         messages.append(

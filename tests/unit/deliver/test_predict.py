@@ -14,10 +14,11 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.losses import cross_entropy
 from snugfit.deliver import predict
-from snugfit.deliver.predict import evaluate_file, extended, predictor_of
+from snugfit.deliver.predict import evaluate_file, extended, load_predictor, predictor_of
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.step.evaluate import evaluate
+from snugfit.tasks import known
 from snugfit.techniques import find
 from tests.laws import problems
 
@@ -88,6 +89,21 @@ def test_a_bundle_is_loaded_with_the_norms_that_a_technique_had_added(name: str,
     window = problems.bert(()).windows(torch.float32)[0]
     del window["labels"]
     assert torch.equal(loaded(**window).logits, model(**window).logits)
+
+
+def test_a_model_that_its_task_makes_is_changed_as_it_was_when_it_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def net(_meta: object = None) -> nn.Module:
+        return nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(1, 2, 1))
+
+    technique = find("blurpool")()
+    model = technique.prepare(net())
+    save_bundle(tmp_path / "best", model, {"task": "python", "extended_by": [as_entry(technique)]})
+    card = dataclasses.replace(known("text-regression"), make_model=net, inference=None)
+    monkeypatch.setattr(predict, "_card", lambda *_: card)
+    images = torch.randn(1, 1, 8, 8)
+    assert torch.equal(load_predictor(tmp_path / "best").model(images), model(images))
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("cpu", 2), ("cuda", 0), (None, 0)])

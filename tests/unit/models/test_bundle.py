@@ -244,9 +244,9 @@ def test_who_does_not_know_of_a_technique_that_changed_the_model_meets_what_it_d
     config = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=2
     )
-    changed = {"extended_by": [{"weight_standardization": {}}]}
+    changed = {"extended_by": [{"blurpool": {}}]}
     save_bundle(tmp_path / "best", transformers.ResNetForImageClassification(config), changed)
     _, loaded = transformers.AutoModelForImageClassification.from_pretrained(
         tmp_path / "best", output_loading_info=True
     )
-    assert set(loaded["unexpected_keys"]) == {"snugfit.changed_by.weight_standardization"}
+    assert set(loaded["unexpected_keys"]) == {"snugfit.changed_by.blurpool"}

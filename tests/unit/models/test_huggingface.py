@@ -17,9 +17,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, GPT2Config
 
 from snugfit.errors import MissingExtra, ModelError, SettingError
+from snugfit.models.bundle import save_bundle
 from snugfit.models.folders import packaged_model
 from snugfit.models.huggingface import load_causal_lm, load_classifier
 from snugfit.models.tokenizer import check_length, load_tokenizer, position_limit
+from snugfit.techniques import find
 
 LABELS = ("neg", "pos")
 
@@ -390,3 +392,19 @@ def test_a_model_is_loaded_without_touching_its_folder(encoder, tmp_path):
         {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (encoder, tmp_path / "copy")
     )
     assert left == right
+
+
+def test_a_run_that_goes_on_without_a_technique_of_the_model_is_told(tmp_path, classifier):
+    model = BertForSequenceClassification.from_pretrained(classifier)
+    save_bundle(tmp_path / "best", model, {"extended_by": [{"alibi": {}}]})
+    (message,) = load_classifier(tmp_path / "best", LABELS).messages
+    assert "was trained with alibi, without which its weights compute something else" in message
+    with_it = load_classifier(tmp_path / "best", LABELS, techniques=[find("alibi")()])
+    assert with_it.messages == ()
+
+
+def test_weights_whose_shape_a_technique_had_changed_say_which(tmp_path, bert_config):
+    model = find("glu")().prepare(BertForSequenceClassification(bert_config))
+    save_bundle(tmp_path / "best", model, {"extended_by": [{"glu": {}}]})
+    with pytest.raises(ModelError, match="the shape of .* differs, as they were trained with glu"):
+        load_classifier(tmp_path / "best", LABELS)

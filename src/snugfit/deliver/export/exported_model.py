@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.kit.text_embeddings import TextEmbeddings
-from snugfit.models.bundle import find_bundle, is_transformers_model
+from snugfit.models.bundle import EXTENDED_BY, find_bundle, is_transformers_model
 from snugfit.models.hub import CONFIG_PREFIX
 from snugfit.tasks import known
 from snugfit.tasks.task_card import Card
@@ -125,8 +125,13 @@ class ExportedModel:
 
     @property
     def is_of_transformers(self) -> bool:
-        """True where transformers alone makes the model again: nothing was added to it."""
-        return is_transformers_model(self.model) and not self.meta.get("extended_by")
+        """True where transformers alone makes the model again: nothing has changed it."""
+        return is_transformers_model(self.model) and not self.changes
+
+    @property
+    def changes(self) -> Sequence[Mapping[str, Any]]:
+        """The techniques that changed its modules after it was made, as a recipe writes them."""
+        return self.meta.get(EXTENDED_BY) or ()
 
     @property
     def config(self) -> Any:
@@ -147,16 +152,16 @@ def check_of_transformers(subject: ExportedModel, format: str) -> None:
         ModelError: it is such a one.
     """
     if not subject.is_of_transformers:
-        added = subject.meta.get("extended_by") or ()
-        names = ", ".join(next(iter(entry)) for entry in added)
-        what = (
-            f"has modules that {names} added, which transformers does not make"
+        names = ", ".join(next(iter(entry)) for entry in subject.changes)
+        what, instead = (
+            (
+                f"was changed by {names}, which transformers does not do",
+                "Take onnx or torch-export, whose graphs have it, or state-dict, whose card says how the model is made.",
+            )
             if names
-            else f"is a {type(subject.model).__name__}, and no model of transformers"
+            else (f"is a {type(subject.model).__name__}, and no model of transformers", "Take state-dict.")
         )
-        raise ModelError(
-            "--to", f"{format} holds models of transformers alone, and this one {what}", "Take state-dict."
-        )
+        raise ModelError("--to", f"{format} holds models of transformers alone, and this one {what}", instead)
 
 
 def load_subject(source: str | Path, *, uri: str | None = None, allow_code: bool = False) -> ExportedModel:

@@ -27,11 +27,9 @@ model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
 """
 
 _USAGE_OF_CHANGED = """\
-from snugfit.techniques import find
+from snugfit.deliver.predict import extended
 
-for entry in ENTRIES:  # before the weights are loaded
-    for name, settings in entry.items():
-        model = find(name)(**settings).prepare(model)
+model = extended(model, ENTRIES)  # before the weights are loaded
 
 """
 
@@ -68,12 +66,12 @@ def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: 
             f"The module is a `{type(subject.model).__name__}` of the code that it was trained with."
         )
     usage = _USAGE
-    if changes := subject.meta.get("extended_by"):
-        names = ", ".join(next(iter(entry)) for entry in changes)
+    if subject.changes:
+        names = ", ".join(next(iter(entry)) for entry in subject.changes)
         notes.append(
             f"The module was changed by {names} after it was made. The names of its weights may fit one that was not, which then gives other outputs."
         )
-        usage = _USAGE_OF_CHANGED.replace("ENTRIES", repr([*changes])) + usage
+        usage = _USAGE_OF_CHANGED.replace("ENTRIES", repr([*subject.changes])) + usage
     notes += write_preprocessing(subject, folder, scored, labels=not subject.is_of_transformers)
     return Written(usage=usage, notes=notes, header={"library_name": "pytorch"})
 

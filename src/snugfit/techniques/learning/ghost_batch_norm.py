@@ -92,7 +92,7 @@ def with_stock_norms(model: nn.Module) -> nn.Module:
     for norm in copied.modules():
         if isinstance(norm, GhostNorm):
             del norm.groups
-            norm.__class__ = _STOCK[type(norm)]
+            norm.__class__ = _STOCK[type(norm)]  # type: ignore[assignment]
     return copied
 
 

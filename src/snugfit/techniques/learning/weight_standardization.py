@@ -77,7 +77,7 @@ def with_stock_convs(model: nn.Module) -> nn.Module:
             own = nn.Parameter(standardized(weight, conv.scaled), weight.requires_grad)
             _, conv.weight = filters.setdefault(id(weight), (weight, own))
             del conv.scaled
-            conv.__class__ = _STOCK[type(conv)]
+            conv.__class__ = _STOCK[type(conv)]  # type: ignore[assignment]
     return copied
 
 

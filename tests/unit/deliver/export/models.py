@@ -294,10 +294,13 @@ def _rows_of_words(folder: Path) -> str:
     return str(rows)
 
 
-def run_card(folder: Path) -> dict[str, Any]:
-    """Run the code on the card of an export, and return its names, with what it prints as `printed`."""
+def run_card(folder: Path, **names: Any) -> dict[str, Any]:
+    """Run the code on the card of an export, and return its names, with what it prints as `printed`.
+
+    Args:
+        names: what the code takes as there already.
+    """
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
     exec(code.replace("FOLDER", str(folder)).replace("print(", "printed = ("), names)
     return names
 
