@@ -163,10 +163,26 @@ def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
 
 
 def prepare(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.Module:
-    """Return the model as the techniques change it, by their stages; new weights are of the run's seed."""
+    """Return the model as the techniques change it, by their stages; new weights are of the run's seed.
+
+    Raises:
+        SettingError: a technique cannot change the model, perhaps as another one has before.
+    """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    reshaped_by: list[str] = []
     for technique in in_order(techniques, "prepare"):
         with preserved_randomness(device):
             seed_device(derive_seed(seed, "prepare", technique.card.name), device)
-            model = technique.prepare(model)
+            try:
+                model = technique.prepare(model)
+            except SettingError as error:
+                if not reshaped_by:
+                    raise
+                raise SettingError(
+                    error.setting,
+                    f"{error.problem.removesuffix('.')}; before it {', '.join(reshaped_by)} gave layers other shapes",
+                    error.remedy,
+                ) from error
+        if Stage.RESHAPE in technique.card.stages:
+            reshaped_by.append(technique.card.name)
     return model

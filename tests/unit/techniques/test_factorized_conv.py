@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.selection import check
+from snugfit.core.selection import check, prepare
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.learning.factorized_conv import FactorizedConv, factorized
@@ -59,6 +59,23 @@ def test_what_saves_nothing_or_is_not_there_is_refused() -> None:
         SettingError, match="factorized_conv.part: 0.9 of the channels saves no weight .* 0. Lower it"
     ):
         FactorizedConv(part=0.9, min_channels=8).prepare(nn.Sequential(nn.Conv2d(8, 8, 1)))
+
+
+@pytest.mark.parametrize(
+    ("convs", "problem"), [((), "has nothing to change: .*"), (("0",), "'0' matches no Conv2d.*")]
+)
+def test_a_technique_that_misses_the_convolutions_is_told_what_replaced_them(
+    convs: tuple[str, ...], problem: str
+) -> None:
+    techniques = [find("squeeze_excite")(convs=convs), FactorizedConv()]
+    with pytest.raises(
+        SettingError,
+        match=f"squeeze_excite.convs: {problem}; before it factorized_conv gave layers other shapes",
+    ):
+        prepare(nn.Sequential(nn.Conv2d(256, 256, 3)), techniques, seed=0)
+    with pytest.raises(SettingError) as alone:
+        prepare(nn.Sequential(nn.Linear(2, 2)), techniques[:1], seed=0)
+    assert "before it" not in str(alone.value)
 
 
 def test_a_bundle_makes_it_again(tmp_path: Path) -> None:

@@ -88,6 +88,22 @@ def test_a_model_without_such_a_block_is_refused() -> None:
         GLU().prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
 
+def test_a_layer_that_shares_its_weight_is_refused() -> None:
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 12) for _ in range(2)))
+    model[1].linear1.weight = model[0].linear1.weight
+    with pytest.raises(SettingError, match=r"glu: '0.linear1' shares its weight with another layer"):
+        GLU().prepare(model)
+    assert model[0].linear1.weight.shape == (12, 8), "nothing is changed"
+    twice = nn.TransformerEncoderLayer(8, 2, 12)
+    model = GLU().prepare(nn.Sequential(twice, twice))  # one layer, at two places
+    assert model[0].linear1.weight.shape == (24, 8)
+
+
+def test_a_layer_of_one_weight_has_a_gate_of_its_size() -> None:
+    model = GLU().prepare(nn.TransformerEncoderLayer(1, 1, 1))
+    assert model.linear1.weight.isfinite().all()
+
+
 def test_a_bundle_makes_it_again(tmp_path: Path) -> None:
     again_from_its_bundle(tmp_path, GLU("silu"), vit)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -88,6 +89,7 @@ class GLU(Technique):
                 "such as linear1 and activation, and none that has a gate already is changed",
                 "Remove it.",
             )
+        _refuse_shared(model, {getattr(block, linear) for block, linear, _ in blocks})
         for block, linear, activation in blocks:
             _widen(getattr(block, linear))
             own = getattr(block, activation)
@@ -113,12 +115,27 @@ def _has(block: nn.Module, linear: str, activation: str) -> bool:
     return is_linear and callable(getattr(block, activation, None))
 
 
+def _refuse_shared(model: nn.Module, layers: Collection[nn.Module]) -> None:
+    """Refuse layers whose weight or bias is that of another module too, which would keep the old one.
+
+    Raises:
+        SettingError: there is such a layer.
+    """
+    owners = Counter(id(each) for module in model.modules() for each in module.parameters(recurse=False))
+    for name, module in model.named_modules():
+        if module in layers and any(owners[id(each)] > 1 for each in module.parameters(recurse=False)):
+            raise SettingError(
+                "glu", f"'{name}' shares its weight with another layer, which gates would part", "Remove it."
+            )
+
+
 def _widen(linear: Any) -> None:
     """Give a layer as many outputs again, the gates, whose weights are drawn with the deviation of those it has."""
     dim = 1 if is_conv1d(linear) else 0
     with torch.no_grad():
         weight = linear.weight.detach()
-        gates = torch.randn_like(weight) * weight.std()
+        # one number has no deviation
+        gates = torch.randn_like(weight) * (weight.std() if weight.numel() > 1 else weight.abs())
         linear.weight = nn.Parameter(torch.cat([weight, gates], dim=dim))
         if linear.bias is not None:
             linear.bias = nn.Parameter(torch.cat([linear.bias.detach(), torch.zeros_like(linear.bias)]))
