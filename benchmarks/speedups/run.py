@@ -22,7 +22,8 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +51,31 @@ TEXT_BYTES = 2_000_000
 Techniques = tuple[Technique, ...]
 
 
+Data = tuple[Callable[[torch.Generator], Any], list[Any]]
+"""What draws a batch to train on, and the batches of the test."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """Data, a model, and contenders: each speed-up with what it is compared with."""
+    """Data, a model, and contenders, which are compared with the first of them but for those whose baseline is named."""
 
     name: str
     make_model: Callable[[], nn.Module]
-    train_batch: Callable[[torch.Generator], Any]
-    test_batches: Sequence[Any]
-    score: str
+    data: Data
     loss: str
     learning_rate: float
     updates: int
     contenders: Mapping[str, Techniques]
-    comparisons: Mapping[str, str]
+    baselines: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def score(self) -> str:
+        return "accuracy" if self.loss == "cross_entropy" else "loss"
+
+    @property
+    def comparisons(self) -> dict[str, str]:
+        first, *others = self.contenders
+        return dict.fromkeys(others, first) | dict(self.baselines)
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Run:
     score: float
 
 
-def digits(patch: bool) -> tuple[Callable[[torch.Generator], Any], list[Any]]:
+def digits(patch: bool) -> Data:
     """Batches of 32 digits, four times as large a side; the last 500 are for the test."""
     from sklearn.datasets import load_digits
 
@@ -160,9 +172,7 @@ def vision_transformer() -> nn.Module:
     return ViTForImageClassification(config)
 
 
-def source_code(
-    rows: int = 4, length: int = CONTEXT, test_length: int = CONTEXT
-) -> tuple[Callable[[torch.Generator], Any], list[Any]]:
+def source_code(rows: int = 4, length: int = CONTEXT, test_length: int = CONTEXT) -> Data:
     """Batches of pieces of the standard library's source; every tenth file is for the test."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     parts = [b"".join(path.read_bytes() for path in paths) for paths in (without_tenth(files), files[9::10])]
@@ -206,136 +216,79 @@ def technique(name: str, **settings: Any) -> Technique:
     return find(name)(**settings)
 
 
-def new_jobs() -> list[Job]:
-    """Return the jobs of techniques that change pictures, layers of nets, and transformers."""
-    images, text, short = (
-        digits(patch=False),
-        source_code(),
-        source_code(rows=8, length=96, test_length=CONTEXT),
-    )
-    sdpa = technique("attention_kernel", kernel="sdpa")
-    of_nets = {
-        "cutout": technique("cutout", length=0.3),
-        "colout": technique("colout"),
-        "rand_augment": technique("rand_augment", magnitude=5),
-        "augmix": technique("augmix"),
-        "squeeze_excite": technique("squeeze_excite", min_channels=32, reduction=4),
-        "ghost_batch_norm": technique("ghost_batch_norm", rows=16),
-        "weight_standardization": technique("weight_standardization"),
-        "blurpool": technique("blurpool"),
-        "factorized_conv": technique("factorized_conv", min_channels=32),
-        "progressive_freeze": technique("progressive_freeze"),
+def each_alone(names: Mapping[str, Mapping[str, Any]], *beside: Technique) -> dict[str, Techniques]:
+    """Return contenders that each have one technique more than the first, by name with its settings."""
+    return {
+        "plain": beside,
+        **{name: (*beside, technique(name, **settings)) for name, settings in names.items()},
     }
-    of_texts = {
-        "glu": technique("glu"),
-        "alibi": technique("alibi"),
-        "gyro_dropout": technique("gyro_dropout", rate=0.1),
-    }
-    return [
-        Job(
-            name="digits, net with strides",
-            make_model=StridedNet,
-            train_batch=images[0],
-            test_batches=images[1],
-            score="accuracy",
-            loss="cross_entropy",
-            learning_rate=1e-2,
-            updates=120,
-            contenders={"plain": (), **{name: (each,) for name, each in of_nets.items()}},
-            comparisons=dict.fromkeys(of_nets, "plain"),
-        ),
-        Job(
-            name="source code, GPT-2 by sdpa",
-            make_model=gpt2,
-            train_batch=text[0],
-            test_batches=text[1],
-            score="loss",
-            loss="causal_lm",
-            learning_rate=2e-3,
-            updates=60,
-            contenders={"plain": (sdpa,), **{name: (sdpa, each) for name, each in of_texts.items()}},
-            comparisons=dict.fromkeys(of_texts, "plain"),
-        ),
-        Job(
-            name="source code of 96 bytes, GPT-2 read at 256",
-            make_model=gpt2,
-            train_batch=short[0],
-            test_batches=short[1],
-            score="loss",
-            loss="causal_lm",
-            learning_rate=2e-3,
-            updates=60,
-            contenders={"plain": (sdpa,), "alibi": (sdpa, technique("alibi"))},
-            comparisons={"alibi": "plain"},
-        ),
-    ]
 
 
 def jobs() -> list[Job]:
-    convolutional, patched, text = digits(patch=False), digits(patch=True), source_code()
     bf16 = technique("bf16")
-    sdpa = technique("attention_kernel", kernel="sdpa")
+    eager, sdpa = (technique("attention_kernel", kernel=kernel) for kernel in ("eager", "sdpa"))
+    of_digits = partial(Job, data=digits(patch=False), loss="cross_entropy", learning_rate=1e-2)
+    of_code = partial(Job, make_model=gpt2, data=source_code(), loss="causal_lm", learning_rate=2e-3)
     return [
-        Job(
-            name="digits, convolutional net",
-            make_model=ConvNet,
-            train_batch=convolutional[0],
-            test_batches=convolutional[1],
-            score="accuracy",
-            loss="cross_entropy",
-            learning_rate=1e-2,
+        of_digits(
+            "digits, convolutional net",
+            ConvNet,
             updates=150,
-            contenders={
-                "plain": (),
-                "progressive_resizing": (technique("progressive_resizing"),),
-                "channels_last": (technique("channels_last"),),
-            },
-            comparisons={"progressive_resizing": "plain", "channels_last": "plain"},
+            contenders=each_alone({"progressive_resizing": {}, "channels_last": {}}),
         ),
-        Job(
-            name="digits, vision transformer",
-            make_model=vision_transformer,
-            train_batch=patched[0],
-            test_batches=patched[1],
-            score="accuracy",
-            loss="cross_entropy",
+        of_digits(
+            "digits, vision transformer",
+            vision_transformer,
+            data=digits(patch=True),
             learning_rate=1e-3,
             updates=150,
-            contenders={
-                "plain": (),
-                "stochastic_depth": (technique("stochastic_depth", rate=0.4, mode="window"),),
-            },
-            comparisons={"stochastic_depth": "plain"},
+            contenders=each_alone({"stochastic_depth": {"rate": 0.4, "mode": "window"}}),
         ),
-        Job(
-            name="source code, GPT-2",
-            make_model=gpt2,
-            train_batch=text[0],
-            test_batches=text[1],
-            score="loss",
-            loss="causal_lm",
-            learning_rate=2e-3,
+        of_code(
+            "source code, GPT-2",
             updates=80,
             contenders={
-                "eager": (technique("attention_kernel", kernel="eager"),),
+                "eager": (eager,),
                 "sdpa": (sdpa,),
                 "sequence_length": (sdpa, technique("sequence_length", initial=64, fraction=0.5)),
             },
-            comparisons={"sdpa": "eager", "sequence_length": "sdpa"},
+            baselines={"sequence_length": "sdpa"},
         ),
-        Job(
-            name="source code, GPT-2 in bf16",
-            make_model=gpt2,
-            train_batch=text[0],
-            test_batches=text[1],
-            score="loss",
-            loss="causal_lm",
-            learning_rate=2e-3,
+        of_code(
+            "source code, GPT-2 in bf16",
             updates=40,
             contenders={"bf16": (bf16,), "low_precision_norm": (bf16, technique("low_precision_norm"))},
-            comparisons={"low_precision_norm": "bf16"},
         ),
-        *new_jobs(),
+        of_digits(
+            "digits, net with strides",
+            StridedNet,
+            updates=120,
+            contenders=each_alone(
+                {
+                    "cutout": {"length": 0.3},
+                    "colout": {},
+                    "rand_augment": {"magnitude": 5},
+                    "augmix": {},
+                    "squeeze_excite": {"min_channels": 32, "reduction": 4},
+                    "ghost_batch_norm": {"rows": 16},
+                    "weight_standardization": {},
+                    "blurpool": {},
+                    "factorized_conv": {"min_channels": 32},
+                    "progressive_freeze": {},
+                }
+            ),
+        ),
+        of_code(
+            "source code, GPT-2 by sdpa",
+            updates=60,
+            contenders=each_alone({"glu": {}, "alibi": {}, "gyro_dropout": {"rate": 0.1}}, sdpa),
+        ),
+        of_code(
+            "source code of 96 bytes, GPT-2 read at 256",
+            data=source_code(rows=8, length=96, test_length=CONTEXT),
+            updates=60,
+            contenders=each_alone({"alibi": {}}, sdpa),
+        ),
     ]
 
 
@@ -351,10 +304,11 @@ def train(job: Job, techniques: Techniques, seed: int) -> Run:
         total_updates=job.updates,
         seed=seed,
     )
+    draw, _ = job.data
     changing = picture_technique(techniques)
     seconds = 0.0
     for _ in range(job.updates):
-        batch = job.train_batch(source)
+        batch = draw(source)
         start = time.process_time()
         if changing is not None:
             batch = {**batch, "pixels": changed_pictures(batch["pixels"], changing)}
@@ -377,7 +331,7 @@ def scored(job: Job, step: Step) -> float:
     step.model.eval()
     total = weight = 0.0
     with torch.no_grad():
-        for data in job.test_batches:
+        for data in job.data[1]:
             batch = Batch.of(data)
             with step.seams.forward(batch):
                 outputs = step.forward(batch)
