@@ -24,7 +24,11 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Self
+
+_SHORT_WORD = 2
+"""Letters of a word, such as a number, that may be any other one in a name that is near."""
 
 
 class SnugfitError(Exception):
@@ -197,11 +201,34 @@ class RunInterrupted(SnugfitError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint for a name that is not known: the nearest one, or all of them.
 
+    Names of several words are near where each word is: a common last word says nothing.
+
     >>> nearest("epoch", ["epochs", "seed"])
     "Did you mean 'epochs'?"
     >>> nearest("zzz", ["epochs", "seed"])
     'Known: epochs, seed.'
+    >>> nearest("picture-classification", ["image-classification", "text-classification"])
+    'Known: image-classification, text-classification.'
     """
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, [each for each in known if _has_near_words(each, name)], n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
+
+
+def nearest_file(name: str, known: Iterable[str]) -> str:
+    """Return a hint for a file that is not there: the nearest name; "" where none is near. Suffixes make no names alike.
+
+    >>> nearest_file("new.csv", ["news.csv", "readme.md"]), nearest_file("reviews.csv", ["news.csv"])
+    ("Did you mean 'news.csv'?", '')
+    """
+    names = {PurePath(each).stem: each for each in known}
+    close = difflib.get_close_matches(PurePath(name).stem, names, n=1)
+    return f"Did you mean '{names[close[0]]}'?" if close else ""
+
+
+def _has_near_words(first: str, second: str) -> bool:
+    words, others = first.split("-"), second.split("-")
+    pairs = zip(words, others, strict=True) if len(words) == len(others) else ()
+    return all(
+        min(map(len, pair)) <= _SHORT_WORD or difflib.get_close_matches(pair[0], pair[1:]) for pair in pairs
+    )

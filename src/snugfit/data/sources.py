@@ -16,7 +16,7 @@ from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.named_sources import Sources
-from snugfit.errors import DataError, nearest
+from snugfit.errors import DataError, nearest, nearest_file
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]] | Sources
@@ -161,10 +161,10 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
         raise DataError(setting, f"{path} is a folder", "Name one file in it.")
     if not full.exists():
         names = [entry.name for entry in full.parent.iterdir()] if full.parent.is_dir() else []
-        guess = nearest(full.name, names)
-        hint = guess if guess.startswith("Did you mean") else ""
         raise DataError(
-            setting, f"there is no file {path} (looked for {full.absolute()})", hint or "Correct the path."
+            setting,
+            f"there is no file {path} (looked for {full.absolute()})",
+            nearest_file(full.name, names) or "Correct the path.",
         )
     return full
 

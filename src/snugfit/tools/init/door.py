@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, as_utf8
 from snugfit.errors import DataError, RunFolderError, SettingError, nearest
+from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
@@ -145,17 +145,20 @@ def begin_here(
     if label is not None:
         overrides = [*overrides, f"data.label={json.dumps(label)}"]
     seen = _Seen(place, None, given, tuple(overrides), *_recognized(place.content, given, options))
-    for number in itertools.count(1):
-        name = seen.name if number == 1 else f"{seen.name}-{number}"
-        recipe, model = Path(f"{name}.yaml"), new_model_folder(name, Path())
-        there = recipe.exists()
-        if there or not model.exists():
-            made = _compose(seen, name, recipe, tell, there=there)
-            if not there:
-                return made.write()
+    for setting, option in options.items():
+        if setting not in seen.card.settings:
+            raise SettingError(
+                option, f"is not used by task {seen.card.name}", "Remove it, or name another --task."
+            )
+    name, number = seen.name, 1
+    while (recipe := Path(f"{name}.yaml")).exists() or new_model_folder(name, Path()).exists():
+        if recipe.exists():
+            made = _compose(seen, name, recipe, tell, there=True)
             if recipe.read_bytes() == made.text.encode():
                 return made.beginning(())
-    raise AssertionError("numbers do not end")
+        number += 1
+        name = f"{seen.name}-{number}"
+    return _compose(seen, name, recipe, tell).write()
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,12 @@ def _recognized(
         raise SettingError("task", f"there is no task '{asked}'", nearest(str(asked), discover()))
     if isinstance(content, Rows):
         check_columns(content, data, options)
-    cards = {name: card for name, card in discover().items() if _can_have(card, model)}
+    columns = {setting for setting in COLUMNS if data.get(setting)}
+    cards = {
+        name: card
+        for name, card in discover().items()
+        if _can_have(card, model) and (name == asked or columns <= {*card.settings})
+    }
     proposals = {name: card.recognize(content, data) for name, card in cards.items()}
     suitable = {name: each for name, each in proposals.items() if each is not None}
     if not suitable and isinstance(content, Rows):
@@ -303,9 +311,7 @@ def _recognized(
         raise DataError(
             content.path,
             f"was not recognised as rows for task {name}",
-            f"Take {' or '.join(suitable)}."
-            if content.path.is_dir()
-            else f"Name its columns, such as {_columns_to_name(name, data)}, or take {' or '.join(suitable)}.",
+            f"Take {' or '.join(suitable)}{'' if content.path.is_dir() else _columns_to_name(discover()[name], data)}.",
         )
     others = {other: each for other, each in suitable.items() if other != name}
     return discover()[name], suitable[name], others
@@ -326,12 +332,12 @@ def _labels(others: Mapping[str, Recognition]) -> dict[str, str]:
     return {name: " " + shlex.quote(f"data.label={column}") for name, column in columns.items()}
 
 
-def _columns_to_name(name: str, data: Mapping[str, Any]) -> str:
-    """Return the settings that name the columns of a task and that are not given, as a command has them."""
-    card = discover().get(name)
-    settings = ("text", "label") if card is None else card.settings
-    missing = [f"data.{each}=COLUMN" for each in ("text", "label") if each in settings and not data.get(each)]
-    return " ".join(missing or ["data.text=COLUMN"])
+def _columns_to_name(card: Card, data: Mapping[str, Any]) -> str:
+    """Return that columns of a task can be named, in words, with settings for them that are not given; "" where there are none."""
+    missing = [each for each in COLUMNS if each in card.settings and not data.get(each)]
+    usual = [each for each in missing if each in ("text", "label")] or missing[:1]
+    settings = " ".join(f"data.{each}=COLUMN" for each in usual)
+    return f", or name its columns, such as {settings}" if settings else ""
 
 
 def _tree(

@@ -23,6 +23,7 @@ from snugfit.tools.init.local_models import LocalModel, model_at, models_in, nam
 from snugfit.tools.init.surroundings import (
     Surroundings,
     class_folders,
+    held_out_of,
     no_task,
     nothing_here,
     read_picture_folder,
@@ -207,9 +208,11 @@ def _rows_of(
         if own:
             check_columns(rows, given.get("data") or {}, options)
         if any(card.recognize(rows, given.get("data") or {}) for card in discover().values()):
-            validation = _alike(here.validation, rows) if path != here.validation else None
             folder = Path.cwd() if own else here.folder
-            return Source(rows, folder, faults, validation, here.test)
+            validation, test = (
+                _alike(held_out_of(each, here.held_out, part), rows) for part in ("validation", "test")
+            )
+            return Source(rows, folder, faults, validation, test)
         problem = problem or no_task(rows)
     assert problem is not None
     raise problem
@@ -229,13 +232,12 @@ def _files_of(folder: Path, plural: str, tell: Tell) -> Source | None:
     return Source(rows, place, (), folders.validation, folders.test)
 
 
-def _alike(path: Path | None, rows: Rows) -> Path | None:
-    """Return a file of rows if it has the columns of others."""
-    if path is None:
-        return None
-    with suppress(DataError):
-        if set(read_rows(path)[0].columns) >= set(rows.columns):
-            return path
+def _alike(paths: Sequence[Path], rows: Rows) -> Path | None:
+    """Return the first file that has the columns of some rows; None where none has."""
+    for path in paths:
+        with suppress(DataError):
+            if set(read_rows(path)[0].columns) >= set(rows.columns):
+                return path
     return None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
 from snugfit.data.file_formats import READERS
@@ -16,15 +17,19 @@ from snugfit.data.sources import read_table
 from snugfit.errors import DataError
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 
+Part = Literal["training", "validation", "test"]
+
 _EXPORTED = {".xlsx", ".xls", ".arrow", ".feather", ".zip", ".gz"}
 _NO_ROWS = re.compile(
     r"(vocab|merges|spiece|requirements.*|constraints.*|readme|license|notice|robots|cmakelists"
     r"|(.*_)?config|tokenizer.*|special_tokens_map|added_tokens|chat_template|.*\.index|.*\.schema|package(-lock)?|dataset_infos?|net(work)?)$",
     re.I,
 )
-_TRAINING = re.compile(r"(.*[-_.])?train(ing)?$", re.I)
-_VALIDATION = re.compile(r"(.*[-_.])?(validation|valid|val|dev|eval)$", re.I)
-_TEST = re.compile(r"(.*[-_.])?test$", re.I)
+_PARTS: Mapping[Part, re.Pattern[str]] = {
+    "training": re.compile(r"((?P<subject>.*)[-_.])?train(ing)?$", re.I),
+    "validation": re.compile(r"((?P<subject>.*)[-_.])?(validation|valid|val|dev|eval)$", re.I),
+    "test": re.compile(r"((?P<subject>.*)[-_.])?test$", re.I),
+}
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,14 @@ class Surroundings:
 
     Args:
         tables: files of rows to train on, the likeliest first.
-        validation, test: files of rows for that, by their names.
+        held_out: files of rows to validate or to test on, by their names.
         pictures, sounds: how many there are, in folders below too.
         others: files whose rows have to be exported first.
     """
 
     folder: Path
     tables: tuple[Path, ...]
-    validation: Path | None
-    test: Path | None
+    held_out: tuple[Path, ...]
     scripts: tuple[Path, ...]
     pictures: int
     sounds: int
@@ -52,20 +56,39 @@ def survey(folder: Path) -> Surroundings:
     """Return what lies in a folder, by names alone."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     tables = [path for path in files if path.suffix.lower() in READERS and not _NO_ROWS.match(path.stem)]
-    aside = [path for path in tables if _VALIDATION.match(path.stem) or _TEST.match(path.stem)]
-    rows = [path for path in tables if path not in aside] or aside
-    rows.sort(key=lambda path: (not _TRAINING.match(path.stem), -path.stat().st_size))
+    held_out = [path for path in tables if part_of(path)[1] in ("validation", "test")]
+    rows = [path for path in tables if path not in held_out] or held_out
+    rows.sort(key=lambda path: (part_of(path)[1] != "training", -path.stat().st_size))
     below = [*files, *(path for level in ("*/*", "*/*/*") for path in folder.glob(level))]
     return Surroundings(
         folder,
         tuple(rows),
-        next((path for path in aside if _VALIDATION.match(path.stem) and path not in rows), None),
-        next((path for path in aside if _TEST.match(path.stem) and path not in rows), None),
+        tuple(path for path in held_out if path not in rows),
         tuple(path for path in files if path.suffix == ".py"),
         sum(path.suffix.lower() in PICTURE_SUFFIXES for path in below),
         sum(path.suffix.lower() in SOUND_SUFFIXES for path in below),
         tuple(path for path in files if path.suffix.lower() in _EXPORTED and path.name != "config.json"),
     )
+
+
+def part_of(path: Path) -> tuple[str, Part | None]:
+    """Return what a file or a folder is about, and which part of its rows it holds, by its name.
+
+    >>> part_of(Path("news_test.csv")), part_of(Path("valid.csv")), part_of(Path("news.csv"))
+    (('news', 'test'), ('', 'validation'), ('news', None))
+    """
+    name = path.name if path.is_dir() else path.stem
+    for part, pattern in _PARTS.items():
+        if match := pattern.match(name):
+            return (match["subject"] or "").casefold(), part
+    return name.casefold(), None
+
+
+def held_out_of(rows: Path, paths: Iterable[Path], part: Part) -> list[Path]:
+    """Return the files or folders that hold a part of what some rows are about, by their names; last those that name no subject."""
+    subject, _ = part_of(rows)
+    of_part = [path for path in paths if path != rows and part_of(path) in ((subject, part), ("", part))]
+    return sorted(of_part, key=lambda path: part_of(path)[0] != subject)
 
 
 @dataclass(frozen=True)
@@ -87,14 +110,14 @@ def class_folders(folder: Path, suffixes: Set[str]) -> ClassFolders | None:
     for place in (folder, *_folders(folder)):
         parts = _folders(place)
         train = next(
-            (each for each in parts if _TRAINING.match(each.name) and _has_classes(each, suffixes)), None
+            (each for each in parts if part_of(each)[1] == "training" and _has_classes(each, suffixes)), None
         )
         if train is not None:
-            aside = [each for each in parts if each != train and _has_classes(each, suffixes)]
+            with_classes = [each for each in parts if _has_classes(each, suffixes)]
             return ClassFolders(
                 train,
-                next((each for each in aside if _VALIDATION.match(each.name)), None),
-                next((each for each in aside if _TEST.match(each.name)), None),
+                next(iter(held_out_of(train, with_classes, "validation")), None),
+                next(iter(held_out_of(train, with_classes, "test")), None),
             )
         if _has_classes(place, suffixes):
             return ClassFolders(place)

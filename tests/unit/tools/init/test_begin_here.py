@@ -128,6 +128,48 @@ def test_the_task_decides_what_is_made_of_rows_that_could_be_several(tmp_path: P
         infer("shop.csv", "task=forecasting")
 
 
+def test_columns_that_a_task_does_not_read_speak_against_it() -> None:
+    table(("size", "stars", "label"))
+    made = begin_here("shop.csv", text="size", label="label")
+    assert made.task == "text-classification" and not any("tabular" in task for task in made.others)
+    with pytest.raises(SettingError, match=r"--text: is not used by task tabular-classification\. Remove it"):
+        begin_here("shop.csv", ["task=tabular-classification"], text="size")
+    with pytest.raises(DataError, match=r"or name its columns, such as data\.target=COLUMN\.$"):
+        begin_here("shop.csv", ["task=seq2seq"], text="size")
+
+
+@pytest.mark.parametrize(
+    ("files", "validation", "test"),
+    [
+        (
+            {"news_validation.csv": "size label", "news_test.csv": "size label"},
+            "news_validation.csv",
+            "news_test.csv",
+        ),
+        ({"dev.csv": "size label", "test.csv": "size label extra"}, "dev.csv", "test.csv"),
+        ({"dev.csv": "size label", "News-dev.csv": "size label"}, "News-dev.csv", None),
+        ({"shop_validation.csv": "size label", "shop_test.csv": "size label"}, None, None),
+        ({"news_validation.csv": "size", "news_test.csv": "size"}, None, None),
+    ],
+)
+def test_rows_are_held_out_in_files_of_their_name_and_columns(
+    files: dict[str, str], validation: str | None, test: str | None, tmp_path: Path
+) -> None:
+    table(("size", "label"), "news.csv")
+    for name, columns in files.items():
+        table(tuple(columns.split()), name)
+    made = begin_here("news.csv")
+    data = load_recipe(made.recipe).data
+    assert data.validation == (0.1 if validation is None else str(tmp_path / validation))
+    assert [note.partition(" is left for")[0] for note in made.notes] == ([] if test is None else [test])
+
+
+def test_rows_that_are_trained_on_are_not_left_for_a_test() -> None:
+    table(("size", "label"), "news_test.csv")
+    table(("size", "label"), "news.csv")
+    assert not begin_here("news_test.csv").notes
+
+
 def test_the_model_decides_among_the_tasks_that_can_have_it() -> None:
     table(("review", "stars", "price"))
     recipe = infer("shop.csv", "model=mlp", label="price")

@@ -194,7 +194,7 @@ def test_a_column_that_could_hold_classes_is_named_beside_a_language_model(tmp_p
     Path(made.model).rename("first-model")
     assert main(shlex.split(command)[1:]) == 0
     assert load_recipe("text-classification.yaml").data.label == "first part"
-    with pytest.raises(DataError, match=r"Name its columns, such as data\.label=COLUMN"):
+    with pytest.raises(DataError, match=r"or name its columns, such as data\.label=COLUMN\."):
         begin("rows.csv", ["task=text-regression", "data.text=text"])
 
 
@@ -415,6 +415,14 @@ def test_a_folder_of_pictures_is_a_recipe_that_runs(tmp_path: Path) -> None:
     assert any("snugfit evaluate RUN pets/test" in note for note in made.notes)
     task = prepare(recipe)
     assert task.meta["labels"] == ["cat", "dog"] and len(task.material.train) == 12
+
+
+def test_pictures_are_held_out_in_folders_of_their_name(tmp_path: Path) -> None:
+    for name in ("birds_val", "pets_test", "pets_train", "val"):
+        write_pictures(tmp_path / "all" / name, ["a", "b"], 2)
+    made = begin("all")
+    assert load_recipe(made.recipe).data.validation == str(tmp_path / "all/val")
+    assert any("snugfit evaluate RUN all/pets_test" in note for note in made.notes)
 
 
 def test_a_folder_of_sounds_is_a_recipe_that_runs(tmp_path: Path) -> None:
