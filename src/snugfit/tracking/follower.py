@@ -35,7 +35,7 @@ MAX_BACKOFF_SECONDS = 60.0
 END_SECONDS = 30.0
 """The most that the end of a run waits for its tracker, whichever it is: one that creates its tables takes ten."""
 
-_SILENT_SECONDS = 1.0
+_SILENT_SECONDS = 2.0
 """A wait that is longer is told."""
 
 
