@@ -17,6 +17,7 @@ from snugfit.tasks import known
 from snugfit.units import format_bytes, format_seconds
 
 _MOST_LABELS = 6
+_FEW_TO_VALIDATE_ON = 20
 _DAY = 86400.0
 
 
@@ -85,6 +86,8 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     if decay := decay_words(run.get("weight_decay") or {}):
         lines.append(f"  decay   {decay}")
     lines.append(f"  data    {_data(data)}")
+    if few := _few_to_validate_on(data):
+        lines.append(f"          {few}")
     lines += [f"          {source_words(each)}" for each in data.get("sources") or ()]
     if data.get("form"):
         form = data["form"] if data.get("unit") == "windows" else f"conversations as {data['form']}"
@@ -237,6 +240,18 @@ def _best(run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     first = f"{name} {number(metrics.pop(name))} at update {best['update']:,}"
     others = ", ".join(f"{other} {number(value)}" for other, value in metrics.items())
     return f"{first} ({others})" if others else first
+
+
+def _few_to_validate_on(data: Mapping[str, Any]) -> str:
+    """Return what so few rows to validate on are worth; "" where they are enough, none, or many tokens or steps each.
+
+    >>> _few_to_validate_on({"validation": 4, "unit": "pictures"})
+    'so few pictures decide which weights are kept: each is 25% of a score'
+    """
+    count, unit = data.get("validation", 0), data.get("unit", "rows")
+    if not 0 < count < _FEW_TO_VALIDATE_ON or unit in ("blocks", "windows"):
+        return ""
+    return f"so few {unit} decide which weights are kept: each is {1 / count:.0%} of a score"
 
 
 def _data(data: Mapping[str, Any]) -> str:

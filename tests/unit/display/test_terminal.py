@@ -106,6 +106,23 @@ def test_the_header_says_what_is_trained_on_what_and_how():
     ]
 
 
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (
+            {"train": 34, "validation": 4, "unit": "pictures"},
+            "so few pictures decide which weights are kept: each is 25% of a score",
+        ),
+        ({"train": 180, "validation": 20}, None),
+        ({"train": 34, "validation": 4, "unit": "blocks"}, None),
+        ({"train": 34, "validation": 0}, None),
+    ],
+)
+def test_the_header_says_where_few_rows_to_validate_on_decide(data: dict, line: str | None):
+    lines = [each.strip() for each in header_lines({**RUN, "data": data}) if "so few" in each]
+    assert lines == ([] if line is None else [line])
+
+
 def test_the_header_says_how_many_devices_share_an_update():
     plan = {**RUN["plan"], "devices": 2, "strategy": "ddp"}
     assert (
