@@ -271,8 +271,7 @@ def _load(
     if empty:
         loaded = _Loaded(_empty(auto, name, local, config), config)
     elif from_scratch:
-        message = f"all weights of {name} are drawn anew, from its configuration"
-        loaded = _Loaded(_drawn(auto, name, local, config, seed), config, (message,))
+        loaded = _Loaded(_drawn(auto, name, local, config, seed), config)
     else:
         loaded = _read(auto, name, local, config, seed, techniques, keep)
     if tokenizer is not None:

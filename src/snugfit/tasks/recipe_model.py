@@ -38,10 +38,11 @@ def trained_already(loaded: LoadedModel, name: str) -> nn.Module:
     Raises:
         ModelError: it is such a one.
     """
-    if loaded.messages:
-        raise ModelError(
-            "model", f"{name} was not trained for this task: {loaded.messages[0]}", "Name one that was."
-        )
+    from snugfit.models.hub import CONFIG_PREFIX
+
+    problem = "no weights are read" if name.startswith(CONFIG_PREFIX) else "".join(loaded.messages[:1])
+    if problem:
+        raise ModelError("model", f"{name} was not trained for this task: {problem}", "Name one that was.")
     model: nn.Module = loaded.model
     return model
 

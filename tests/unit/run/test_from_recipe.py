@@ -228,7 +228,7 @@ def test_resuming_under_another_plan_gives_the_same_run(project: Path, tmp_path:
 def test_a_teacher_is_a_folder_with_a_model_trained_for_the_same_labels(
     project: Path, tmp_path: Path, finished: Any
 ) -> None:
-    def taught(teacher: Path) -> str:
+    def taught(teacher: Path | str) -> str:
         return (
             f"techniques=[{{distillation: {{teacher: {teacher}, features: {{bert.encoder: bert.encoder}}}}}}]"
         )
@@ -239,6 +239,10 @@ def test_a_teacher_is_a_folder_with_a_model_trained_for_the_same_labels(
         SettingError, match=r"distillation\.teacher: .*encoder was not trained for this task: the head"
     ):
         train_recipe(recipe(project, tmp_path, taught(project / "encoder")))
+    with pytest.raises(
+        SettingError, match=r"distillation\.teacher: config:.*encoder was not trained .*: no weights are read"
+    ):
+        train_recipe(recipe(project, tmp_path, taught(f"config:{project / 'encoder'}")))
     with pytest.raises(SettingError, match=r"distillation\.teacher: .*nowhere"):
         train_recipe(recipe(project, tmp_path, taught(project / "nowhere")))
 
