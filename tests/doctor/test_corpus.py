@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -32,22 +33,7 @@ CLEAN = scripts("clean")
 FAULTY_OF_SECOND_HAND, CLEAN_OF_SECOND_HAND = scripts("second_hand/faulty"), scripts("second_hand/clean")
 
 
-def _heavy(script: Path) -> bool:
-    """Whether it imports a library that takes seconds to import."""
-    return any(name in script.read_text() for name in ("transformers", "lightning", "accelerate"))
-
-
-def _parameters(found: list[Path]) -> list[object]:
-    return [
-        pytest.param(
-            script,
-            id=script.stem,
-            marks=[
-                *([pytest.mark.slow] if _heavy(script) else []),
-            ],
-        )
-        for script in found
-    ]
+_stem = attrgetter("stem")
 
 
 def _examine(script: Path) -> Case:
@@ -57,7 +43,7 @@ def _examine(script: Path) -> Case:
     return examine(script)
 
 
-@pytest.mark.parametrize("script", _parameters([*FAULTY, *FAULTY_OF_SECOND_HAND]))
+@pytest.mark.parametrize("script", [*FAULTY, *FAULTY_OF_SECOND_HAND], ids=_stem)
 def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     case = _examine(script)
     assert case.log.failure == ""
@@ -66,7 +52,7 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     assert all(finding.what and finding.fix for finding in case.found)
 
 
-@pytest.mark.parametrize("script", _parameters([*CLEAN, *CLEAN_OF_SECOND_HAND]))
+@pytest.mark.parametrize("script", [*CLEAN, *CLEAN_OF_SECOND_HAND], ids=_stem)
 def test_a_clean_script_runs_to_its_end_and_gets_no_error_and_no_warning(script: Path) -> None:
     case = _examine(script)
     assert case.log.failure == ""

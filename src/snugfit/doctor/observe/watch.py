@@ -26,7 +26,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     modules.install(patches)
     updates.install(patches)
     watch_schedules(recorder, patches)
-    watch_losses(recorder, gradients, patches)
+    watch_losses(recorder, gradients, modules.class_axes, patches)
     watch_distributions(recorder, patches)
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, patches)

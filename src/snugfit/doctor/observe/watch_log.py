@@ -156,8 +156,6 @@ class Recorder:
         self.end_tokens: set[int] = set()
         self._tokens: torch.Tensor | None = None
         self._vocabulary = 0
-        self._output: tuple[int, int, torch.Size, tuple[int, ...]] | None = None
-        self._class_axes: dict[int, set[int]] = {}
 
     def number(self, thing: Any) -> int:
         """Return a number for this object, while it lives; 0 for None."""
@@ -188,47 +186,6 @@ class Recorder:
     def token_batch(self, tokens: torch.Tensor, vocabulary: int) -> None:
         """Note tokens that went into the model."""
         self._tokens, self._vocabulary = tokens.detach().reshape(-1), vocabulary
-
-    def note_output(self, module: int, output: object) -> None:
-        """Note the tensor of several axes that a model gave, by its place in memory; it is not kept."""
-        import torch  # the script's
-
-        self._output = None
-        plain = isinstance(output, torch.Tensor) and not output.is_nested and output.layout is torch.strided
-        if plain and isinstance(output, torch.Tensor) and output.dim() > 2:
-            self._output = module, output.untyped_storage().data_ptr(), output.shape, output.stride()
-
-    def _axis_in_output(self, scores: torch.Tensor, axis: int) -> int | None:
-        """Return the axis of the last model's output that is this axis of the scores; None where they are other numbers."""
-        if (
-            self._output is None
-            or scores.is_nested
-            or scores.is_sparse
-            or scores.untyped_storage().data_ptr() != self._output[1]
-        ):
-            return None
-        axes = zip(self._output[2], self._output[3], strict=True)
-        wanted = scores.shape[axis], scores.stride(axis)
-        return next((place for place, each in enumerate(axes) if each == wanted), None)
-
-    def note_class_axis(self, scores: torch.Tensor, axis: int) -> None:
-        """Note on which axis of the last model's output a loss finds the classes."""
-        place = self._axis_in_output(scores, axis)
-        if self._output is not None and place is not None:
-            self._class_axes.setdefault(self._output[0], set()).add(place)
-
-    def class_axes(self, scores: torch.Tensor) -> set[int]:
-        """Return the axes of the last model's output on which losses find the classes; none where the scores are not that output."""
-        if (
-            self._output is None
-            or scores.is_nested
-            or scores.is_sparse
-            or scores.shape != self._output[2]
-            or scores.stride() != self._output[3]
-        ):
-            return set()
-        same = scores.untyped_storage().data_ptr() == self._output[1]
-        return self._class_axes.get(self._output[0], set()) if same else set()
 
     @property
     def tokens_in_batch(self) -> int:

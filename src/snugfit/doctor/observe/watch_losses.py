@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.class_axes import ClassAxes
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.graph_nodes import (
     channels_before_reshape,
@@ -86,7 +87,7 @@ def _are_raw(scores: Tensor, axis: int) -> bool:
     return rows.shape[0] > 1 and float((rows.exp().sum(1) > 1.05).float().mean()) > 0.9
 
 
-def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> None:
+def watch_losses(recorder: Recorder, gradients: Gradients, axes: ClassAxes, patches: Patches) -> None:
     """Record calls of the loss functions, and of argmax, which is how classes are scored."""
 
     def of_classes(name: str) -> Callable[[_Call], _Call]:
@@ -99,7 +100,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
                 options = {**dict(zip(names, args, strict=False)), **kwargs}
                 with recorder.guard():
                     recorder.add(_seen(recorder, name, input, target, options))
-                    _look_at_axes(recorder, name, input, target)
+                    _look_at_axes(recorder, axes, name, input, target)
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
                     _remember(gradients, result, options)
@@ -133,7 +134,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> 
                 with recorder.guard():
                     if input.dim() > 1:
                         recorder.add(_simple(recorder, "argmax", "", False))
-                    _look_at_argmax(recorder, input, args[0] if args else kwargs.get("dim"))
+                    _look_at_argmax(recorder, axes, input, args[0] if args else kwargs.get("dim"))
             return original(input, *args, **kwargs)
 
         return argmax
@@ -211,7 +212,7 @@ def _look_at_targets(recorder: Recorder, name: str, predictions: Tensor, targets
         recorder.add(FarTargets(where(), update, name, given, wanted))
 
 
-def _look_at_axes(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
+def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
     """Note a softmax over the rows, and a reshape that mixes classes with places; remember where a model has its classes."""
     if not recorder.detailed or scores.dim() < 2 or target.is_floating_point():
         return
@@ -224,12 +225,12 @@ def _look_at_axes(recorder: Recorder, name: str, scores: Tensor, target: Tensor)
         what = f"scores of {list(size)} are reshaped to {list(scores.shape)} as they lie in memory: a row has values of one class at several places"
         fix = "loss = F.cross_entropy(scores, labels)   # classes on axis 1; or scores.movedim(1, -1).reshape(-1, classes)"
         recorder.add(WrongAxis(where(), update, name, what, fix))
-    recorder.note_class_axis(scores, 1)
+    axes.note(scores, 1)
 
 
-def _look_at_argmax(recorder: Recorder, scores: Tensor, axis: Any) -> None:
+def _look_at_argmax(recorder: Recorder, axes: ClassAxes, scores: Tensor, axis: Any) -> None:
     """Note an argmax of a model's output over an axis as long as that of the classes, which is another one."""
-    classes = recorder.class_axes(scores)
+    classes = axes.of(scores)
     if not classes or not isinstance(axis, int) or axis % scores.dim() in classes:
         return
     taken = axis % scores.dim()

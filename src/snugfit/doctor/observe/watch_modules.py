@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.class_axes import ClassAxes
 from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layers import Layers
 from snugfit.doctor.observe.log import ModelSeen
@@ -47,7 +48,7 @@ class ModuleWatch:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.weights, self.rows = Weights(), Rows()
+        self.weights, self.rows, self.class_axes = Weights(), Rows(), ClassAxes()
         self.checkpoint_dtypes: dict[int, str] = {}
         self._all: weakref.WeakValueDictionary[int, nn.Module] = (
             weakref.WeakValueDictionary()
@@ -131,7 +132,7 @@ class ModuleWatch:
                 if self._inside is not None and (self._depth == 1 or recorder.detailed):
                     with recorder.guard():
                         if self._depth == 1:
-                            recorder.note_output(self._inside.id, output)
+                            self.class_axes.note_output(self._inside.id, output)
                         if recorder.detailed:
                             self._layers.after(module, output)
                 return output

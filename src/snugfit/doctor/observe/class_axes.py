@@ -1,0 +1,61 @@
+"""The axes of models' outputs on which losses find the classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What a model gave, by its place in memory: it is not kept."""
+
+    module: int
+    storage: int
+    shape: torch.Size
+    strides: tuple[int, ...]
+
+
+class ClassAxes:
+    """The last model's output of several axes, and on which of them losses have found the classes of that model."""
+
+    def __init__(self) -> None:
+        self._last: _Output | None = None
+        self._axes: dict[int, set[int]] = {}
+
+    def note_output(self, module: int, output: Any) -> None:
+        """Note what a model gave, if it is a tensor of several axes."""
+        self._last = None
+        if isinstance(output, Tensor) and _lies_in_strides(output) and output.dim() > 2:
+            storage = output.untyped_storage().data_ptr()
+            self._last = _Output(module, storage, output.shape, output.stride())
+
+    def note(self, scores: Tensor, axis: int) -> None:
+        """Note that a loss finds the classes on this axis of its scores, which may be a view of the last output."""
+        last = self._of(scores)
+        if last is None:
+            return
+        wanted = scores.shape[axis], scores.stride(axis)
+        axes = enumerate(zip(last.shape, last.strides, strict=True))
+        place = next((place for place, each in axes if each == wanted), None)
+        if place is not None:
+            self._axes.setdefault(last.module, set()).add(place)
+
+    def of(self, scores: Tensor) -> set[int]:
+        """Return the axes on which losses find the classes; none where the scores are not the last output."""
+        last = self._of(scores)
+        whole = last is not None and (scores.shape, scores.stride()) == (last.shape, last.strides)
+        return self._axes.get(last.module, set()) if last is not None and whole else set()
+
+    def _of(self, scores: Tensor) -> _Output | None:
+        """Return the last output, if the scores lie in its memory."""
+        if self._last is None or not _lies_in_strides(scores):
+            return None
+        return self._last if scores.untyped_storage().data_ptr() == self._last.storage else None
+
+
+def _lies_in_strides(tensor: Tensor) -> bool:
+    return not tensor.is_nested and tensor.layout is torch.strided
