@@ -216,11 +216,11 @@ def technique(name: str, **settings: Any) -> Technique:
     return find(name)(**settings)
 
 
-def each_alone(names: Mapping[str, Mapping[str, Any]], *beside: Technique) -> dict[str, Techniques]:
+def each_alone(names: Mapping[str, Mapping[str, Any]], *common: Technique) -> dict[str, Techniques]:
     """Return contenders that each have one technique more than the first, by name with its settings."""
     return {
-        "plain": beside,
-        **{name: (*beside, technique(name, **settings)) for name, settings in names.items()},
+        "plain": common,
+        **{name: (*common, technique(name, **settings)) for name, settings in names.items()},
     }
 
 
