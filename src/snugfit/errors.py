@@ -211,7 +211,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'Known: image-classification, text-classification.'
     """
     known = list(known)
-    close = difflib.get_close_matches(name, [each for each in known if _has_near_words(each, name)], n=1)
+    close = difflib.get_close_matches(name, [each for each in known if _has_near_words(name, each)], n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
 
 
@@ -226,8 +226,8 @@ def nearest_file(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{names[close[0]]}'?" if close else ""
 
 
-def _has_near_words(first: str, second: str) -> bool:
-    words, others = first.split("-"), second.split("-")
+def _has_near_words(name: str, known: str) -> bool:
+    words, others = name.split("-"), known.split("-")
     pairs = zip(words, others, strict=True) if len(words) == len(others) else ()
     return all(
         min(map(len, pair)) <= _SHORT_WORD or difflib.get_close_matches(pair[0], pair[1:]) for pair in pairs

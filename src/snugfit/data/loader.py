@@ -104,8 +104,10 @@ class Loader:
             return None
         return RowSources(examples.sources.names, examples.starts)
 
-    def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
-        """Return windows number `start` to `stop`, exclusive.
+    def windows(
+        self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False, *, one_by_one: bool = False
+    ) -> Windows:
+        """Return windows number `start` to `stop`, exclusive; with `one_by_one` each is loaded when it is asked for, to be timed.
 
         When a worker dies, `rescue` is asked whether to load the rest in this process: a signal that asks a whole
         process group to stop ends the workers at once, and what is under way has to be finished.
@@ -125,7 +127,7 @@ class Loader:
         while start < stop:
             with phase("data"):
                 writes = _Writes(self._dataset)
-                windows = self._next(start, stop if writes.none_since() else start + 1)
+                windows = self._next(start, start + 1 if one_by_one or not writes.none_since() else stop)
                 if self._pin:  # else their copy to the device would wait for what the device still computes
                     windows = [window.pin_memory() for window in windows]
             for place, window in enumerate(windows):

@@ -118,7 +118,7 @@ class _Profiling:
 
     def run(self, memory: bool, tensorboard: bool, asked: Setup) -> Profile:
         step, clock, profiled = self.step, Clock(self.step.device), Clock(self.step.device)
-        with closing(self.loader.windows(0, self.setup.windows)) as windows:
+        with closing(self.loader.windows(0, self.setup.windows, one_by_one=True)) as windows:
             for _ in range(_warm_up(self.setup.plan)):
                 window = self._update(windows)
             self.tell(f"timing {self.updates} updates")
@@ -205,7 +205,7 @@ class _Profiling:
 
     def _evaluate(self, validation: Loader, most: int) -> int:
         batches = min(validation.order.windows_per_pass, most)
-        with closing(validation.windows(0, batches)) as windows:
+        with closing(validation.windows(0, batches, one_by_one=True)) as windows:
             evaluate(Scored.of(self.step), windows, self.setup.metrics)
         return batches
 

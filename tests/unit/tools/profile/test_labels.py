@@ -73,9 +73,9 @@ def test_each_part_of_a_run_is_in_its_phase(tmp_path: Path) -> None:
             track=False,
         )
     counts = {name: entered.count(name) for name in dict.fromkeys(entered)}
-    # two small windows are loaded at once; three forwards that compare rows, two updates of three micro-batches, an evaluation of two batches in forwards of two rows, one checkpoint and the best model
+    # two small windows are loaded at once, in training and in the evaluation; three forwards that compare rows, two updates of three micro-batches, an evaluation of two batches in forwards of two rows, one checkpoint and the best model
     assert counts == {
-        "data": 1 + 2,
+        "data": 1 + 1,
         "techniques": 2 * 2,
         "pass": 2,
         "loss": 6,
