@@ -128,7 +128,14 @@ def labelled_text_task(
         "label_column": recipe.data.label,
     }
     return task_of_texts(
-        recipe, material, loaded, data, tokenizer, meta=whole, example_rows=data.example_rows
+        recipe,
+        material,
+        loaded,
+        data,
+        tokenizer,
+        meta=whole,
+        example_rows=data.example_rows,
+        classes=data.labels if classes else (),
     )
 
 
@@ -247,11 +254,13 @@ def task_of_texts(
     meta: Mapping[str, Any],
     example_rows: Sequence[dict[str, Any]] = (),
     example: list[list[Any]] | None = None,
+    classes: Sequence[str] = (),
 ) -> Task:
     """Return a text model as a task.
 
     Args:
         meta: what the task keeps with its model beside the settings of its texts.
+        classes: the names of those that a text may have.
         example: parts of an example to train on, where its labels are not of its own tokens.
     """
     from snugfit.data.marked_example import marked_parts
@@ -266,7 +275,7 @@ def task_of_texts(
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
         data=data.report.as_dict(),
-        example=marked_parts(data.train[0], tokenizer) if example is None else example,
+        example=marked_parts(data.train[0], tokenizer, classes) if example is None else example,
         fingerprints=data.fingerprints,
         sources=source_files(recipe),
         messages=(*data.report.warnings, *loaded.messages),
