@@ -15,6 +15,7 @@ import numpy as np
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.file_kinds import SOUND_SUFFIXES
 from snugfit.data.path_rows import FileKind, read_files
+from snugfit.data.shards import open_file
 from snugfit.data.sources import RowSource
 from snugfit.data.usable_rows import Part
 from snugfit.errors import MissingExtra
@@ -58,9 +59,12 @@ def seconds_of(paths: Sequence[Path]) -> list[float]:
     soundfile = sound_library()
     lengths = []
     for path in paths:
-        with suppress(OSError, soundfile.LibsndfileError):
-            about = soundfile.info(str(path))
-            lengths.append(about.frames / about.samplerate)
+        with (
+            suppress(OSError, soundfile.LibsndfileError),
+            open_file(path) as file,
+            soundfile.SoundFile(file) as sound,
+        ):
+            lengths.append(sound.frames / sound.samplerate)
     return lengths
 
 
@@ -85,7 +89,7 @@ def _looked_at(path: str) -> str:
     """
     soundfile = sound_library()
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             start = file.read(_ENDS_BYTES)
             size = file.seek(0, os.SEEK_END)
             if not size:
@@ -96,7 +100,7 @@ def _looked_at(path: str) -> str:
                 raise BadRow(
                     "truncated sound", f"ends in the middle of the sound ({missing:,} bytes are missing)"
                 )
-        with soundfile.SoundFile(path) as sound:
+        with open_file(path) as file, soundfile.SoundFile(file) as sound:
             _check(sound)
     except FileNotFoundError as error:
         raise BadRow("missing sound", "is not there") from error

@@ -18,6 +18,7 @@ from snugfit.data.file_kinds import SOUND_AUGMENTATIONS, check_augmentations
 from snugfit.data.file_rows import FileRows
 from snugfit.data.labelled_files import load_file_rows, load_files
 from snugfit.data.report import DataReport
+from snugfit.data.shards import open_file
 from snugfit.data.sound_files import SOUND_FILES, sound_library
 from snugfit.data.sound_format import SoundFormat
 from snugfit.data.sources import RowSource
@@ -195,7 +196,7 @@ def waveform(source: Any, rate: int, samples: int, *, drawn: bool = False) -> ND
         start, count = _part(len(whole), own, rate, samples, drawn=drawn)
         values = whole[start : start + count].reshape(count, -1)
     else:
-        with sound_library().SoundFile(source) as sound:
+        with open_file(source) as file, sound_library().SoundFile(file) as sound:
             own = int(sound.samplerate)
             start, count = _part(sound.frames, own, rate, samples, drawn=drawn)
             sound.seek(start)
