@@ -86,7 +86,7 @@ def test_shards_are_found_scored_and_predicted_by_commands(project: Path) -> Non
     assert recipe.data.train == str(project / "shards/*.tar")
     result = train_recipe(load_recipe("colours.yaml", ["data.train=shards", "train.epochs=8"]))
     assert evaluate_file(result.run_dir, "test.tar")["metrics"]["accuracy"] == 1.0
-    predict_file(result.run_dir, "test.tar", "out.csv")
+    predict_file(result.run_dir, "test.tar", Path("out.csv"))
     with Path("out.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["image"] for row in rows] == [f"test.tar/{place:03}.png" for place in range(8)]
