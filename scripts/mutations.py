@@ -317,6 +317,36 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "held-out groups: rows are drawn, and not their groups",
+        "data/sides.py",
+        "places, aside = split_groups(groups, strata, share, seed)",
+        "places, aside = split_rows(strata, share, seed)",
+        ("tests/unit/data/test_sides.py::test_no_group_is_on_both_sides",),
+    ),
+    Mutation(
+        "held-out times: the first rows are held out",
+        "data/split.py",
+        "sorted(counts, reverse=True)[:-1]",
+        "sorted(counts)[:-1]",
+        ("tests/unit/data/test_sides.py::test_the_last_days_are_held_out",),
+    ),
+    Mutation(
+        "leaks: one copy of an input stays in training",
+        "data/leaks.py",
+        "known.setdefault(value, []).append(place)",
+        "known[value] = [place]",
+        (
+            "tests/unit/data/test_leaks.py::test_dropping_leaves_every_copy_out_of_training_and_failing_ends_the_run",
+        ),
+    ),
+    Mutation(
+        "folds in time: each trains on what follows it too",
+        "tools/cross_validation/result.py",
+        "(its < number if forward else its != number)",
+        "(its != number)",
+        ("tests/unit/tools/cross_validation/test_result.py",),
+    ),
+    Mutation(
         "views of pictures: a view is picked from itself too",
         "core/losses.py",
         ".masked_fill(own, -math.inf)",

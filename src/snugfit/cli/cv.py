@@ -45,6 +45,13 @@ def cv(
             metavar="COLUMNS", help="Hold rows out together that are equal in these columns: author."
         ),
     ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Score each fold on the rows that follow those it trains on, by this column of dates or numbers.",
+        ),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with a cross-validation, in its folder.")
     ] = None,
@@ -60,7 +67,13 @@ def cv(
     """
     path, changes = split(recipe, overrides)
     options = run_options(stop_after, quiet, plan=plan)
-    dealing = {"--folds": folds, "--repeats": repeats, "--stratified": stratified, "--groups": groups}
+    dealing = {
+        "--folds": folds,
+        "--repeats": repeats,
+        "--stratified": stratified,
+        "--groups": groups,
+        "--time": time,
+    }
     given = [option for option, value in dealing.items() if value is not None]
     if resume is not None and (path is not None or changes or given):
         what = path or (changes or given)[0]
@@ -85,6 +98,7 @@ def cv(
                     repeats=1 if repeats is None else repeats,
                     stratified=stratified,
                     group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
+                    time=time,
                     options=options,
                     watch=each_shown(quiet),
                     tell=tell,

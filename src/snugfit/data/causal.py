@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +12,12 @@ from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, FromRows
 from snugfit.data.file_formats import TEXT_COLUMN
 from snugfit.data.file_rows import Collate, FileRows
+from snugfit.data.hold_out import share_of
+from snugfit.data.leaks import inputs_of_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
+from snugfit.data.sides import places_by_source
 from snugfit.data.sources import Table, fingerprints_of, read_table
-from snugfit.data.split import split_rows
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.token_rows import FramedBlocks, TokenBlocks, TokenRows, TokenWriter
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
@@ -71,7 +73,18 @@ def load_causal(
         faults += [fault for _, bad in read for fault in bad]
     skipped = settle(faults, settings.bad_rows)
     streams = [[_tokenized(each, tokenizer, frame) for each in own] for own in texts]
-    sides = [_sides(stream, settings) for stream in streams[0]]
+    held = None if len(tables) < 2 else Examples.joined(tables[1], texts[1])
+    places, warnings = places_by_source(
+        tables[0],
+        texts[0],
+        held,
+        settings.validation,
+        settings.seed,
+        lambda number: settings.rows_apart(len(texts[0][number])),
+        inputs=inputs_of_texts([[text for part in own for text in part] for own in texts]),
+        leaks=settings.leaks,
+    )
+    sides = [_sides(stream, own, settings) for stream, own in zip(streams[0], places, strict=True)]
     sizes = [sum(map(len, both)) for both in sides]
     blocks, validation = (
         Examples.joined(tables[0], own, sizes) for own in ([both[side] for both in sides] for side in (0, 1))
@@ -100,24 +113,24 @@ def load_causal(
             tokens_max=max(lengths, default=0),
             tokens_median=median(lengths),
             unit="blocks",
+            warnings=warnings,
         ),
         fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
     )
 
 
-def _sides(texts: Examples, settings: CausalSettings) -> tuple[Examples, Examples]:
-    """Return the blocks of one source to train on, and those that a fraction holds out."""
-    fraction, size = settings.fraction, settings.max_length
-    if fraction is None:
-        return _blocks(texts, size), _blocks(texts.at(()), size)
-    if len(texts) > 1:
-        rows, drawn = split_rows([0] * len(texts), fraction, settings.seed)
-        return _blocks(texts.at(rows), size), _blocks(texts.at(drawn), size)
+def _sides(
+    texts: Examples, places: tuple[Sequence[int], Sequence[int]], settings: CausalSettings
+) -> tuple[Examples, Examples]:
+    """Return the blocks of one source to train on, and those that a share holds out, given the places of its texts on both sides."""
+    size = settings.max_length
+    if settings.share is None or len(texts) > 1:
+        return _blocks(texts.at(places[0]), size), _blocks(texts.at(places[1]), size)
     # one long text: its end, so that no block is surrounded by text that was trained on
     blocks = _blocks(texts, size)
-    count, places = max(round(fraction * len(blocks)), 1), range(len(blocks))
-    return blocks.at(places[:-count]), blocks.at(places[-count:])
+    count, every = max(round(share_of(settings.share) * len(blocks)), 1), range(len(blocks))
+    return blocks.at(every[:-count]), blocks.at(every[-count:])
 
 
 def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:

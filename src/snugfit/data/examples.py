@@ -37,6 +37,9 @@ class Examples(Sequence[Any]):
         unit: what `rows` counts; FILE where each example is a file, whose path it has under that name.
         sources: the sources, where they are several; `rows` then counts over all of them, in their order.
         starts: the first row of each of them.
+        table: the rows as they were read, by whose columns examples are held out or balanced; None where there are none, or they are no
+            longer needed.
+        table_rows: the place in it of each example's row.
     """
 
     def __init__(
@@ -49,10 +52,13 @@ class Examples(Sequence[Any]):
         *,
         sources: Sources | None = None,
         starts: Sequence[int] = (),
+        table: Table | None = None,
+        table_rows: Sequence[int] = (),
     ) -> None:
         self.examples = examples
         self.source, self.unit = source, unit
         self.sources, self.starts = sources, tuple(starts)
+        self.table, self.table_rows = table, table_rows
         self.rows = array("q", rows)
         self.lines = None if lines is None else array("q", lines)
 
@@ -62,9 +68,18 @@ class Examples(Sequence[Any]):
         origins = [origin for row in rows if (origin := table.rows[row].get(ORIGIN))]
         if origins and len(origins) == len(rows):
             sources, own, lines = zip(*origins, strict=True)
-            return cls(examples, sources[0], own, lines)
+            return cls(examples, sources[0], own, lines, table=table, table_rows=rows)
         places = [table.lines[row] for row in rows]
-        return cls(examples, table.source, rows, places, sources=table.sources, starts=table.starts)
+        return cls(
+            examples,
+            table.source,
+            rows,
+            places,
+            sources=table.sources,
+            starts=table.starts,
+            table=table,
+            table_rows=rows,
+        )
 
     @classmethod
     def joined(cls, table: Table, parts: Sequence[Examples], sizes: Sequence[int] | None = None) -> Examples:
@@ -87,6 +102,12 @@ class Examples(Sequence[Any]):
             next((part.unit for part in parts if part.lines is None), parts[0].unit),
             sources=table.sources,
             starts=starts,
+            table=None if any(part.table is None for part in parts) else table,
+            table_rows=[
+                start + row
+                for start, part in zip(table.starts, parts, strict=True)
+                for row in part.table_rows
+            ],
         )
 
     def at(self, places: Sequence[int]) -> Examples:
@@ -99,7 +120,15 @@ class Examples(Sequence[Any]):
         else:
             examples = [self.examples[place] for place in places]
         return Examples(
-            examples, self.source, rows, lines, self.unit, sources=self.sources, starts=self.starts
+            examples,
+            self.source,
+            rows,
+            lines,
+            self.unit,
+            sources=self.sources,
+            starts=self.starts,
+            table=self.table,
+            table_rows=() if self.table is None else [self.table_rows[place] for place in places],
         )
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from snugfit.data.bad_rows import Fault, check_policy, settle
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import FileRows
+from snugfit.data.hold_out import SHARES, VALIDATION, HoldOut, check_fraction
 from snugfit.data.report import DataReport
 from snugfit.data.series import Key, LongTable, Series, SeriesColumns, on_grid, read_long, shown_key
 from snugfit.data.series_windows import (
@@ -23,8 +24,8 @@ from snugfit.data.series_windows import (
     seasonal_naive,
     steps_of,
 )
+from snugfit.data.sides import Validation
 from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
-from snugfit.data.split import check_fraction
 from snugfit.data.time_steps import TimeStep, calendar_columns, infer_step, read_frequency
 from snugfit.errors import DataError, SettingError
 
@@ -50,7 +51,7 @@ class ForecastSettings:
 
     columns: SeriesColumns
     train: RowSource
-    validation: float | RowSource | None = 0.1
+    validation: Validation = 0.1
     horizon: int | None = None
     history: int | None = None
     season: int | None = None
@@ -61,6 +62,12 @@ class ForecastSettings:
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
+        if isinstance(self.validation, HoldOut):
+            raise SettingError(
+                VALIDATION,
+                "holds rows out by a column, and of each series the last steps are held out anyway",
+                "Write a fraction, or a file.",
+            )
         if isinstance(self.validation, (int, float)):
             check_fraction(self.validation)
         if self.history is not None and self.history < _LEAST_KNOWN:
@@ -219,7 +226,7 @@ def load_series(settings: ForecastSettings, *, folder: Path | None = None) -> Fo
         settle(long.faults, settings.bad_rows)
         raise _nothing_left(table)
     held_out = None
-    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+    if settings.validation is not None and not isinstance(settings.validation, SHARES):
         later = read_table(settings.validation, setting="data.validation", folder=folder)
         columns.check(later)
         held_out = read_long(later, columns, labelled=True, counted=long.counted)

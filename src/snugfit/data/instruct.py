@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -23,8 +24,11 @@ from snugfit.data.conversations import (
 )
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
+from snugfit.data.leaks import Inputs
+from snugfit.data.near_duplicates import near_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
+from snugfit.data.sides import Sides
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.token_cache import TokenEntry, cached
 from snugfit.data.token_rows import Example, TokenWriter
@@ -89,6 +93,7 @@ def load_instruct(
     parts: list[Examples] = []
     lengths: list[int] = []
     dropped, forms = 0, []
+    asked: list[Callable[[], list[str]]] = []
     for table in tables:
         read = [_read(part, settings, coder) for part in table.each]
         parts.append(Examples.joined(table, [each.examples for each in read]))
@@ -96,10 +101,12 @@ def load_instruct(
         faults += [fault for each in read for fault in each.faults]
         dropped += sum(each.dropped for each in read)
         forms.append([each.form for each in read])
+        asked.append(partial(_questions, table, read, settings))
     skipped = settle(faults, settings.bad_rows)
     if dropped:
         skipped[LONGER] = dropped
-    train, held_out = sides_of(parts, tables, settings, skipped)
+    sides = sides_of(parts, tables, settings, skipped, asked)
+    train, held_out = sides.train, sides.validation
     return InstructData(
         train=train,
         validation=held_out,
@@ -116,6 +123,7 @@ def load_instruct(
             warnings=(
                 *warnings_of((example["input_ids"] for part in parts for example in part), coder),
                 *_cut_ends(lengths, settings),
+                *sides.warnings,
             ),
             form=_forms(forms, tables),
         ),
@@ -133,16 +141,28 @@ def _forms(forms: Sequence[Sequence[str]], tables: Sequence[Table]) -> str:
 
 
 def sides_of(
-    parts: Sequence[Examples], tables: Sequence[Table], settings: RowSettings, skipped: Mapping[str, int]
-) -> tuple[Examples, Examples]:
+    parts: Sequence[Examples],
+    tables: Sequence[Table],
+    settings: RowSettings,
+    skipped: Mapping[str, int],
+    asked: Sequence[Callable[[], list[str]]],
+) -> Sides:
     """Return the examples to train on and those to validate on, of one table that is split or of one for each.
 
     Args:
         skipped: rows that were left out, by reason.
+        asked: the texts of the questions of each part.
     Raises:
         DataError: too little is left.
     """
-    train, held_out, _ = settings.sides(parts)
+    inputs = Inputs(
+        "questions",
+        lambda part: [asked_tokens(example) for example in parts[part]],
+        lambda part: asked[part](),
+        near_texts,
+    )
+    sides = settings.sides(parts, inputs)
+    train, held_out = sides.train, sides.validation
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
         left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
@@ -152,7 +172,42 @@ def sides_of(
             f"{len(held_out)} to validate on{(f'; left out: {left_out}' if left_out else '')}",
             f"Give more rows{(', or correct these' if left_out else '')}.",
         )
-    return train, held_out
+    return sides
+
+
+def asked_tokens(example: Mapping[str, Any]) -> bytes:
+    """Return the tokens of an example before the last answer that is scored; of a pair of sequences those of the first.
+
+    >>> np.frombuffer(asked_tokens({"input_ids": [1, 2, 3, 4], "labels": [-100, 2, -100, 4]}), np.int64).tolist()
+    [1, 2, 3]
+    """
+    ids, labels = (
+        each[0] if isinstance(each[0], (list, tuple)) else each
+        for each in (example["input_ids"], example["labels"])
+    )
+    end = len(labels)
+    while end and labels[end - 1] == IGNORED_LABEL:
+        end -= 1
+    while end and labels[end - 1] != IGNORED_LABEL:
+        end -= 1
+    return np.asarray(ids[:end], np.int64).tobytes()
+
+
+def question_in(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return what messages say, but for those of the system."""
+    return "\n".join(
+        str(each.get("content") or "") for each in messages if each["role"] not in ("system", "developer")
+    )
+
+
+def _questions(table: Table, read: Sequence[_Read], settings: InstructSettings) -> list[str]:
+    """Return what is asked in the row of each example: all before the last answer."""
+    texts = []
+    for own, part in zip(table.each, read, strict=True):
+        make = _conversation(settings, part.form)
+        made = {row: make(own.rows[row]) for row in dict.fromkeys(part.places)}
+        texts += [question_in(made[row].messages[: made[row].scored[-1]]) for row in part.places]
+    return texts
 
 
 class ConversationOf(Protocol):
@@ -424,12 +479,18 @@ def _read(table: Table, settings: InstructSettings, coder: Coder) -> _Read:
     if table.rows:
         check_columns(table, columns_of_form(form, settings.text, settings.completion))
 
+    return _coded(table, settings, coder, _conversation(settings, form), form)
+
+
+def _conversation(settings: InstructSettings, form: str) -> Callable[[Mapping[str, Any]], Conversation]:
+    """Return the function from a row of that form to its conversation."""
+
     def conversation(row: Mapping[str, Any]) -> Conversation:
         return conversation_of(
             row, form, text=settings.text, completion=settings.completion, scored=settings.scored
         )
 
-    return _coded(table, settings, coder, conversation, form)
+    return conversation
 
 
 def _coded(
@@ -495,7 +556,7 @@ def _prompts(
 def decisive(table: Table, settings: RowSettings) -> dict[str, Any]:
     """Return all of a table and of its settings that its tokens depend on, beside the tokenizer, which has the chat template."""
     own = dataclasses.asdict(settings)
-    for name in ("train", "validation", "bad_rows", "seed", "template"):
+    for name in ("train", "validation", "bad_rows", "seed", "template", "leaks"):
         own.pop(name, None)
     renamed = {"renamed": dict(table.renamed)} if table.renamed else {}
     return {"table": [table.sha256, Path(table.source).suffix, len(table.rows)], "settings": own, **renamed}

@@ -12,11 +12,13 @@ from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import FILE, Examples
 from snugfit.data.file_rows import FileRows
+from snugfit.data.hold_out import SHARES
 from snugfit.data.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
+from snugfit.data.leaks import Inputs, LeakSettings
 from snugfit.data.path_rows import FileKind, read_files
 from snugfit.data.report import DataReport
+from snugfit.data.sides import Validation, make_sides
 from snugfit.data.sources import RowSource
-from snugfit.data.split import split_rows
 from snugfit.data.usable_rows import Part
 from snugfit.errors import DataError
 
@@ -45,11 +47,12 @@ def load_files(
     kind: FileKind,
     *,
     train: RowSource,
-    validation: float | RowSource | None,
+    validation: Validation,
     column: str,
     label: str | LabelSets | None,
     bad_rows: str,
     seed: int,
+    leaks: LeakSettings,
     folder: Path | None = None,
 ) -> LabelledFiles:
     """Read, validate and split; a fraction to validate on is stratified by label.
@@ -65,7 +68,7 @@ def load_files(
     faults = list(part.faults)
     held_out: Part | None = None
     others: list[str] = []
-    if validation is not None and not isinstance(validation, (int, float)):
+    if validation is not None and not isinstance(validation, SHARES):
         known = names if label is not None else None
         held_out, others = read_files(validation, "data.validation", kind, **columns, known=known)
         faults += held_out.faults
@@ -78,30 +81,40 @@ def load_files(
         raise _nothing_left(kind, part)
     rows, shown_part = _examples(part, names, label), part
     fingerprints = {part.table.source: part.table.sha256}
-    validated = rows.at(())
-    shown: Sequence[int] = range(len(rows))
+    read = [rows]
     if held_out is not None:
-        validated, shown_part = _examples(held_out, names, label), held_out
+        read.append(_examples(held_out, names, label))
+        shown_part = held_out
         fingerprints[held_out.table.source] = held_out.table.sha256
-        shown = range(len(validated))
-        if not validated:
+        if not read[1]:
             raise _nothing_left(kind, held_out)
-    elif isinstance(validation, (int, float)):
-        strata = (
-            strata_of(part.labels) if isinstance(label, LabelSets) else [row.get("labels") for row in rows]
-        )
-        places, shown = split_rows(strata, validation, seed)
-        digests, others = [digests[place] for place in places], [digests[place] for place in shown]
-        rows, validated = rows.at(places), rows.at(shown)
-    warned = _warnings(rows, names, label)
+    sides = make_sides(
+        read,
+        validation,
+        seed,
+        inputs=inputs_of_files(kind, [digests, others], [[row[FILE] for row in each] for each in read]),
+        leaks=leaks,
+        classes=strata_of(part.labels)
+        if isinstance(label, LabelSets)
+        else [row.get("labels") for row in rows],
+    )
+    rows, validated = sides.train, sides.validation
+    warned = [*_warnings(rows, names, label), *sides.warnings]
     return LabelledFiles(
         train=rows,
         validation=validated,
         labels=names,
-        report=_report(kind, rows, validated, names, skipped, (*warned, *_overlap(kind, digests, others))),
+        report=_report(kind, rows, validated, names, skipped, warned),
         fingerprints=fingerprints,
-        example_rows=[{column: shown_part.texts[place]} for place in shown[:_EXAMPLE_ROWS]],
+        example_rows=[{column: shown_part.texts[place]} for place in sides.shown[:_EXAMPLE_ROWS]],
     )
+
+
+def inputs_of_files(
+    kind: FileKind, digests: Sequence[Sequence[str]], paths: Sequence[Sequence[str]]
+) -> Inputs:
+    """Return the contents of files, by their digests, and by how they look where their kind is compared so."""
+    return Inputs(kind.plural, digests.__getitem__, paths.__getitem__, kind.near)
 
 
 def load_file_rows(
@@ -208,13 +221,3 @@ def _nothing_left(kind: FileKind, part: Part) -> DataError:
         f"no usable {kind.noun} is left in {part.table.source}",
         "Correct them, or name another source.",
     )
-
-
-def _overlap(kind: FileKind, train: Sequence[str], validation: Sequence[str]) -> list[str]:
-    known = set(train)
-    shared = sum(digest in known for digest in validation)
-    if not shared:
-        return []
-    return [
-        f"{shared:,} of {len(validation):,} validation {kind.plural} are among those trained on: their scores say nothing new."
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,13 @@ from snugfit.data.causal import framed_blocks
 from snugfit.data.examples import Examples, FromRows
 from snugfit.data.file_formats import TEXT_COLUMN
 from snugfit.data.file_rows import FileRows
+from snugfit.data.hold_out import share_of
+from snugfit.data.leaks import Inputs
+from snugfit.data.near_duplicates import near_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
+from snugfit.data.sides import places_by_source
 from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
-from snugfit.data.split import split_rows
 from snugfit.data.token_rows import ArrayExamples, Numbers, TokenRows
 from snugfit.data.tokens import (
     IGNORED_LABEL,
@@ -173,10 +176,26 @@ def load_masked(
     ]
     texts = [each for own in read for each in own]
     skipped = settle([fault for each in texts for fault in each.faults], settings.bad_rows)
-    sides = [_sides(each, settings) for each in read[0]]
-    train, held_out = (_joined(tables[0], [both[side] for both in sides], read[0]) for side in range(2))
-    if len(read) > 1:
-        held_out = _joined(tables[1], [each.examples for each in read[1]], read[1])
+    held = None if len(read) < 2 else _joined(tables[1], [each.examples for each in read[1]], read[1])
+    places, warnings = places_by_source(
+        tables[0],
+        [each.examples for each in read[0]],
+        held,
+        settings.validation,
+        settings.seed,
+        lambda number: _apart(read[0][number], settings),
+        inputs=_inputs(read),
+        leaks=settings.leaks,
+    )
+    train, held_out = (
+        _joined(
+            tables[0],
+            [each.examples.at(own[side]) for each, own in zip(read[0], places, strict=True)],
+            read[0],
+        )
+        for side in range(2)
+    )
+    held_out = held_out if held is None else held
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
         raise DataError(
@@ -184,14 +203,16 @@ def load_masked(
             f"{names} leave {len(train)} texts to train on and {len(held_out)} to validate on",
             "Give more text, or correct these rows.",
         )
+    report = _report(texts, settings.max_length, skipped, tokenizer)
     return MaskedData(
         train=MaskedTexts(train, masks),
         validation=MaskedTexts(held_out, masks, settings.seed),
         collate=padding_for(tokenizer),
         report=replace(
-            _report(texts, settings.max_length, skipped, tokenizer),
+            report,
             train=len(train),
             validation=len(held_out),
+            warnings=(*report.warnings, *warnings),
         ),
         fingerprints=fingerprints_of(tables),
     )
@@ -247,19 +268,32 @@ class _Texts:
     lengths: list[int]
     faults: Sequence[Fault]
     blocks: bool
+    texts: Sequence[str] = ()
 
 
-def _sides(texts: _Texts, settings: MaskedSettings) -> tuple[Examples, Examples]:
-    """Return the examples of one source to train on, and those that a fraction holds out."""
-    examples = texts.examples
-    count = len(examples)
-    if settings.fraction is None or count < 2:
-        return examples, examples.at(())
-    if texts.blocks:  # the end of the text, so that no block is surrounded by what was trained on
-        end = count - max(round(settings.fraction * count), 1)
-        return examples.at(range(end)), examples.at(range(end, count))
-    rows, drawn = split_rows([0] * count, settings.fraction, settings.seed)
-    return examples.at(rows), examples.at(drawn)
+def _apart(texts: _Texts, settings: MaskedSettings) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the places of one source to train on, and those that a share holds out."""
+    count = len(texts.examples)
+    if not texts.blocks or settings.share is None or count < 2:
+        return settings.rows_apart(count)
+    # the end of the text, so that no block is surrounded by what was trained on
+    end = count - max(round(share_of(settings.share) * count), 1)
+    return range(end), range(end, count)
+
+
+def _inputs(read: Sequence[Sequence[_Texts]]) -> Inputs:
+    """Return the texts of rows; blocks of a long text are not compared."""
+
+    def same(part: int) -> list[Hashable]:
+        keys: list[Hashable] = []
+        for each in read[part]:
+            keys += each.texts or [object() for _ in each.examples]
+        return keys
+
+    def alike(part: int) -> list[str]:
+        return [text for each in read[part] for text in (each.texts or [""] * len(each.examples))]
+
+    return Inputs("texts", same, alike, near_texts)
 
 
 def _joined(table: Table, parts: Sequence[Examples], texts: Sequence[_Texts]) -> Examples:
@@ -291,7 +325,7 @@ def _texts(
     part = part_of_table(table, columns, None, None)
     encoded, part, faults = encode_part(part, tokenizer, max_length, special)
     examples = Examples.of(encoded.examples, part.table, part.row_indices)
-    return _Texts(examples, encoded.lengths, [*part.faults, *faults], blocks=False)
+    return _Texts(examples, encoded.lengths, [*part.faults, *faults], blocks=False, texts=part.texts)
 
 
 def _with_masks(examples: Examples, tokenizer: PreTrainedTokenizerBase) -> tuple[Examples, list[Fault]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,17 @@ from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle
 from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.file_kinds import check_augmentations
 from snugfit.data.file_rows import FileRows
+from snugfit.data.hold_out import SHARES
+from snugfit.data.labelled_files import inputs_of_files
+from snugfit.data.leaks import LeakSettings
 from snugfit.data.mask_folders import mask_folders, paired
-from snugfit.data.picture_files import read_pictures
+from snugfit.data.picture_files import PICTURE_FILES, read_pictures
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
 from snugfit.data.report import DataReport
 from snugfit.data.shards import open_file
+from snugfit.data.sides import Validation, check_validation, make_sides
 from snugfit.data.sources import RowSource, fingerprints_of
-from snugfit.data.split import check_fraction, split_rows
 from snugfit.data.usable_rows import Part
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
@@ -46,13 +49,14 @@ class MaskSource:
     """
 
     train: RowSource
-    validation: float | RowSource | None = 0.1
+    validation: Validation = 0.1
     image: str = "image"
     label: str = "label"
     classes: tuple[str, ...] | None = None
     augment: tuple[str, ...] = ("crop", "flip")
     bad_rows: str = "fail"
     seed: int = 0
+    leaks: LeakSettings = field(default_factory=LeakSettings)
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
@@ -64,8 +68,7 @@ class MaskSource:
             raise SettingError(
                 "data.classes", f"names two classes '{twice[0]}'", "Give each number a name of its own."
             )
-        if isinstance(self.validation, (int, float)):
-            check_fraction(self.validation)
+        check_validation(self.validation)
 
 
 class MaskedPictures(FromRows):
@@ -128,7 +131,7 @@ def load_masks(
     classes = settings.classes or train.numbers
     faults = list(train.part.faults)
     held_out = None
-    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+    if settings.validation is not None and not isinstance(settings.validation, SHARES):
         held_out = read_masks(settings.validation, "data.validation", **columns, classes=len(classes))
         faults += held_out.part.faults
     skipped = settle(faults, settings.bad_rows)
@@ -136,16 +139,21 @@ def load_masks(
     for each in parts:
         if not each.masks:
             raise _nothing_left(each.part)
-    rows = _examples(train)
-    validation = rows.at(()) if held_out is None else _examples(held_out)
-    if isinstance(settings.validation, (int, float)):
-        places, aside = split_rows([0] * len(rows), settings.validation, settings.seed)
-        rows, validation = rows.at(places), rows.at(aside)
+    made = make_sides(
+        list(map(_examples, parts)),
+        settings.validation,
+        settings.seed,
+        inputs=inputs_of_files(
+            PICTURE_FILES, [each.digests for each in parts], [each.part.texts for each in parts]
+        ),
+        leaks=settings.leaks,
+    )
+    rows, validation = made.train, made.validation
     return MaskData(
         train=MaskedPictures(rows, picture_format, settings.augment),
         validation=MaskedPictures(validation, picture_format) if validation else None,
         classes=classes,
-        report=_report(len(rows), len(validation), skipped),
+        report=replace(_report(len(rows), len(validation), skipped), warnings=made.warnings),
         fingerprints=fingerprints_of(each.part.table for each in parts),
     )
 

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any, Literal, TypeAlias, get_args
 
 from snugfit.core.settings import shown
+from snugfit.data.hold_out import is_hold_out
 from snugfit.errors import SettingError, nearest
 
 TRAIN = "data.train"
@@ -107,6 +108,8 @@ def files_of(written: Written) -> tuple[str, ...]:
     """
     if isinstance(written, str):
         return (written,)
+    if is_hold_out(written):
+        return ()
     entries = written.values() if isinstance(written, Mapping) else written
     return tuple(entry[FROM] if isinstance(entry, Mapping) else entry for entry in entries)
 
@@ -134,7 +137,7 @@ def texts_in(written: Any) -> Iterator[str]:
         yield written
     elif isinstance(written, (list, tuple)):
         yield from (entry for entry in written if isinstance(entry, str))
-    elif isinstance(written, Mapping):
+    elif isinstance(written, Mapping) and not is_hold_out(written):
         for entry in written.values():
             place = entry.get(FROM) if isinstance(entry, Mapping) else entry
             if isinstance(place, str):

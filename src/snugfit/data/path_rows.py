@@ -15,6 +15,7 @@ from snugfit.data.label_sets import LabelSets
 from snugfit.data.named_sources import Sources
 from snugfit.data.shards import find_shards
 from snugfit.data.sources import RowSource, Table, read_table, table_of_shards
+from snugfit.data.near_duplicates import Near
 from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
 from snugfit.system.user_objects import is_python_path
@@ -28,6 +29,7 @@ class FileKind:
         noun, plural: in messages.
         setting: that names the column of their paths.
         digest: of a file, by its path, from the parts that are looked at; it raises a `BadRow` for one that cannot be used.
+        near: the search for files that are nearly equal; None where there is none.
     """
 
     noun: str
@@ -35,6 +37,7 @@ class FileKind:
     suffixes: Set[str]
     setting: str
     digest: Callable[[str], str]
+    near: Near | None = None
 
 
 def read_files(

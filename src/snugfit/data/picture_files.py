@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.file_kinds import PICTURE_SUFFIXES
 from snugfit.data.label_sets import LabelSets
+from snugfit.data.near_duplicates import near_pictures
 from snugfit.data.path_rows import FileKind, read_files
 from snugfit.data.shards import open_file
 from snugfit.data.sources import RowSource
@@ -88,5 +89,10 @@ def _decode(picture: Image.Image, size: int) -> None:
 
 
 PICTURE_FILES = FileKind(
-    noun="picture", plural="pictures", suffixes=PICTURE_SUFFIXES, setting="data.image", digest=_looked_at
+    noun="picture",
+    plural="pictures",
+    suffixes=PICTURE_SUFFIXES,
+    setting="data.image",
+    digest=_looked_at,
+    near=near_pictures,
 )

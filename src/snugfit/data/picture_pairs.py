@@ -75,6 +75,7 @@ def load_picture_pairs(
         label=None,
         bad_rows=settings.bad_rows,
         seed=settings.seed,
+        leaks=settings.leaks,
         folder=folder,
     )
     for setting, rows in (("data.train", files.train), ("data.validation", files.validation)):

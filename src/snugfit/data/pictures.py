@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from snugfit.data.file_kinds import check_augmentations
 from snugfit.data.file_rows import FileRows
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.labelled_files import load_file_rows, load_files
+from snugfit.data.leaks import LeakSettings
 from snugfit.data.picture_files import PICTURE_FILES
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import opened, pixels
 from snugfit.data.report import DataReport
+from snugfit.data.sides import Validation, check_validation
 from snugfit.data.sources import RowSource
-from snugfit.data.split import check_fraction
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,18 +36,18 @@ class PictureSettings:
     """The `data` part of a recipe for pictures, with a class each, any number of labels, or none; a fraction to validate on is stratified by label."""
 
     train: RowSource
-    validation: float | RowSource | None = 0.1
+    validation: Validation = 0.1
     image: str = "image"
     label: str | LabelSets | None = "label"
     augment: tuple[str, ...] = ("crop", "flip")
     bad_rows: str = "fail"
     seed: int = 0
+    leaks: LeakSettings = field(default_factory=LeakSettings)
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
         check_augmentations(self.augment)
-        if isinstance(self.validation, (int, float)):
-            check_fraction(self.validation)
+        check_validation(self.validation)
 
 
 class Pictures(FromRows):
@@ -110,6 +111,7 @@ def load_pictures(
         label=settings.label,
         bad_rows=settings.bad_rows,
         seed=settings.seed,
+        leaks=settings.leaks,
         folder=folder,
     )
     return PictureData(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ from snugfit.data.instruct import (
     InstructSettings,
     decisive,
     faults_of,
+    question_in,
     sides_of,
     warnings_of,
     without_oldest_turn,
@@ -142,7 +144,7 @@ def load_preferences(
     skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
     if dropped := sum(part.dropped for part in read):
         skipped[LONGER] = dropped
-    train, held_out = sides_of(
+    sides = sides_of(
         [
             Examples.joined(table, [part.examples for part in own])
             for table, own in zip(tables, of_tables, strict=True)
@@ -150,7 +152,9 @@ def load_preferences(
         tables,
         settings,
         skipped,
+        [partial(_questions, table, own, settings) for table, own in zip(tables, of_tables, strict=True)],
     )
+    train, held_out = sides.train, sides.validation
     lengths = [length for part in read for length in part.lengths]
     return PreferenceData(
         train=train,
@@ -169,6 +173,7 @@ def load_preferences(
             warnings=(
                 *warnings_of((each["input_ids"][0] for part in read for each in part.examples), writer.coder),
                 *_cut_ends(lengths, settings),
+                *sides.warnings,
             ),
             form="pairs of answers" if settings.pairs else "answers with a label",
         ),
@@ -365,6 +370,21 @@ def _read(table: Table, settings: PreferenceSettings, writer: _Writer) -> _Read:
         faults_of(table, entry),
         int(entry.facts["dropped"]),
     )
+
+
+def _questions(table: Table, read: Sequence[_Read], settings: PreferenceSettings) -> list[str]:
+    """Return the prompt of the row of each example."""
+
+    def prompt(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Message, ...]:
+        if settings.pairs:
+            return pair_of(row, columns, settings.answers)[0].prompt
+        return labelled_of(row, columns, settings.completion, settings.label)[0].prompt
+
+    texts = []
+    for own, part in zip(table.each, read, strict=True):
+        columns = prompt_columns(own.columns, settings.text)
+        texts += [question_in(prompt(own.rows[row], columns)) for row in part.examples.table_rows]
+    return texts
 
 
 def _written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,13 @@ from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.file_kinds import SOUND_AUGMENTATIONS, check_augmentations
 from snugfit.data.file_rows import FileRows
 from snugfit.data.labelled_files import load_file_rows, load_files
+from snugfit.data.leaks import LeakSettings
 from snugfit.data.report import DataReport
 from snugfit.data.shards import open_file
+from snugfit.data.sides import Validation, check_validation
 from snugfit.data.sound_files import SOUND_FILES, sound_library
 from snugfit.data.sound_format import SoundFormat
 from snugfit.data.sources import RowSource
-from snugfit.data.split import check_fraction
 from snugfit.errors import MissingExtra, SettingError
 
 if TYPE_CHECKING:
@@ -43,18 +44,18 @@ class SoundSettings:
     """
 
     train: RowSource
-    validation: float | RowSource | None = 0.1
+    validation: Validation = 0.1
     audio: str = "audio"
     label: str = "label"
     augment: tuple[str, ...] | None = None
     bad_rows: str = "fail"
     seed: int = 0
+    leaks: LeakSettings = field(default_factory=LeakSettings)
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
         check_augmentations(self.augment or (), SOUND_AUGMENTATIONS, "data.augment_audio")
-        if isinstance(self.validation, (int, float)):
-            check_fraction(self.validation)
+        check_validation(self.validation)
 
     def drawn_for(self, sound_format: SoundFormat) -> tuple[str, ...]:
         """Return the changes that are drawn for sounds of a format.
@@ -128,6 +129,7 @@ def load_sounds(
         label=settings.label,
         bad_rows=settings.bad_rows,
         seed=settings.seed,
+        leaks=settings.leaks,
         folder=folder,
     )
     return SoundData(

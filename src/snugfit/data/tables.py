@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,13 @@ from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Columns, Examples
 from snugfit.data.file_rows import FileRows
+from snugfit.data.hold_out import SHARES, HoldOut
+from snugfit.data.leaks import Inputs, LeakSettings
+from snugfit.data.near_duplicates import near_rows
 from snugfit.data.report import DataReport
+from snugfit.data.sides import Validation, check_validation, make_sides
 from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
-from snugfit.data.split import check_fraction, split_rows
+from snugfit.data.table_cells import parsed_cell
 from snugfit.data.table_format import TableFormat, fit_format, label_number
 from snugfit.errors import DataError, SettingError, nearest
 
@@ -36,14 +39,14 @@ class TableSettings:
     """The `data` part of a recipe for tables.
 
     Args:
-        columns: to learn from; None for all but the label.
+        columns: to learn from; None for all but the label and those that rows are held out by, whose values on the other side are new.
         categories: those of them that hold categories though they look like numbers.
         classes: whether the label is a class, so that a fraction to validate on is stratified by it; else a number.
         bins: of each column of numbers.
     """
 
     train: RowSource
-    validation: float | RowSource | None = 0.1
+    validation: Validation = 0.1
     columns: tuple[str, ...] | None = None
     categories: tuple[str, ...] = ()
     label: str = "label"
@@ -51,11 +54,11 @@ class TableSettings:
     bins: int = 16
     bad_rows: str = "fail"
     seed: int = 0
+    leaks: LeakSettings = field(default_factory=LeakSettings)
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
-        if isinstance(self.validation, (int, float)):
-            check_fraction(self.validation)
+        check_validation(self.validation)
 
 
 class TableRows(Columns):
@@ -109,19 +112,23 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
     part = read_labelled(settings.train, "data.train", label, settings.classes, folder)
     columns = _columns(part.table, settings)
     held_out = None
-    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+    if settings.validation is not None and not isinstance(settings.validation, SHARES):
         held_out = read_labelled(settings.validation, "data.validation", label, settings.classes, folder)
         check_columns(held_out.table, {"data.columns": columns})
     names: tuple[str, ...] = ()
     if settings.classes:
         names = sort_labels(set(part.labels))
         check_classes(names, part.table.source, label)
-    places: Sequence[int] = range(len(part.row_indices))
-    aside: Sequence[int] = ()
-    if isinstance(settings.validation, (int, float)) and places:
-        sources = [bisect_right(part.table.starts, row) for row in part.row_indices]
-        strata = list(zip(sources, part.labels, strict=True)) if settings.classes else sources
-        places, aside = split_rows(strata, settings.validation, settings.seed)
+    read = [part] if held_out is None else [part, held_out]
+    sides = make_sides(
+        [Examples.of(each.labels, each.table, each.row_indices) for each in read],
+        settings.validation,
+        settings.seed,
+        inputs=_inputs(read, columns),
+        leaks=settings.leaks,
+        classes=part.labels if settings.classes else None,
+    )
+    places, aside = sides.places, sides.shown if held_out is None and len(sides.validation) else ()
     trained = [part.table.rows[part.row_indices[place]] for place in places]
     if not trained:
         settle(part.faults, settings.bad_rows)
@@ -157,11 +164,28 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
         middle=0.0 if names else float(numbers.mean()),
         spread=1.0 if names else float(numbers.std(correction=0)),
         report=_report(
-            train, validation, names, skipped, (*warned, *_new_categories(validation, table_format))
+            train,
+            validation,
+            names,
+            skipped,
+            (*warned, *sides.warnings, *_new_categories(validation, table_format)),
         ),
         fingerprints=fingerprints_of(each.table for each in (part, held_out) if each is not None),
         example_rows=[table_format.plain(source.table.rows[row]) for row in shown.indices[:_EXAMPLE_ROWS]],
     )
+
+
+def _inputs(parts: Sequence[LabelledRows], columns: Sequence[str]) -> Inputs:
+    """Return the cells that rows are learned from."""
+
+    def cells(part: int) -> list[tuple[Any, ...]]:
+        rows = parts[part].table.rows
+        return [tuple(rows[row].get(column) for column in columns) for row in parts[part].row_indices]
+
+    def same(part: int) -> list[Hashable]:
+        return [tuple(map(parsed_cell, row)) for row in cells(part)]
+
+    return Inputs("rows", same, cells, near_rows)
 
 
 def load_table_rows(
@@ -251,7 +275,9 @@ def _columns(table: Table, settings: TableSettings) -> tuple[str, ...]:
     """
     columns = settings.columns
     if columns is None:
-        columns = tuple(name for name in table.columns if name not in (settings.label, ORIGIN))
+        held_out = settings.validation
+        by = (*held_out.group, held_out.time) if isinstance(held_out, HoldOut) else ()
+        columns = tuple(name for name in table.columns if name not in (settings.label, ORIGIN, *by))
     check_columns(table, {"data.label": [settings.label], "data.columns": columns})
     if not columns:
         raise DataError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +14,10 @@ from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, shorten
 from snugfit.data.class_names import check_classes
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
+from snugfit.data.leaks import inputs_of_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, Table, fingerprints_of
-from snugfit.data.split import split_rows
 from snugfit.data.tagged_rows import Form, TaggedPart, TaggedText, read_tagged
 from snugfit.data.tags import Scheme, Span, completed, scheme_of, tags_of
 from snugfit.data.token_cache import cached, texts_digest
@@ -223,16 +222,16 @@ def load_tagged(
     skipped = settle([fault for part in parts for fault in part.faults], settings.bad_rows)
     check_classes(tags, parts[0].table.source, settings.label)
     train, held_out = parts[0], parts[-1]
-    places: Sequence[int] = range(len(train.rows))
-    aside: Sequence[int] = range(len(held_out.rows)) if len(parts) > 1 else ()
-    if settings.fraction is not None:
-        numbers = [bisect_right(train.table.starts, row) for row in train.rows]
-        places, aside = split_rows(numbers, settings.fraction, settings.seed)
+    sides = settings.sides(
+        [Examples.of(part.texts, part.table, part.rows) for part in parts],
+        inputs_of_texts([[json.dumps(part.table.rows[row][column]) for row in part.rows] for part in parts]),
+    )
+    places, aside = sides.places, sides.shown if len(sides.validation) else ()
     for part, own in ((train, places), *([(held_out, aside)] if settings.validation is not None else [])):
         if not own:
             raise _nothing_left(part.table)
     examples = train.examples(places, reader, names)
-    shown = aside or places
+    report, shown = _report(parts, reader, skipped), aside or places
     return TagData(
         train=examples,
         validation=held_out.examples(aside, reader, names),
@@ -241,10 +240,11 @@ def load_tagged(
         form=form,
         collate=padding_for(tokenizer),
         report=replace(
-            _report(parts, reader, skipped),
+            report,
             train=len(places),
             validation=len(aside),
             labels=_count([train.tags[place] for place in places], names),
+            warnings=(*report.warnings, *sides.warnings),
         ),
         fingerprints=fingerprints_of(part.table for part in parts),
         example_rows=[

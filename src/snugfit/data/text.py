@@ -14,11 +14,12 @@ from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
+from snugfit.data.hold_out import SHARES
 from snugfit.data.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
+from snugfit.data.leaks import inputs_of_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of
-from snugfit.data.split import split_rows
 from snugfit.data.token_rows import Example
 from snugfit.data.tokens import (
     Encoded,
@@ -111,7 +112,7 @@ def load_text(
         names = sort_labels(set(train.labels)) if sets is None else sets.names_in(train.labels)
     parts = [train]
     validation: Part | None = None
-    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+    if settings.validation is not None and not isinstance(settings.validation, SHARES):
         validation = read(settings.validation, "data.validation", known=names if settings.classes else None)
         parts.append(validation)
     skipped = Counter(settle([fault for part in parts for fault in part.faults], settings.bad_rows))
@@ -134,23 +135,19 @@ def load_text(
     if settings.classes:
         column = sets.column if sets is not None else str(settings.label)
         warnings += label_warnings(names, len(train.labels), column)
-    held_out = examples.at(())
-    shown: Sequence[int] = range(len(examples))
-    if validation is not None:
-        held_out, shown = others[0], range(len(others[0]))
-    elif isinstance(settings.validation, (int, float)):
-        strata: Sequence[Hashable] = usable[0].labels if settings.classes else [0] * len(examples)
-        strata = strata if sets is None else strata_of(usable[0].labels)
-        rows, drawn = split_rows(examples.strata(strata), settings.validation, settings.seed)
-        held_out, examples = examples.at(drawn), examples.at(rows)
-        shown = drawn
+    classes: Sequence[Hashable] | None = None
+    if settings.classes:
+        classes = usable[0].labels if sets is None else strata_of(usable[0].labels)
+    inputs = inputs_of_texts([part.contents for part in usable])
+    sides = settings.sides([examples, *others], inputs, classes)
+    examples, held_out = sides.train, sides.validation
     if not examples or (validation is not None and not held_out):
         raise DataError(
             "data",
             f"no usable row is left in {parts[0 if not examples else 1].table.source}",
             "Correct the rows, or name another file.",
         )
-    warnings += _overlap(examples, held_out)
+    warnings += sides.warnings
     counts = _count_labels(examples, names)
     warnings += rare_label_warnings(counts) if sets is not None else []
     report = _report(encoded, settings.max_length, dict(skipped), warnings)
@@ -167,7 +164,7 @@ def load_text(
         report=replace(report, train=len(examples), validation=len(held_out), labels=counts),
         fingerprints=fingerprints_of(part.table for part in parts),
         tokenizer=tokenizer,
-        example_rows=usable[-1].cells(shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
+        example_rows=usable[-1].cells(sides.shown[:EXAMPLE_ROWS], _columns(settings.text, settings.pair)),
         middle=statistics.fmean(numbers) if numbers else 0.0,
         spread=statistics.pstdev(numbers) if numbers else 1.0,
     )
@@ -274,15 +271,3 @@ def _report(
         tokens_median=median(lengths),
         warnings=tuple(warnings),
     )
-
-
-def _overlap(train: Sequence[Example], validation: Sequence[Example]) -> list[str]:
-    counts = Counter(tuple(example["input_ids"]) for example in validation)
-    known = {ids for example in train if (ids := tuple(example["input_ids"])) in counts} if counts else set()
-    shared = sum(counts[ids] for ids in known)
-    if not shared:
-        return []
-    return [
-        f"{shared:,} of {len(validation):,} validation texts have the tokens of training texts: their scores say "
-        "nothing new."
-    ]

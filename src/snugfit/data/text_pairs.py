@@ -15,6 +15,7 @@ from snugfit.data.bad_rows import BadRow, check_policy, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import FileRows
+from snugfit.data.leaks import inputs_of_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of, read_table
@@ -113,7 +114,9 @@ def load_pairs(
     skipped = settle([fault for part in parts for fault in part.faults], settings.bad_rows)
     encoded = [_encoded(part, tokenizer, settings.max_length) for part in parts]
     lengths = [length for _, own in encoded for length in own]
-    train, held_out, shown = settings.sides([examples for examples, _ in encoded])
+    inputs = inputs_of_texts([[each[:2] for each in part.labels] for part in parts], "pairs")
+    made = settings.sides([examples for examples, _ in encoded], inputs)
+    train, held_out = made.train, made.validation
     sides = [("data.train", "train", train)]
     if settings.validation is not None:
         sides.append(("data.validation", "validate", held_out))
@@ -125,14 +128,14 @@ def load_pairs(
                 f"leaves {count} to {use} on, and the other rows are what a row is told from",
                 "Give more rows.",
             )
-    report = _report(lengths, settings.max_length, skipped, _warnings(train, held_out))
+    report = _report(lengths, settings.max_length, skipped, made.warnings)
     return PairData(
         train=train,
         validation=held_out,
         collate=pads(tokenizer, settings.max_length),
         report=replace(report, train=len(train), validation=len(held_out)),
         fingerprints=fingerprints_of(part.table for part in parts),
-        example_rows=parts[-1].cells(shown[:EXAMPLE_ROWS], [*settings.text, *settings.further]),
+        example_rows=parts[-1].cells(made.shown[:EXAMPLE_ROWS], [*settings.text, *settings.further]),
     )
 
 
@@ -253,14 +256,3 @@ def _report(
         tokens_median=median(lengths),
         warnings=tuple(warnings),
     )
-
-
-def _warnings(train: Sequence[Mapping[str, Any]], validation: Sequence[Mapping[str, Any]]) -> list[str]:
-    sides = [[tuple(example["texts"][:2]) for example in side] for side in (train, validation)]
-    known = {*sides[0]}
-    shared = sum(pair in known for pair in sides[1])
-    if not shared:
-        return []
-    return [
-        f"{shared:,} of {len(validation):,} validation pairs are training pairs: their scores say nothing new."
-    ]

@@ -13,6 +13,7 @@ from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import FileRows
+from snugfit.data.leaks import inputs_of_texts
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of, read_table
@@ -117,7 +118,9 @@ def load_text_to_text_rows(
     ]
     read = [_encoded(part, settings, tokenizer) for part in parts]
     skipped = settle([fault for each in read for fault in each.faults], settings.bad_rows)
-    train, held_out, shown = settings.sides([each.examples for each in read])
+    inputs = inputs_of_texts([each.part.texts for each in read])
+    made = settings.sides([each.examples for each in read], inputs)
+    train, held_out = made.train, made.validation
     sides = [("data.train", "train", train)]
     if settings.validation is not None:
         sides.append(("data.validation", "validate", held_out))
@@ -126,7 +129,7 @@ def load_text_to_text_rows(
             raise DataError(setting, f"leaves no row to {use} on", "Give more rows, or correct these.")
     warnings = [warning for each in read for warning in each.warnings]
     warnings += token_warnings([each.sources for each in read], tokenizer, frame)
-    warnings += _overlap(train, held_out)
+    warnings += made.warnings
     return TextToTextData(
         train=train,
         validation=held_out,
@@ -135,7 +138,7 @@ def load_text_to_text_rows(
             _report(read, settings, skipped, warnings), train=len(train), validation=len(held_out)
         ),
         fingerprints=fingerprints_of(part.table for part in parts),
-        example_rows=read[-1].part.cells(shown[:_EXAMPLE_ROWS], [*settings.text, settings.target]),
+        example_rows=read[-1].part.cells(made.shown[:_EXAMPLE_ROWS], [*settings.text, settings.target]),
     )
 
 
@@ -295,14 +298,3 @@ def _report(
         tokens_median=median(lengths),
         warnings=tuple(warnings),
     )
-
-
-def _overlap(train: Examples, validation: Examples) -> list[str]:
-    sides = [{tuple(example["input_ids"]) for example in side} for side in (validation, train)]
-    shared = sides[0] & sides[1] if sides[0] else set()
-    count = sum(tuple(example["input_ids"]) in shared for example in validation) if shared else 0
-    if not count:
-        return []
-    return [
-        f"{count:,} of {len(validation):,} validation texts have the tokens of training texts: their scores say nothing new."
-    ]

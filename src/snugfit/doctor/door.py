@@ -13,6 +13,7 @@ from torch import nn
 from snugfit.core.losses import find_loss, labels_ahead
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.data.bad_rows import Fault
+from snugfit.data.hold_out import SHARES
 from snugfit.data.sources import read_table
 from snugfit.data.usable_rows import Part, part_of_table, read_part
 from snugfit.doctor import check_data
@@ -170,7 +171,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     checked: list[str] = []
     card = find(recipe.task)
     labelled_texts = card.classes and card.reads_texts
-    held_out = None if isinstance(recipe.data.held_out, (int, float)) else recipe.data.held_out
+    held_out = None if isinstance(recipe.data.held_out, SHARES) else recipe.data.held_out
     if labelled_texts:
         tell(ROWS)
         checked.append(ROWS)

@@ -19,6 +19,8 @@ from snugfit.core.job import (
 )
 from snugfit.core.settings import Bound, Count, Section, setting, wanted
 from snugfit.data.file_kinds import AUGMENTATIONS, SOUND_AUGMENTATIONS
+from snugfit.data.hold_out import hold_out_of, is_hold_out
+from snugfit.data.leaks import LeakSettings
 from snugfit.data.named_sources import Stopping, files_of, sources_of
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
@@ -27,6 +29,7 @@ from snugfit.tasks import discover, find, text_classification
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
+    from snugfit.data.sides import Validation
     from snugfit.data.sources import RowSource
 
     Techniques = tuple[Technique, ...]
@@ -70,6 +73,9 @@ COLUMNS = (
 )
 """Settings of `data` that name columns."""
 
+COMPARED = ("leaks", "near_duplicates")
+"""Settings of `data` that every task reads whose rows on both sides can be compared."""
+
 _SIZE = "a size, such as 24GiB, or null"
 
 
@@ -87,9 +93,10 @@ class Data(Section):
     validation: (
         Annotated[float, Bound(above=0, below=1)] | str | tuple[str, ...] | Mapping[str, Any] | None
     ) = setting(
-        "held-out rows: a fraction of the training rows, a file, several files as a list or by name, or null for none",
+        "held-out rows: a fraction of the training rows, {share: 0.1, group: COLUMN} for whole groups of them or {share: 0.1, time: COLUMN} for the last "
+        "ones, a file, several files as a list or by name, or null for none",
         0.1,
-        takes="a fraction between 0 and 1, a file, a list of files, files by name or null",
+        takes="a fraction between 0 and 1, a share with group or time, a file, a list of files, files by name or null",
     )
     text: Annotated[tuple[str, ...], Bound(entries=1)] = setting(
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
@@ -127,7 +134,7 @@ class Data(Section):
         "bio",
     )
     columns: tuple[str, ...] | None = setting(
-        "columns of a table to learn from; null: all but the label",
+        "columns of a table to learn from; null: all but the label and those that rows are held out by",
         None,
         takes="a name, a list of names or null",
         example=("age", "city"),
@@ -263,6 +270,15 @@ class Data(Section):
     bad_rows: Literal["fail", "skip"] = setting(
         "rows that cannot be used: fail ends the run, skip leaves them out", "fail"
     )
+    leaks: Literal["warn", "fail", "drop"] = setting(
+        "rows to validate on whose input is also trained on: warn says how many and which, fail ends the run, drop leaves them out of training",
+        "warn",
+    )
+    near_duplicates: bool = setting(
+        "whether nearly equal inputs leak too: texts with 80% of their characters in common, pictures that look alike, rows of a table with equal "
+        "numbers of three digits",
+        False,
+    )
     collate: str | None = setting(
         "function from a list of examples to a batch",
         None,
@@ -276,12 +292,19 @@ class Data(Section):
         return sources_of(self.train, self.stopping_strategy)
 
     @property
-    def held_out(self) -> float | RowSource | None:
-        """The rows to validate on, as they are read; a fraction of those to train on, or None."""
+    def held_out(self) -> Validation:
+        """The rows to validate on, as they are read; a share of those to train on, or None."""
         written = self.validation
         if written is None or isinstance(written, (int, float)):
             return written
+        if isinstance(written, Mapping) and is_hold_out(written):
+            return hold_out_of(written)
         return sources_of(written, setting="data.validation")
+
+    @property
+    def leak_settings(self) -> LeakSettings:
+        """The treatment of inputs that are on both sides."""
+        return LeakSettings(self.leaks, self.near_duplicates)
 
     @property
     def train_sources(self) -> tuple[str, ...]:
@@ -532,7 +555,12 @@ class Recipe(Section):
 def unused(task: str) -> tuple[tuple[str, str], ...]:
     """Return the settings that a task has no use for; giving one is an error."""
     card = find(task)
-    used = ("train", "validation", *card.settings)
+    used = (
+        "train",
+        "validation",
+        *(COMPARED if card.compares_rows and not card.own_code else ()),
+        *card.settings,
+    )
     sections = [] if card.section == Preference.key else [Preference]
     return (
         *((Data.key, name) for name in Data.settings() if name not in used),

@@ -21,6 +21,9 @@ _HEADER = """\
 # Train it:     snugfit train THIS_FILE [train.epochs=1 …]
 # All settings: snugfit schema
 """
+_UNSAID = {"leaks": "warn", "near_duplicates": False}
+"""Settings of `data` that runs of before do not know, at the values that are as they were."""
+
 _NOT_LEARNED = (
     "name",
     "preset",  # what it stands for is written out
@@ -116,6 +119,9 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
         del values["train"][name]
     if isinstance(recipe.data.rows, str):  # runs of before know no others
         values["data"].pop("stopping_strategy", None)
+    for name, value in _UNSAID.items():
+        if values["data"].get(name) == value:
+            del values["data"][name]
     text = json.dumps(values, sort_keys=True, ensure_ascii=True)
     settings: dict[str, Any] = json.loads(text.replace(json.dumps(f"{recipe.folder}/")[1:-1], ""))
     return settings

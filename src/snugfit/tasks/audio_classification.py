@@ -42,6 +42,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         augment=None if data.augment_audio is None else tuple(data.augment_audio),
         bad_rows=data.bad_rows,
         seed=recipe.train.seed,
+        leaks=data.leak_settings,
     )
     sounds = load_sounds(settings, sound_format, folder=folder)
     of = SOUNDS if of_sounds else PICTURES

@@ -39,6 +39,7 @@ def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSe
         augment=tuple(data.augment),
         bad_rows=data.bad_rows,
         seed=recipe.train.seed,
+        leaks=data.leak_settings,
     )
 
 

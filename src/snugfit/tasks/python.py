@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.data.hold_out import SHARES, VALIDATION, HoldOut, share_of
 from snugfit.errors import DataError
 from snugfit.system.user_objects import load_object
 from snugfit.tasks.inference import Inference, Prediction
@@ -15,6 +16,7 @@ from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
+    from snugfit.data.examples import Examples
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -36,11 +38,14 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
 
     train = training_rows(recipe)
     validation = recipe.data.held_out
-    held_out = None
+    held_out: Any = None
+    messages: tuple[str, ...] = ()
     if isinstance(validation, str):
         held_out = _rows(recipe, "data.validation", validation)
-    elif isinstance(validation, float):
-        train, held_out = hold_out(train, validation, recipe.train.seed)
+    elif isinstance(validation, HoldOut) and (validation.group or validation.time):
+        train, held_out, messages = _hold_out(recipe, train, validation)
+    elif isinstance(validation, SHARES):
+        train, held_out = hold_out(train, share_of(validation), recipe.train.seed)
     model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate
     return Task(
@@ -60,7 +65,46 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         },
         data={"train": len(train), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
+        messages=messages,
     )
+
+
+def _hold_out(recipe: Recipe, rows: Any, validation: HoldOut) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return rows to train on and those that are held out by columns, which rows that are mappings have, and messages about them."""
+    from torch.utils.data import Subset
+
+    from snugfit.data.sides import make_sides
+
+    columns = (*validation.group, *(() if validation.time is None else (validation.time,)))
+    sides = make_sides([cells_of(recipe, rows, columns)], validation, recipe.train.seed)
+    return Subset(rows, sides.places), Subset(rows, sides.shown), sides.warnings
+
+
+def cells_of(recipe: Recipe, rows: Any, columns: Sequence[str]) -> Examples:
+    """Return some columns of the rows of a Python data set, which are mappings, as a table that rows can be held out by.
+
+    Raises:
+        DataError: a row is no mapping.
+    """
+    from snugfit.data.examples import Examples
+    from snugfit.data.sources import Table
+    from snugfit.data.usable_rows import scalar
+
+    (source,) = recipe.data.train_sources
+    cells = []
+    for number in range(len(rows)):
+        row = rows[number]
+        if not isinstance(row, Mapping):
+            raise DataError(
+                VALIDATION,
+                f"holds rows out by column, and row {number} of {source} is a {type(row).__name__}",
+                f"Let each row be a mapping with '{columns[0]}', or write a fraction.",
+            )
+        cells.append({name: scalar(row.get(name)) for name in columns})
+    names = tuple(rows[0]) if cells else ()
+    places = range(len(cells))
+    table = Table(source, names, cells, [place + 1 for place in places], "")
+    return Examples.of(places, table, places)
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:

@@ -55,6 +55,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
             augment=tuple(data.augment),
             bad_rows=data.bad_rows,
             seed=recipe.train.seed,
+            leaks=data.leak_settings,
         ),
         picture_format,
         folder=recipe.folder,
@@ -79,6 +80,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         },
         data={**loaded.report.as_dict(), "classes": list(loaded.classes)},
         fingerprints=loaded.fingerprints,
+        messages=loaded.report.warnings,
     )
 
 

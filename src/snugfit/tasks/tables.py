@@ -52,6 +52,7 @@ def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
             bins=settings.bins,
             bad_rows=data.bad_rows,
             seed=recipe.train.seed,
+            leaks=data.leak_settings,
         ),
         folder=recipe.folder,
     )

@@ -315,4 +315,5 @@ def row_settings(recipe: Recipe) -> dict[str, Any]:
         "max_length": recipe.data.max_length,
         "bad_rows": recipe.data.bad_rows,
         "seed": recipe.train.seed,
+        "leaks": recipe.data.leak_settings,
     }

@@ -252,7 +252,7 @@ def test_what_looks_wrong_in_the_data_is_told(write, tokenizer):
     assert len(warnings) == 3
     assert "tokens are unknown to the tokenizer ([UNK])" in warnings[0]
     assert "'Yes', 'yes ' differ only in spaces or capitals" in warnings[1]
-    assert warnings[2].startswith("3 of 3 validation texts have the tokens of training texts")
+    assert warnings[2].startswith("3 of 3 validation texts are also trained on (")
 
 
 def test_a_column_of_identifiers_as_labels_is_told(write, tokenizer):

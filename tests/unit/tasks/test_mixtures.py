@@ -178,7 +178,9 @@ def test_tokens_of_pairs_are_kept_by_source_and_cut_into_rows(kept: list[int], t
     assert film["texts"][0] == data.train[1]["texts"][0] != film["texts"][1]
     held_out = [data.validation[place]["texts"] for place in range(5)]
     assert book["texts"] in held_out and film["texts"] not in held_out
-    assert any(each.startswith("2 of 5 validation pairs are training pairs") for each in data.report.warnings)
+    assert any(
+        each.startswith("2 of 5 validation pairs are also trained on") for each in data.report.warnings
+    )
 
 
 def test_labels_of_two_kinds_are_found_across_sources_and_leaks_in_each(tmp_path: Path) -> None:

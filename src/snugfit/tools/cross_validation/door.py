@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.data.hold_out import HoldOut
 from snugfit.errors import DataError, RunFolderError, SettingError
 from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
@@ -54,6 +55,7 @@ def cross_validate(
     repeats: int = 1,
     stratified: bool | None = None,
     group_by: Sequence[str] = (),
+    time: str | None = None,
     options: RunOptions | None = None,
     watch: Watch = lambda _: nullcontext(),
     tell: Tell = lambda _: None,
@@ -62,7 +64,9 @@ def cross_validate(
 
     Args:
         stratified: every fold has the labels in the share of all rows; by default where the task is classification.
-        group_by: columns; rows that are equal in all of them are held out together.
+        group_by: columns; rows that are equal in all of them are held out together; by default those of `data.validation`.
+        time: a column of dates or numbers: each fold is scored on the rows that follow those it trains on; by default that of
+            `data.validation`.
         options: of each fold's run; the time to stop is that of all of them.
     Returns:
         The scores; where it was stopped, `finished` is false and `resume` goes on in its `folder`.
@@ -70,11 +74,14 @@ def cross_validate(
         UserError: the recipe, its rows or the folds cannot be used; no folder is left behind where no fold has begun.
         TrainingFailed: a fold failed; those before it are kept.
     """
-    wanted = find(recipe.task).classes if stratified is None else stratified
-    settings = FoldSettings(folds, repeats, wanted, recipe.train.seed)
-    rows = fold_rows(recipe, group_by, labelled=wanted)
-    tell(f"dealing {rows.count:,} rows into {folds} folds …")
-    dealt = deal(rows.count, settings, rows.labels, rows.groups)
+    group_by, time = _columns(recipe, group_by, time)
+    by_class = find(recipe.task).classes and time is None
+    wanted = by_class if stratified is None else stratified
+    settings = FoldSettings(folds, repeats, wanted, recipe.train.seed, forward=time is not None)
+    rows = fold_rows(recipe, group_by, labelled=wanted, time=time)
+    how = f"by {' and '.join(group_by)} " if group_by else f"in the order of {time} " if time else ""
+    tell(f"dealing {rows.count:,} rows {how}into {folds} folds …")
+    dealt = deal(rows.count, settings, rows.labels, rows.groups, rows.times)
     made = _checked(dealt, rows)
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, TOOL)
@@ -82,6 +89,7 @@ def cross_validate(
     record = {
         "settings": asdict(settings),
         "group_by": list(group_by),
+        "time": time,
         "sha256": rows.sha256,
         "held_out": dealt,
         "notes": notes,
@@ -115,7 +123,9 @@ def resume(
     if recipe.code:
         tell(f"runs {words(recipe.code)}")
     record = folder.read_json(CV)
-    rows = fold_rows(recipe, record["group_by"], labelled=record["settings"]["stratified"])
+    rows = fold_rows(
+        recipe, record["group_by"], labelled=record["settings"]["stratified"], time=record.get("time")
+    )
     dealt = record["held_out"]
     if rows.sha256 != record["sha256"] or any(len(numbers) != rows.count for numbers in dealt):
         raise DataError(
@@ -130,9 +140,25 @@ def resume(
     return folds.run(new=False)
 
 
+def _columns(recipe: Recipe, group_by: Sequence[str], time: str | None) -> tuple[tuple[str, ...], str | None]:
+    """Return the columns of groups and of times that folds are made by: those asked for, or those of `data.validation`.
+
+    Raises:
+        SettingError: both are asked for.
+    """
+    if group_by and time is not None:
+        raise SettingError(
+            "--time", "is given beside --groups, and folds are made by one of them", "Leave one out."
+        )
+    own = recipe.data.held_out
+    if not group_by and time is None and isinstance(own, HoldOut):
+        return own.group, own.time
+    return tuple(group_by), time
+
+
 def _checked(dealt: Sequence[Sequence[int]], rows: FoldRows) -> list[Fold]:
     """Return the folds, each of which can be trained and scored."""
-    folds = list(folds_of(dealt))
+    folds = list(folds_of(dealt, forward=rows.times is not None))
     check_folds(folds, rows.labels, rows.groups)
     return folds
 

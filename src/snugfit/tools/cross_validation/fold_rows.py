@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import settle
 from snugfit.data.columns import check_columns
-from snugfit.data.examples import ORIGIN
+from snugfit.data.examples import ORIGIN, Examples
+from snugfit.data.sides import moments_of
 from snugfit.data.sources import read_table
 from snugfit.data.usable_rows import Part, part_of_records, read_part, scalar
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
-from snugfit.tasks.python import training_rows
+from snugfit.tasks.python import cells_of, training_rows
 from snugfit.tasks.recognition import columns_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class FoldRows:
 
     `records` are the columns that the task reads, None where the rows are the objects of a Python data set; `contents` are what
     two rows must not share across a fold. `sha256` is that of the source, empty where it has none. `classes` are those of all rows, where
-    a fold would have those of its own.
+    a fold would have those of its own. `times` are those by which folds follow one another.
     """
 
     count: int
@@ -46,6 +47,7 @@ class FoldRows:
     contents: Sequence[Hashable] | None = None
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
+    times: Sequence[float] | None = None
 
     def write(self, fold: Fold, folder: Path) -> dict[str, str]:
         """Write both sides of a fold as JSON Lines into `folder`; returns the settings of `data` that name them.
@@ -70,12 +72,15 @@ class FoldRows:
         return files
 
 
-def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = False) -> FoldRows:
+def fold_rows(
+    recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = False, time: str | None = None
+) -> FoldRows:
     """Read the rows of `data.train` as the recipe's task does; nothing is fitted on them.
 
     Args:
         group_by: columns; rows that are equal in all of them are one group.
         labelled: the labels are needed, also where the task does not read them.
+        time: a column of dates or numbers, by which folds follow one another.
     Raises:
         DataError, SettingError: the rows cannot be used, or have no such column.
     """
@@ -87,7 +92,7 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
             "Name one, or join their rows in a file.",
         )
     if card.own_code:
-        return _objects(recipe, group_by, labelled)
+        return _objects(recipe, group_by, labelled, time)
     part = _usable(recipe, card)
     skipped = settle(part.faults, recipe.data.bad_rows)
     if not part.row_indices:
@@ -97,12 +102,19 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
     reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
     notes = [_left_out(recipe), f"rows that cannot be used are in no fold: {reasons}." if skipped else ""]
     records = _written(part, recipe, card) if part.records is None else part.records
+    if "columns" in card.settings and recipe.data.columns is None:
+        # of values that are new in a held-out fold nothing is learned
+        by = {*group_by, time}
+        records = [{name: cell for name, cell in record.items() if name not in by} for record in records]
     origins = [[part.table.source, row, part.table.lines[row]] for row in part.row_indices]
     return FoldRows(
         count=len(part.row_indices),
         sha256=part.table.sha256,
         labels=part.labels if card.classes else None,
         groups=_groups(part, group_by),
+        times=None
+        if time is None
+        else moments_of(Examples.of(part.row_indices, part.table, part.row_indices), time, "--time"),
         records=[{**record, ORIGIN: origin} for record, origin in zip(records, origins, strict=True)],
         contents=part.contents,
         notes=tuple(filter(None, notes)),
@@ -162,7 +174,7 @@ def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
     return groups
 
 
-def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool) -> FoldRows:
+def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool, time: str | None) -> FoldRows:
     rows = training_rows(recipe)
     count = len(rows)
     groups = None
@@ -183,6 +195,7 @@ def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool) -> FoldRow
         labels=[_label(rows[row]) for row in range(count)] if labelled else None,
         groups=groups,
         notes=tuple(filter(None, notes)),
+        times=None if time is None else moments_of(cells_of(recipe, rows, [time]), time, "--time"),
     )
 
 

@@ -17,18 +17,30 @@ from snugfit.tools.many_runs.outcome import Outcome
 
 @dataclass(frozen=True)
 class FoldSettings:
-    """The settings of folds: `folds` parts, `repeats` times; `stratified` keeps the share of each label in every part."""
+    """The settings of folds: `folds` parts, `repeats` times; `stratified` keeps the share of each label in every part.
+
+    Of parts in time, `forward`, each is held out by a model that trains on the rows before it; the first part is trained on alone.
+    """
 
     folds: int = 5
     repeats: int = 1
     stratified: bool = False
     seed: int = 0
+    forward: bool = False
 
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise SettingError("folds", f"{self.folds} is too few: one part is held out", "Give 2 or more.")
         if self.repeats < 1:
             raise SettingError("repeats", f"{self.repeats} is too few", "Give 1 or more.")
+        if self.forward and self.repeats > 1:
+            raise SettingError(
+                "repeats", f"got {self.repeats}, and parts in time can be made in one way", "Leave it out."
+            )
+        if self.forward and self.stratified:
+            raise SettingError(
+                "stratified", "is asked for, and parts in time have the labels of their time", "Leave it out."
+            )
 
 
 @dataclass(frozen=True)
@@ -50,22 +62,26 @@ def deal(
     settings: FoldSettings,
     labels: Sequence[Hashable] | None = None,
     groups: Sequence[Hashable] | None = None,
+    times: Sequence[float] | None = None,
 ) -> list[list[int]]:
-    """For each repeat, the number (from 1) of the fold in which each row is held out.
+    """For each repeat, the number (from 1) of the fold in which each row is held out; 0 for rows that are trained on alone.
 
     A pure function of its arguments and of scikit-learn's version: the same seed deals the same folds.
 
     Args:
         labels: of each row; only looked at where the folds are stratified.
         groups: of each row; the rows of one group are held out together.
+        times: of each row, where folds follow one another in time.
     Raises:
-        SettingError, DataError: there are too few rows, rows of a label, or groups.
+        SettingError, DataError: there are too few rows, rows of a label, groups, or times.
         MissingExtra: scikit-learn is not installed.
 
     >>> deal(4, FoldSettings(folds=2), groups=["a", "b", "a", "b"])[0] in ([1, 2, 1, 2], [2, 1, 2, 1])
     True
     """
     _check_counts(rows, settings, labels, groups)
+    if times is not None:
+        return [deal_in_time(times, settings.folds)]
     if find_spec("sklearn") is None:
         raise MissingExtra("scikit-learn", "cv")
     import numpy
@@ -94,16 +110,48 @@ def deal(
     return dealt
 
 
-def folds_of(dealt: Sequence[Sequence[int]]) -> Iterator[Fold]:
+def deal_in_time(times: Sequence[float], folds: int) -> list[int]:
+    """Return the number of the part of each row, of one part more than folds, in the order of times; rows of one time are in one part.
+
+    Raises:
+        SettingError: a part would be empty.
+
+    >>> deal_in_time([3, 1, 2, 3, 4, 4], 2)
+    [1, 0, 0, 1, 2, 2]
+    """
+    counts, before, number = Counter(times), 0, {}
+    for moment in sorted(counts):
+        # the part in which the middle of its rows lies
+        number[moment] = int((before + counts[moment] / 2) / len(times) * (folds + 1))
+        before += counts[moment]
+    if len(set(number.values())) <= folds:
+        raise SettingError(
+            "folds",
+            f"{folds} of {len(counts):,} different times: rows of one time stay together, and a part would be empty",
+            "Ask for fewer.",
+        )
+    return [number[moment] for moment in times]
+
+
+def folds_of(dealt: Sequence[Sequence[int]], *, forward: bool = False) -> Iterator[Fold]:
     """Yield the folds, in order, from what `deal` returned.
+
+    Args:
+        forward: each trains on the parts before its own alone.
 
     >>> [(fold.name, fold.training, fold.validation) for fold in folds_of([[1, 2, 1]])]
     [('fold-1-1', (1,), (0, 2)), ('fold-1-2', (0, 2), (1,))]
+    >>> [(fold.training, fold.validation) for fold in folds_of([[0, 1, 2]], forward=True)]
+    [((0,), (1,)), ((0, 1), (2,))]
     """
     rows = list(range(len(dealt[0])))  # one number for all folds, of many rows
     for repeat, numbers in enumerate(dealt, 1):
         for number in range(1, max(numbers) + 1):
-            trained = tuple(row for row, its in zip(rows, numbers, strict=True) if its != number)
+            trained = tuple(
+                row
+                for row, its in zip(rows, numbers, strict=True)
+                if (its < number if forward else its != number)
+            )
             held_out = tuple(row for row, its in zip(rows, numbers, strict=True) if its == number)
             yield Fold(repeat, number, trained, held_out)
 

@@ -240,7 +240,7 @@ def test_rows_that_changed_are_not_gone_on_with(films: Path, tmp_path: Path):
 
 def test_a_changed_fold_that_leaks_is_refused(project: Path, tmp_path: Path, monkeypatch):
     leaky = door.Fold(1, 1, (0, 1, 2), (2, 3))
-    monkeypatch.setattr(door, "folds_of", lambda dealt: iter([leaky]))
+    monkeypatch.setattr(door, "folds_of", lambda dealt, forward: iter([leaky]))
     with pytest.raises(DataError, match="both trained and scored"):
         cross_validate(points(project, tmp_path))
     assert not (tmp_path / "runs").exists()
@@ -410,3 +410,105 @@ def test_going_on_takes_no_other_folds(project: Path, tmp_path: Path, capsys):
     assert main(["cv", "--resume", str(tmp_path), "--folds", "3"]) == 2
     assert "Leave out --folds" in capsys.readouterr().err
     assert main(["cv"]) == 2
+
+
+SALES = """\
+name: sales
+task: tabular-regression
+model: mlp
+data: {train: sales.csv, label: sold, columns: [price], validation: %s}
+train: {epochs: 1, global_batch: 8}
+plan: {device: cpu}
+track: {mlflow: false}
+"""
+
+
+def sales(folder: Path, validation: str) -> Recipe:
+    """A recipe on 40 rows of ten days and of five shops, in no order."""
+    order = [7 * n % 40 for n in range(40)]
+    rows = [f"2026-01-{1 + n // 4:02},shop{n % 5},{n % 9},{n + n % 3}" for n in order]
+    (folder / "sales.csv").write_text("\n".join(["day,shop,price,sold", *rows]) + "\n")
+    (folder / "sales.yaml").write_text(SALES % validation)
+    return load_recipe(folder / "sales.yaml", [f"output={folder / 'runs'}"])
+
+
+def days(folder: Path, path: Path) -> list[int]:
+    table = (folder / "sales.csv").read_text().splitlines()
+    return [int(table[row["snugfit.origin"][2] - 1][8:10]) for row in rows_of(path)]
+
+
+def test_folds_in_time_train_on_the_days_before_them_as_the_recipe_holds_rows_out(tmp_path: Path):
+    told: list[str] = []
+    found = cross_validate(
+        sales(tmp_path, "{share: 0.2, time: day}"), folds=4, options=RunOptions(plan=False), tell=told.append
+    )
+    assert any("in the order of day" in words for words in told)
+    last = 2
+    for score in found.scores:
+        trained, held_out = (
+            days(tmp_path, Path(found.folder) / score.fold / f"{side}.jsonl")
+            for side in ("train", "validation")
+        )
+        assert set(trained) == set(range(1, last + 1)) and set(held_out) == {last + 1, last + 2}
+        last += 2
+    with (Path(found.folder) / "out_of_fold.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 32, "the first days are trained on alone"
+    (Path(found.folder) / "fold-1-3" / "result.json").unlink()
+    again = resume(found.folder, RunOptions(plan=False))
+    assert [score.training_rows for score in again.scores] == [8, 16, 24, 32]
+
+
+def test_folds_are_made_by_the_groups_of_the_recipe_unless_others_are_asked_for(tmp_path: Path):
+    recipe = sales(tmp_path, "{share: 0.2, group: shop}")
+    found = cross_validate(recipe, folds=5, options=RunOptions(plan=False))
+    table = (tmp_path / "sales.csv").read_text().splitlines()
+    for score in found.scores:
+        held_out = rows_of(Path(found.folder) / score.fold / "validation.jsonl")
+        assert len({table[row["snugfit.origin"][2] - 1].split(",")[1] for row in held_out}) == 1
+    with pytest.raises(SettingError, match="10 of 5 groups"):
+        cross_validate(recipe, folds=10)
+    assert fold_rows(recipe, (), time="day").groups is None
+    whole = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, columns=None))
+    assert set(fold_rows(whole, ("shop",), time="day").records[0]) == {"price", "sold", "snugfit.origin"}
+    with pytest.raises(SettingError, match=r"--time: is given beside --groups"):
+        cross_validate(recipe, group_by=("shop",), time="day")
+    with pytest.raises(DataError, match=r"--time: .*sales\.csv:2: shop is 'shop0', no date"):
+        cross_validate(recipe, time="shop")
+
+
+def test_rows_of_a_python_data_set_are_held_out_by_groups_and_in_time(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "visits_of_cv.py").write_text(VISITS)
+    written = "{share: 0.25, %s}"
+    (tmp_path / "visits.yaml").write_text(
+        RECIPE.replace("points_of_cv:make_model", "visits_of_cv:make_model")
+        .replace("points_of_cv:make_rows", "visits_of_cv:make_rows")
+        .replace("validation: null", f"validation: {written}")
+    )
+
+    def recipe(how: str) -> Recipe:
+        path = tmp_path / f"{how[:4]}.yaml"
+        path.write_text((tmp_path / "visits.yaml").read_text() % how)
+        return load_recipe(path, allow_code=True)
+
+    material = prepare(recipe("group: patient")).material
+    sides = [{row["patient"] for row in side} for side in (material.train, material.validation)]
+    assert not sides[0] & sides[1] and len(sides[1]) == 1
+    material = prepare(recipe("time: day")).material
+    assert {row["day"] for row in material.validation} == {3}
+    rows = fold_rows(recipe("time: day"), time="day")
+    assert rows.times == [n // 5 for n in range(20)]
+    with pytest.raises(DataError, match=r"visits_of_cv:make_rows has no column 'ward'"):
+        prepare(recipe("group: ward"))
+
+
+VISITS = """\
+import torch
+from torch import nn
+
+def make_model():
+    return nn.Linear(2, 2)
+
+def make_rows():
+    return [{"input": torch.ones(2), "labels": n % 2, "patient": n % 4, "day": n // 5} for n in range(20)]
+"""

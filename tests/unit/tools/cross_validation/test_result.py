@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from snugfit.errors import DataError, MissingExtra, SettingError
 from snugfit.tools.cross_validation import result
@@ -127,3 +131,29 @@ def test_best_and_last_weights_are_summed_up_apart():
     assert found.as_dict()["mean"] == {"accuracy": pytest.approx(0.7)}
     assert found.as_dict()["last"]["mean"] == {"accuracy": pytest.approx(0.6)}
     assert not found.finished
+
+
+@given(st.lists(st.integers(0, 30), min_size=4, max_size=60), st.integers(2, 6))
+@settings(max_examples=200, deadline=None)
+def test_parts_in_time_follow_one_another_and_each_fold_trains_on_those_before_it(times, folds):
+    try:
+        (numbers,) = deal(len(times), FoldSettings(folds, forward=True), times=times)
+    except SettingError:
+        return
+    made = list(folds_of([numbers], forward=True))
+    assert len(made) == folds
+    for fold, after in itertools.zip_longest(made, made[1:]):
+        assert max(times[row] for row in fold.training) < min(times[row] for row in fold.validation)
+        if after is not None:
+            assert set(after.training) == {*fold.training, *fold.validation}
+    assert set(made[-1].training) | set(made[-1].validation) == set(range(len(times)))
+
+
+def test_parts_in_time_are_of_about_one_size_and_of_different_times():
+    (numbers,) = deal(100, FoldSettings(4, forward=True), times=[*range(50), *range(50)])
+    assert Counter(numbers) == dict.fromkeys(range(5), 20)
+    with pytest.raises(SettingError, match="3 of 3 different times"):
+        deal(30, FoldSettings(3, forward=True), times=[1, 2, 3] * 10)
+    for wrong in ({"repeats": 2}, {"stratified": True}):
+        with pytest.raises(SettingError, match="parts in time"):
+            FoldSettings(3, forward=True, **wrong)
