@@ -347,6 +347,22 @@ MUTATIONS = (
         ("tests/unit/tools/cross_validation/test_result.py",),
     ),
     Mutation(
+        "balance: values of a source do not take turns",
+        "data/mixture.py",
+        "np.arange(len(at)) % len(values)",
+        "np.arange(len(at)) * len(values) // max(1, len(at))",
+        ("tests/unit/data/test_balance.py::test_the_draws_are_those_of_a_plain_loop",),
+    ),
+    Mutation(
+        "balance: it is lost where a part of the examples is taken",
+        "data/examples.py",
+        "part.balance = replace(self.balance, numbers=numbers)",
+        "part.balance = None",
+        (
+            "tests/unit/data/test_balance.py::test_windows_of_a_loader_are_balanced_and_a_part_taken_before_stays_so",
+        ),
+    ),
+    Mutation(
         "views of pictures: a view is picked from itself too",
         "core/losses.py",
         ".masked_fill(own, -math.inf)",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from snugfit.core.job import Plan
-from snugfit.data.examples import Examples
+from snugfit.data.examples import Balance, Examples
 from snugfit.data.named_sources import Sources, sources_of
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.linear import Linear
@@ -23,6 +25,23 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 
 
+VALUES = ["few" if n in (2, 9, 12) else "usual" if n % 3 else "other" for n in range(EXAMPLES)]
+"""A value of each text, of which one source lacks one."""
+
+
+def balanced(examples: Examples) -> Examples:
+    """The texts, balanced by their values."""
+    names = sorted({*VALUES})
+    numbers = np.array([names.index(value) for value in VALUES])
+    examples.balance = Balance("kind", tuple(names), numbers)
+    return examples
+
+
+def one_source() -> Examples:
+    """The texts as rows of one file."""
+    return Examples(texts(), "file", range(EXAMPLES))
+
+
 def mixture(stopping: str = "first_exhausted") -> Examples:
     """The texts as rows of three files."""
     assert sum(SIZES) == EXAMPLES
@@ -33,7 +52,14 @@ def mixture(stopping: str = "first_exhausted") -> Examples:
     return Examples(texts(), "files", range(EXAMPLES), sources=sources, starts=starts)
 
 
-def training(folder: Path, windows: str, *, stopping: str = "first_exhausted", **more: Any) -> Training:
+def training(
+    folder: Path,
+    windows: str,
+    *,
+    stopping: str = "first_exhausted",
+    data: Examples | None = None,
+    **more: Any,
+) -> Training:
     """Three and a half epochs, evaluated after each, by SGD with a rate that falls to 0."""
     settings = {
         "epochs": 3.5,
@@ -43,6 +69,6 @@ def training(folder: Path, windows: str, *, stopping: str = "first_exhausted", *
         **WINDOWS[windows],
         **more,
     }
-    data = mixture(stopping)
+    data = mixture(stopping) if data is None else data
     held_out = data.at([0, 3, 12, 17, 18])
     return make_training(folder, train=data, validation=held_out, collate=collate, **settings)

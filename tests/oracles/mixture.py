@@ -42,3 +42,33 @@ def run(
             handed_out[source] += 1
         whole.append(examples)
     return whole
+
+
+def balanced(
+    values: Sequence[Sequence[str]], turns: Sequence[int], epochs: int
+) -> list[list[tuple[int, int, int]]]:
+    """Return the examples of each epoch where the values of each source's rows take turns: the source, how often that value has begun
+    again, and the row in the source.
+
+    Args:
+        values: of the rows of each source.
+        turns: of the sources in each epoch.
+    """
+    rows: dict[tuple[int, str], list[int]] = {}
+    for source, own in enumerate(values):
+        for row, value in enumerate(own):
+            rows.setdefault((source, value), []).append(row)
+    handed_out = dict.fromkeys(rows, 0)
+    whole = []
+    for _ in range(epochs):
+        examples, taken = [], [0] * len(values)
+        for source in turns:
+            names = sorted({*values[source]})
+            value = names[taken[source] % len(names)]
+            taken[source] += 1
+            own = rows[source, value]
+            again, place = divmod(handed_out[source, value], len(own))
+            handed_out[source, value] += 1
+            examples.append((source, again, own[place]))
+        whole.append(examples)
+    return whole

@@ -6,6 +6,7 @@ import itertools
 from array import array
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,20 @@ ORIGIN = "snugfit.origin"
 FILE = "file"
 NO_LINE = 0
 """The line of an example whose source has none, beside others that have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """The values of a column by which examples are balanced.
+
+    Args:
+        names: of the values, in order.
+        numbers: the number of each example's value.
+    """
+
+    column: str
+    names: tuple[str, ...]
+    numbers: Numbers
 
 
 class Examples(Sequence[Any]):
@@ -59,6 +74,7 @@ class Examples(Sequence[Any]):
         self.source, self.unit = source, unit
         self.sources, self.starts = sources, tuple(starts)
         self.table, self.table_rows = table, table_rows
+        self.balance: Balance | None = None
         self.rows = array("q", rows)
         self.lines = None if lines is None else array("q", lines)
 
@@ -119,7 +135,7 @@ class Examples(Sequence[Any]):
             examples = self.examples.at(places)
         else:
             examples = [self.examples[place] for place in places]
-        return Examples(
+        part = Examples(
             examples,
             self.source,
             rows,
@@ -130,6 +146,10 @@ class Examples(Sequence[Any]):
             table=self.table,
             table_rows=() if self.table is None else [self.table_rows[place] for place in places],
         )
+        if self.balance is not None:
+            numbers = self.balance.numbers[np.asarray(places, dtype=np.int64)]
+            part.balance = replace(self.balance, numbers=numbers)
+        return part
 
     @property
     def numbers(self) -> list[int]:

@@ -3,6 +3,9 @@
 Sources alternate so that each has its part of the examples wherever one stops to count: after k examples of an epoch a source of weight w
 has given ⌊k·w/W⌋ or ⌈k·w/W⌉ of them, W being the sum of the weights. Each source is drawn without replacement: all its rows, in an order
 drawn from the seed, before any of them comes again, in the epoch after the one in which they were begun where they do not end with it.
+
+Where rows are balanced by a column, its values take turns in the place of their source, and the rows of each value are drawn so. Sources come as
+they would without, and an epoch has as many examples.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from snugfit.core.random import derive_seed
-from snugfit.data.examples import Examples, whole_examples
+from snugfit.data.examples import Balance, Examples, whole_examples
 from snugfit.data.named_sources import Sources
 from snugfit.errors import DataError
 
@@ -33,8 +36,9 @@ class Draws:
     """The examples of each epoch of a mixture.
 
     Args:
-        sources: with weights.
+        sources: with weights, or None where the rows are of one source, or of several that have none.
         members: the places of each source's examples in the data set.
+        balance: of the examples; None where they are drawn as they come.
 
     >>> from snugfit.data.named_sources import sources_of
     >>> sources = sources_of({"a": {"from": "a.csv", "weight": 3}, "b": {"from": "b.csv", "weight": 1}})
@@ -48,27 +52,75 @@ class Draws:
         DataError: a source has no example.
     """
 
-    def __init__(self, sources: Sources, members: Sequence[Sequence[int] | Numbers]) -> None:
-        assert sources.weights is not None
-        for source, own in zip(sources.each, members, strict=True):
+    def __init__(
+        self,
+        sources: Sources | None,
+        members: Sequence[Sequence[int] | Numbers],
+        balance: Balance | None = None,
+    ) -> None:
+        for source, own in zip(() if sources is None else sources.each, members, strict=sources is not None):
             if not len(own):
                 raise DataError(
                     f"data.train.{source.name}", f"no usable row of {source.file} is left", "Give more rows."
                 )
-        self.names = sources.names
         self._members = [np.asarray(own, dtype=np.int64) for own in members]
         self.sizes = tuple(map(len, self._members))
-        self.pattern = one_epoch(sources.weights, self.sizes, first=sources.stopping == "first_exhausted")
+        self.balance = balance
+        whole = self._members
+        self._names: tuple[Any, ...] = ("",) if sources is None else sources.names
+        if sources is None or sources.weights is None:  # each row once, but for what is balanced
+            self._members, self._names = [np.sort(np.concatenate(whole))], ("",)
+            self.pattern: NDArray[np.integer[Any]] = np.zeros(sum(self.sizes), np.uint16)
+        else:
+            self.pattern = one_epoch(sources.weights, self.sizes, first=sources.stopping == "first_exhausted")
+        if balance is not None:
+            self._divide(balance)
+        # the rows of each source among those that take turns; whole numbers where a turn is of one source
+        self._sources = np.array(
+            [[len(np.intersect1d(own, of)) / len(own) for of in whole] for own in self._members]
+        )
         self.counts = self.counts_within(len(self.pattern))
+
+    def _divide(self, balance: Balance) -> None:
+        """Have the values of each source take turns in its place."""
+        members, names = list[Numbers](), list[tuple[str, str]]()
+        pattern = np.empty(len(self.pattern), np.int64)
+        for source, own in enumerate(self._members):
+            numbers = balance.numbers[own]
+            values = np.unique(numbers).tolist()
+            at = np.flatnonzero(self.pattern == source)
+            pattern[at] = len(members) + np.arange(len(at)) % len(values)
+            members += [own[numbers == value] for value in values]
+            names += [(self._names[source], balance.names[value]) for value in values]
+        self._members, self._names, self.pattern = members, tuple(names), pattern
 
     def __len__(self) -> int:
         return len(self.pattern)
 
-    def counts_within(self, examples: int) -> tuple[int, ...]:
-        """Return how many of the first examples of an epoch each source gives."""
-        return tuple(np.bincount(self.pattern[:examples], minlength=len(self.names)).tolist())
+    def counts_within(self, examples: int) -> tuple[float, ...]:
+        """Return how many of the first examples of an epoch each source gives; on average, where values of several are drawn together."""
+        own = np.bincount(self.pattern[:examples], minlength=len(self._names))
+        return tuple(int(count) if count.is_integer() else count for count in (own @ self._sources).tolist())
 
-    def counts_after(self, examples: int) -> tuple[int, ...]:
+    def by_value(self, examples: int) -> list[dict[str, Any]]:
+        """Return what each value of the column that rows are balanced by is of the first examples of a run, over all sources."""
+        if self.balance is None:
+            return []
+        epochs, rest = divmod(examples, len(self))
+        count = len(self._names)
+        own = epochs * np.bincount(self.pattern, minlength=count)
+        own = own + np.bincount(self.pattern[:rest], minlength=count)
+        given: dict[str, list[int]] = {}
+        for (_, value), rows, drawn in zip(self._names, self._members, own.tolist(), strict=True):
+            both = given.setdefault(value, [0, 0])
+            both[0] += len(rows)
+            both[1] += drawn
+        return [
+            {"name": value, "rows": rows, "share": drawn / examples, "epochs": drawn / rows}
+            for value, (rows, drawn) in sorted(given.items())
+        ]
+
+    def counts_after(self, examples: int) -> tuple[float, ...]:
         """Return how many of the first examples of a run each source gives."""
         epochs, rest = divmod(examples, len(self))
         return tuple(
@@ -78,7 +130,7 @@ class Draws:
     def epoch(self, seed: int, number: int, shuffle: bool = True) -> tuple[Numbers, Numbers]:
         """Return of each example of an epoch the pass over its source that it belongs to, and its place in the data set."""
         passes, places = np.empty(len(self), np.int64), np.empty(len(self), np.int64)
-        for source, (name, own) in enumerate(zip(self.names, self._members, strict=True)):
+        for source, (name, own) in enumerate(zip(self._names, self._members, strict=True)):
             at = np.flatnonzero(self.pattern == source)
             begun, within = np.divmod(number * len(at) + np.arange(len(at)), len(own))
             passes[at] = begun
@@ -88,11 +140,12 @@ class Draws:
         return passes, places
 
 
-def _order(rows: int, seed: int, name: str, number: int, shuffle: bool) -> Numbers:
-    """Return the order of a source's rows in one pass over them."""
+def _order(rows: int, seed: int, name: str | tuple[str, str], number: int, shuffle: bool) -> Numbers:
+    """Return the order of a source's rows in one pass over them, or of those that have one value."""
     if not shuffle:
         return np.arange(rows)
-    generator = torch.Generator().manual_seed(derive_seed(seed, "order", name, number))
+    parts = (name,) if isinstance(name, str) else name
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order", *parts, number))
     order: Numbers = torch.randperm(rows, generator=generator).numpy()
     return order
 
@@ -158,10 +211,13 @@ def alternating(parts: tuple[int, ...], count: int) -> NDArray[np.uint16]:
 
 
 def mixed(dataset: Any) -> Draws | None:
-    """Return the draws of a data set that is a mixture, whole; None of any other."""
+    """Return the draws of a data set that is a mixture, or is balanced, whole; None of any other."""
     examples = whole_examples(dataset)
-    if examples is None or examples.sources is None or examples.sources.weights is None:
+    if examples is None:
+        return None
+    weighed = examples.sources is not None and examples.sources.weights is not None
+    if not weighed and examples.balance is None:
         return None
     if examples not in _DRAWS:
-        _DRAWS[examples] = Draws(examples.sources, examples.members())
+        _DRAWS[examples] = Draws(examples.sources, examples.members(), examples.balance)
     return _DRAWS[examples]

@@ -202,14 +202,14 @@ def _far_off(count: int, total: int, share: float, what: str) -> list[str]:
 
 def groups_of(
     examples: Examples, columns: Sequence[str], setting: str = f"{VALIDATION}.{GROUP}"
-) -> list[Hashable]:
+) -> list[tuple[str, ...]]:
     """Return the group of each example: the cells of its row in these columns.
 
     Raises:
         DataError: a column is not there, or a row is of no group; names file and line.
     """
     table, rows = _rows_of(examples, columns, setting)
-    groups: list[Hashable] = []
+    groups: list[tuple[str, ...]] = []
     for place, row in enumerate(rows):
         cells = [table.rows[row].get(column) for column in columns]
         keys = [_key(cell) for cell in cells]
@@ -217,7 +217,7 @@ def groups_of(
         if empty:
             raise DataError(
                 setting,
-                f"{examples.origin(place)}: the row has no {' or '.join(empty)}, so it is of no group",
+                f"{examples.origin(place)}: the row has no {' or '.join(empty)}",
                 "Fill it, or leave the row out.",
             )
         groups.append(tuple(keys))

@@ -89,6 +89,10 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     if few := _few_to_validate_on(data):
         lines.append(f"          {few}")
     lines += [f"          {source_words(each)}" for each in data.get("sources") or ()]
+    if balanced := data.get("balanced"):
+        more = f" and {len(balanced) - _MOST_LABELS} more" if len(balanced) > _MOST_LABELS else ""
+        words = "; ".join(map(source_words, balanced[:_MOST_LABELS]))
+        lines.append(f"  balance by {data.get('balanced_by')}: {words}{more}")
     if data.get("form"):
         form = data["form"] if data.get("unit") == "windows" else f"conversations as {data['form']}"
         lines.append(f"  rows    {form}")

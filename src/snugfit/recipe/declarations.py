@@ -73,8 +73,8 @@ COLUMNS = (
 )
 """Settings of `data` that name columns."""
 
-COMPARED = ("leaks", "near_duplicates")
-"""Settings of `data` that every task reads whose rows on both sides can be compared."""
+OF_ROWS = ("leaks", "near_duplicates", "balance")
+"""Settings of `data` that every task reads whose examples are made of a row each."""
 
 _SIZE = "a size, such as 24GiB, or null"
 
@@ -278,6 +278,13 @@ class Data(Section):
         "whether nearly equal inputs leak too: texts with 80% of their characters in common, pictures that look alike, rows of a table with equal "
         "numbers of three digits",
         False,
+    )
+    balance: str | None = setting(
+        "column, such as that of the labels, of whose values each has the same part of the examples that are trained on; null: rows come as often as "
+        "they are there",
+        None,
+        takes="a name or null",
+        example="label",
     )
     collate: str | None = setting(
         "function from a list of examples to a batch",
@@ -558,7 +565,7 @@ def unused(task: str) -> tuple[tuple[str, str], ...]:
     used = (
         "train",
         "validation",
-        *(COMPARED if card.compares_rows and not card.own_code else ()),
+        *(OF_ROWS if card.of_rows and not card.own_code else ()),
         *card.settings,
     )
     sections = [] if card.section == Preference.key else [Preference]

@@ -212,12 +212,16 @@ def data(story: Story) -> str:
     rows = [(name, counts[key]) for key, name in names.items() if counts.get(key) is not None]
     rows.append(("skipped rows", int(sum(skipped.values()))))
     rows += [(f"– {reason}", number) for reason, number in skipped.items()]
-    others = (*names, "skipped", "labels", "sources")
+    others = (*names, "skipped", "labels", "sources", "balanced", "balanced_by")
     rest = {key: value for key, value in counts.items() if key not in others}
     sources = counts.get("sources")
     for source in map(mapping, sources if isinstance(sources, list) else ()):
         name, _, words = source_words(source).partition(": ")
         rows.append((f"source {name}", words))
+    balanced = counts.get("balanced")
+    for value in map(mapping, balanced if isinstance(balanced, list) else ()):
+        name, _, words = source_words(value).rpartition(": ")
+        rows.append((f"{counts.get('balanced_by')} {name}", words))
     body = facts([*rows, *flat(rest)])
     labels = {str(name): as_number(number) or 0 for name, number in mapping(counts.get("labels")).items()}
     return f"<section><h2>Data</h2><div class=columns><div>{body}</div>{_label_bars(labels)}</div></section>"

@@ -52,8 +52,13 @@ def _updates(training: Training) -> dict[str, Any]:
 
 def by_source(training: Training) -> dict[str, Any]:
     """Return what each source is of the examples of a run, where they are several."""
-    sources = training.loader.by_source(training.total_windows)
-    return {"sources": sources} if sources else {}
+    loader, windows = training.loader, training.total_windows
+    sources, draws = loader.by_source(windows), loader.order.draws
+    described: dict[str, Any] = {"sources": sources} if sources else {}
+    if draws is not None and draws.balance is not None:
+        described["balanced_by"] = draws.balance.column
+        described["balanced"] = draws.by_value(loader.order.cuts.examples_after(windows))
+    return described
 
 
 def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) -> list[dict[str, Any]]:

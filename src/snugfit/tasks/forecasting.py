@@ -283,7 +283,7 @@ CARD = Card(
     summary="Predict the next steps of many series, as quantiles.",
     loss="pinball",
     metrics=("mase", "pinball", "coverage"),
-    compares_rows=False,
+    of_rows=False,
     settings=(
         "series",
         "time",

@@ -34,11 +34,20 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     Raises:
         DataError, ModelError, SettingError: what cannot be used.
     """
+    from snugfit.data.balance import balance_rows
+    from snugfit.data.examples import whole_examples
     from snugfit.data.mixture import mixed
 
     _check_pictures(recipe)
     task = find(recipe.task).load(recipe, empty, keep)
+    if recipe.data.balance is not None:
+        task = replace(
+            task, messages=(*task.messages, *balance_rows(task.material.train, recipe.data.balance))
+        )
     mixed(task.material.train)  # before anything is written, as a source that has no row left is refused
+    for side in (task.material.train, task.material.validation):
+        if (examples := whole_examples(side)) is not None:
+            examples.table = None  # it is no longer needed
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
     return replace(task, material=replace(task.material, class_counts=task.class_counts))
 

@@ -60,7 +60,7 @@ class Card:
         plain_rows: rows and predictions are plain texts and numbers, as a model registry keeps them, also where there are no classes.
         new_rows: name of others, in an example of a command that predicts for them.
         pipeline: what the hub calls the use of its models; empty where it has no word for it.
-        compares_rows: the inputs of rows to train on and to validate on can be compared, so that it reads `data.leaks`.
+        of_rows: examples are made of a row each, or of rows that can be compared, so that it reads `data.leaks` and `data.balance`.
         sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
     """
 
@@ -89,7 +89,7 @@ class Card:
     pipeline: str = ""
     plain_rows: bool = False
     sample: tuple[str, str] | None = None
-    compares_rows: bool = True
+    of_rows: bool = True
 
     @property
     def reads_texts(self) -> bool:

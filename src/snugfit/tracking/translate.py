@@ -116,10 +116,11 @@ def _run(event: Event, batch: Batch) -> None:
     params.update(flatten({"parameters": event.get("parameters") or {}}))
     data = dict(event.get("data") or {})
     labels = data.pop("labels", None)
-    if sources := data.pop("sources", None):
-        data["sources"] = {
-            each["name"]: {key: value for key, value in each.items() if key != "name"} for each in sources
-        }
+    for name in ("sources", "balanced"):
+        if parts := data.pop(name, None):
+            data[name] = {
+                each["name"]: {key: value for key, value in each.items() if key != "name"} for each in parts
+            }
     params.update(flatten({"rows": data}))
     params.update(
         {key: event[key] for key in ("total_updates", "updates_per_epoch", "window") if key in event}

@@ -106,6 +106,10 @@ def fold_rows(
         # of values that are new in a held-out fold nothing is learned
         by = {*group_by, time}
         records = [{name: cell for name, cell in record.items() if name not in by} for record in records]
+    if (balance := recipe.data.balance) is not None:
+        check_columns(part.table, {"data.balance": [balance]})
+        cells = (part.table.rows[row].get(balance) for row in part.row_indices)
+        records = [{balance: cell, **record} for cell, record in zip(cells, records, strict=True)]
     origins = [[part.table.source, row, part.table.lines[row]] for row in part.row_indices]
     return FoldRows(
         count=len(part.row_indices),
