@@ -363,6 +363,13 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "quarantine: rows that are left out are counted alone",
+        "data/bad_rows.py",
+        "listed.extend(faults)",
+        "listed.clear()",
+        ("tests/unit/data/test_quarantine.py",),
+    ),
+    Mutation(
         "views of pictures: a view is picked from itself too",
         "core/losses.py",
         ".masked_fill(own, -math.inf)",

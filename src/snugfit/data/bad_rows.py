@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,14 @@ NOT_UTF8 = "not UTF-8"
 class Fault:
     """Why one row cannot be used; `reason` is the kind that is counted, `detail` what was found here.
 
-    `line` is 0 where the source is the whole of the row, such as a picture.
+    `line` is 0 where the source is the whole of the row, such as a picture. `row` is what was read of it, where it could be read.
     """
 
     source: str
     line: int
     reason: str
     detail: str
+    row: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> str:
@@ -42,8 +45,8 @@ class BadRow(DataError):
         self.reason = reason
         self.detail = detail
 
-    def at(self, source: str, line: int) -> Fault:
-        return Fault(source, line, self.reason, self.detail)
+    def at(self, source: str, line: int, row: Mapping[str, Any] | None = None) -> Fault:
+        return Fault(source, line, self.reason, self.detail, row)
 
 
 def check_policy(policy: str, setting: str = "data.bad_rows") -> None:
@@ -56,6 +59,20 @@ def check_policy(policy: str, setting: str = "data.bad_rows") -> None:
         raise SettingError(setting, f"'{policy}' is not a policy", nearest(policy, POLICIES))
 
 
+_LEFT_OUT: ContextVar[list[Fault] | None] = ContextVar("rows that are left out", default=None)
+
+
+@contextmanager
+def left_out_rows() -> Iterator[list[Fault]]:
+    """Temporarily list the faults of the rows that `settle` leaves out, of whichever source."""
+    faults: list[Fault] = []
+    token = _LEFT_OUT.set(faults)
+    try:
+        yield faults
+    finally:
+        _LEFT_OUT.reset(token)
+
+
 def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     """Apply the policy: nothing to do, one error for all faults, or the number of skipped rows by reason.
 
@@ -63,6 +80,9 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
         DataError: there are faults and the policy is 'fail'.
     """
     check_policy(policy)
+    listed = _LEFT_OUT.get()
+    if policy == "skip" and listed is not None:
+        listed.extend(faults)
     counts = dict(Counter(fault.reason for fault in faults).most_common())
     if not faults or policy == "skip":
         return counts

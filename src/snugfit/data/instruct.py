@@ -565,7 +565,8 @@ def decisive(table: Table, settings: RowSettings) -> dict[str, Any]:
 def faults_of(table: Table, entry: TokenEntry) -> list[Fault]:
     """Return the faults of a table in the order of its lines: of rows that could not be read, and of those that have no tokens."""
     bad_rows = [
-        Fault(*table.place(number), reason, detail) for number, reason, detail in entry.facts["bad_rows"]
+        Fault(*table.place(number), reason, detail, table.rows[number])
+        for number, reason, detail in entry.facts["bad_rows"]
     ]
     return table.in_order([*table.faults, *bad_rows])
 

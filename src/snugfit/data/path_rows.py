@@ -74,7 +74,8 @@ def read_files(
             if table.rows[row].get(_OF_FOLDER):
                 faults.append(bad.at(path, 0))
             else:
-                faults.append(Fault(table.source, table.lines[row], bad.reason, f"{path} {bad.detail}"))
+                detail = f"{path} {bad.detail}"
+                faults.append(Fault(table.source, table.lines[row], bad.reason, detail, table.rows[row]))
             continue
         good.append(place)
         written.append(text)

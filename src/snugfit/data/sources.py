@@ -67,7 +67,7 @@ class Table:
 
     def fault(self, row: int, bad: BadRow) -> Fault:
         """Return what is wrong with a row, with its place."""
-        return bad.at(*self.place(row))
+        return bad.at(*self.place(row), self.rows[row])
 
     def in_order(self, faults: Iterable[Fault]) -> list[Fault]:
         """Return faults in the order of the lines that they are on, source by source."""

@@ -176,7 +176,9 @@ class _Labelled:
             unknown = next((tag for tag in tags if tag not in known), None)
             if unknown is not None:
                 detail = f"the tag '{shorten(unknown)}' was not trained. {nearest(unknown, names)}"
-                rest.faults.append(Fault(*self.table.place(row), "unknown label", detail))
+                rest.faults.append(
+                    Fault(*self.table.place(row), "unknown label", detail, self.table.rows[row])
+                )
                 continue
             rest.rows.append(row)
             rest.texts.append(text)

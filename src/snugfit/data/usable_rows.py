@@ -219,6 +219,7 @@ def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
             *part.table.place(row),
             "mixed label types",
             f"the label {_in_words(name, kind)} is {kind}, most labels are {usual}",
+            part.table.rows[row],
         )
         for row, name, kind in zip(part.row_indices, part.labels, kinds, strict=True)
         if kind not in ("", usual)
@@ -257,6 +258,7 @@ def encode_part(
             *part.table.place(part.row_indices[place]),
             "empty text",
             f"the tokenizer leaves nothing of {part.texts[place]!r}",
+            part.table.rows[part.row_indices[place]],
         )
         for place in empty
     ]

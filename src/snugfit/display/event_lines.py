@@ -13,6 +13,7 @@ from snugfit.data.file_formats import READERS
 from snugfit.data.named_sources import LOSS_OF
 from snugfit.data.report import source_words
 from snugfit.display.run_state import Standing
+from snugfit.results.run_folder import QUARANTINE
 from snugfit.tasks import known
 from snugfit.units import format_bytes, format_seconds
 
@@ -212,6 +213,9 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
     if end["status"] == "failed" and not os.path.isdir(folder):
         return []  # nothing had been trained, and nothing was kept
     lines = [f"{'run':<10}{folder}"]
+    skipped = ((run.get("data") or {}).get("skipped") or {}).values()
+    if skipped and os.path.exists(os.path.join(folder, QUARANTINE)):
+        lines.append(f"{'left out':<10}{_many(sum(skipped), 'row')} in {os.path.join(folder, QUARANTINE)}")
     if os.path.exists(os.path.join(folder, "report.html")):
         lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")
     if end.get("resumable"):

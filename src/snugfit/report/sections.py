@@ -25,6 +25,7 @@ from snugfit.report.law_table import laws_table
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
 from snugfit.report.svg import Chart, Frame, escape, figure
+from snugfit.results.run_folder import QUARANTINE
 from snugfit.results.verdicts import Certificate
 from snugfit.units import format_bytes, format_seconds
 
@@ -212,6 +213,8 @@ def data(story: Story) -> str:
     rows = [(name, counts[key]) for key, name in names.items() if counts.get(key) is not None]
     rows.append(("skipped rows", int(sum(skipped.values()))))
     rows += [(f"– {reason}", number) for reason, number in skipped.items()]
+    if skipped:
+        rows.append(("– file and line of each", QUARANTINE))
     others = (*names, "skipped", "labels", "sources", "balanced", "balanced_by")
     rest = {key: value for key, value in counts.items() if key not in others}
     sources = counts.get("sources")

@@ -54,8 +54,12 @@ RECIPE = "recipe.yaml"
 START_SCORES = "reference.json"
 """The scores of all rows by the model before its first update, of a run whose loss compares with them."""
 
+QUARANTINE = "quarantine.jsonl"
+"""The rows that were left out, with reasons."""
+
 _FILES = (
     START_SCORES,
+    QUARANTINE,
     *(RECIPE, "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
     *(
         "tracking.json",

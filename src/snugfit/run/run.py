@@ -15,10 +15,11 @@ import torch
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.order import total_windows
+from snugfit.data.quarantine import quarantine_text
 from snugfit.data.sources import check_fingerprints
 from snugfit.errors import Interrupted, OutOfMemory, RunFolderError
 from snugfit.report.story import mapping, read_story
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import by_source, describe_run, versions
@@ -209,6 +210,8 @@ def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> R
         check_fingerprints(folder.read_json(_DATA), data)
     if strategy.rank == 0:
         folder.write_json(_DATA, data)
+        if task.left_out:
+            folder.write_text(QUARANTINE, quarantine_text(task.left_out))
     return folder
 
 

@@ -34,12 +34,15 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     Raises:
         DataError, ModelError, SettingError: what cannot be used.
     """
+    from snugfit.data.bad_rows import left_out_rows
     from snugfit.data.balance import balance_rows
     from snugfit.data.examples import whole_examples
     from snugfit.data.mixture import mixed
 
     _check_pictures(recipe)
-    task = find(recipe.task).load(recipe, empty, keep)
+    with left_out_rows() as faults:
+        task = find(recipe.task).load(recipe, empty, keep)
+    task = replace(task, left_out=tuple(faults))
     if recipe.data.balance is not None:
         task = replace(
             task, messages=(*task.messages, *balance_rows(task.material.train, recipe.data.balance))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.core.losses import Loss
+    from snugfit.data.bad_rows import Fault
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
 
@@ -22,7 +23,8 @@ class Task:
     `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
     files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `settings` are further JSON files by their paths in the folder, in which other libraries
     look for how it is used; `example` is one to train on as the model reads it: parts
-    of text, each with whether it is scored; `delivered` is the part of the model that is saved as the best one.
+    of text, each with whether it is scored; `delivered` is the part of the model that is saved as the best one; `left_out` are the rows that
+    cannot be used.
     """
 
     material: Material
@@ -37,6 +39,7 @@ class Task:
     example_rows: list[dict[str, Any]] = field(default_factory=list)
     example: list[list[Any]] = field(default_factory=list)
     delivered: Callable[[nn.Module], nn.Module] = lambda model: model
+    left_out: tuple[Fault, ...] = ()
 
     @property
     def class_counts(self) -> dict[str, int] | None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hold_out import HoldOut
+from snugfit.data.quarantine import quarantine_text
 from snugfit.errors import DataError, RunFolderError, SettingError
-from snugfit.results.run_folder import RECIPE, RunFolder
+from snugfit.results.run_folder import QUARANTINE, RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
 from snugfit.run.planning import is_tight
 from snugfit.system.code_consent import words
@@ -86,6 +87,9 @@ def cross_validate(
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, TOOL)
     folder.write_text(RECIPE, recipe.to_yaml())
+    if rows.left_out:
+        folder.write_text(QUARANTINE, quarantine_text(rows.left_out))
+        tell(f"{len(rows.left_out):,} rows that cannot be used are in {folder.path / QUARANTINE}")
     record = {
         "settings": asdict(settings),
         "group_by": list(group_by),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import settle
+from snugfit.data.bad_rows import Fault, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Examples
 from snugfit.data.sides import moments_of
@@ -36,7 +36,8 @@ class FoldRows:
 
     `records` are the columns that the task reads, None where the rows are the objects of a Python data set; `contents` are what
     two rows must not share across a fold. `sha256` is that of the source, empty where it has none. `classes` are those of all rows, where
-    a fold would have those of its own. `times` are those by which folds follow one another.
+    a fold would have those of its own. `times` are those by which folds follow one another, `left_out` the rows that cannot
+    be used.
     """
 
     count: int
@@ -48,6 +49,7 @@ class FoldRows:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     times: Sequence[float] | None = None
+    left_out: tuple[Fault, ...] = ()
 
     def write(self, fold: Fold, folder: Path) -> dict[str, str]:
         """Write both sides of a fold as JSON Lines into `folder`; returns the settings of `data` that name them.
@@ -123,6 +125,7 @@ def fold_rows(
         contents=part.contents,
         notes=tuple(filter(None, notes)),
         classes=part.classes,
+        left_out=tuple(part.faults),
     )
 
 
