@@ -120,8 +120,8 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
     if isinstance(recipe.data.rows, str):  # runs of before know no others
         values["data"].pop("stopping_strategy", None)
     for name, value in _UNSAID.items():
-        if values["data"].get(name) == value:
-            del values["data"][name]
+        if values["data"].get(name, value) == value:
+            values["data"].pop(name, None)
     text = json.dumps(values, sort_keys=True, ensure_ascii=True)
     settings: dict[str, Any] = json.loads(text.replace(json.dumps(f"{recipe.folder}/")[1:-1], ""))
     return settings
