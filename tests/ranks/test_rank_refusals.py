@@ -10,7 +10,6 @@ from snugfit.errors import PlanConflict, SettingError
 from snugfit.step.step import Step
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
-from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.numerics.adamw_8bit import AdamW8bit
 from tests.laws import problems
 from tests.ranks.pool import Ranks
@@ -18,7 +17,7 @@ from tests.ranks.pool import Ranks
 STRATEGIES = {Sharing.COPIES: DataParallel, Sharing.SHARDS: FullyShard}
 CONFLICTS = [
     (technique, sharing)
-    for technique in [*problems.examples(), SAM(m=2), AdamW8bit(paged=True)]
+    for technique in [*problems.examples(), AdamW8bit(paged=True)]
     for sharing in Sharing
     if technique.refused_on(sharing)
 ]
@@ -47,7 +46,6 @@ def refusal(technique: Technique, sharing: Sharing) -> str:
 def test_the_way_out_of_a_refusal_is_one(two: Ranks) -> None:
     in_backward = problems.find_examples("optimizer_in_backward")[0]
     assert not in_backward.refused_on(Sharing.SHARDS)
-    assert not any(SAM().refused_on(sharing) for sharing in Sharing)
 
 
 def test_a_torch_optimizer_of_a_model_that_is_spread_is_refused(two: Ranks) -> None:

@@ -194,16 +194,25 @@ class Batch:
             return self
 
         tokens = self._tokens()
+        labels = self.data.get(LABELS)
 
-        def wider(name: str, value: Any) -> Any:
-            if id(value) not in tokens:
-                return value
-            filling = IGNORE_INDEX if name == LABELS else 0
+        def wider(value: Tensor, filling: int) -> Tensor:
             beyond = value.new_full((self.rows, width - self.padded, *value.shape[2:]), filling)
             return torch.cat([value, beyond], dim=1)
 
-        data = {name: wider(name, value) for name, value in self.data.items()}
-        return replace(self, data=data, padded=width)
+        def are_labels(value: Any) -> bool:  # those of other examples, which are mixed into these
+            is_alike = isinstance(value, Tensor) and isinstance(labels, Tensor) and id(labels) in tokens
+            return is_alike and (value.shape, value.dtype) == (labels.shape, labels.dtype)
+
+        data = {
+            name: wider(value, IGNORE_INDEX if name == LABELS else 0) if id(value) in tokens else value
+            for name, value in self.data.items()
+        }
+        extras = {
+            name: wider(value, IGNORE_INDEX) if are_labels(value) else value
+            for name, value in self.extras.items()
+        }
+        return replace(self, data=data, extras=extras, padded=width)
 
     def _tokens(self) -> set[int]:
         """Return ids of the tensors that are as wide as the tokens because they go along them.

@@ -26,7 +26,7 @@ from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.kit.torch_wrappers import backward
 from snugfit.step.attention_kernels import kernels_behind
-from snugfit.step.gather import joining, rows_of_all_ranks
+from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
 from snugfit.step.row_outputs import join_outputs
 from snugfit.system.memory import is_out_of_memory
@@ -177,8 +177,10 @@ class WindowCompute:
         return replace(self, batch=replace(selected, share=share._replace(counts=counts)))
 
     def parts(self, rows: int) -> Iterator[WindowCompute]:
-        """Yield the same computation on neighbours, `rows` at a time, each to be finished before the next one."""
-        assert self.step.strategy.world_size == 1, "who asks for parts refuses several devices beforehand"
+        """Yield the same computation on neighbours of the whole window, `rows` at a time, each to be finished before the next one.
+
+        On several ranks each part is shared out anew, so that all of them compute it at the same weights.
+        """
         if rows % self.batch.group:
             raise SettingError(
                 "micro_batch",
@@ -187,15 +189,17 @@ class WindowCompute:
                 f"Give a multiple of {self.batch.group}.",
             )
         first = self.step.at_first_pass
-        count = self.batch.rows
+        count = self.batch.total
+        window = whole_window(self.step.strategy, self.batch)
         # batch norm has no statistics of a single row that is left over: it joins the group before it
-        alone = 1 if self.step.has_batch_norm else 0
-        ends = [*(end for end in range(rows, count, rows) if count - end > alone), count]
+        paired = self.step.has_batch_norm
+        ends = [*(end for end in range(rows, count, rows) if count - end > paired), count]
         for start, end in itertools.pairwise([0, *ends]):
             if first:
                 self.step.begin_passes()
             neighbours = range(start, end)
-            yield replace(self, batch=self.batch.select(neighbours), part=(*self.part, start))
+            part = part_of_rank(self.step.strategy, window.select(neighbours), paired)
+            yield replace(self, batch=part, part=(*self.part, start))
 
     def replace(self, loss: BatchLoss, **extras: Any) -> WindowCompute:
         """Return the same rows under another loss, with further tensors travelling along."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -9,7 +10,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from snugfit.core.batch import Batch
+from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict
 from snugfit.strategies.base import Strategy
@@ -27,8 +28,8 @@ def joining(strategy: Strategy, batch: Batch) -> Callable[[Tensor], Tensor]:
         except ValueError as error:
             raise PlanConflict(
                 "loss",
-                f"rows of shape {tuple(rows.shape)} cannot be joined over ranks ({error}), which a loss that compares "
-                "all rows of a window needs",
+                f"rows of shape {tuple(rows.shape)} cannot be joined over ranks ({error}), which a loss "
+                "that compares all rows of a window needs, and groups of sam.m",
                 "Give tensors of one shape a row on all ranks: embeddings, and texts padded to one length.",
             ) from error
 
@@ -56,7 +57,7 @@ def rows_of_all_ranks(strategy: Strategy, batch: Batch) -> Batch:
     return replace(
         batch,
         data=map_tree(joined, batch.data, listed, _not_joined),
-        extras=map_tree(joined, dict(batch.extras), listed),
+        extras=map_tree(joined, dict(batch.extras)),
         rows=batch.total,
         ids=(),
         lengths=None,
@@ -65,9 +66,41 @@ def rows_of_all_ranks(strategy: Strategy, batch: Batch) -> Batch:
     )
 
 
+def whole_window(strategy: Strategy, batch: Batch) -> Batch:
+    """Return the rows of all ranks with what the host knows of each, so that any of them may compute them as its own."""
+    share = batch.share
+    if share is None:
+        return batch
+    known = strategy.tell((batch.ids, batch.lengths, batch.gapless))
+    ranks = [(*of_rank, count) for of_rank, count in zip(known, share.counts, strict=True) if count]
+    lengths = [lengths[:count] for _, lengths, _, count in ranks if lengths is not None]
+    padded = max(strategy.counts(batch.padded))
+    return replace(
+        rows_of_all_ranks(strategy, batch),
+        ids=tuple(each for ids, _, _, count in ranks for each in ids[:count]),
+        lengths=tuple(itertools.chain(*lengths)) if len(lengths) == len(ranks) else None,
+        padded=padded if min(strategy.counts(batch.padded)) else 0,
+        gapless=all(gapless for _, _, gapless, _ in ranks),
+    )
+
+
+def part_of_rank(strategy: Strategy, window: Batch, paired: bool) -> Batch:
+    """Return what this rank computes of a window that every rank has whole; `paired` leaves no row alone, for batch norm."""
+    if strategy.world_size == 1:
+        return window
+    together = max(window.group, 1 + paired)
+    alone = int(paired and window.rows % together == 1)
+    parts = shared_out(window.rows - alone, strategy.world_size, together)
+    if alone:
+        last = max(rank for rank, part in enumerate(parts) if part or rank == 0)
+        parts[last] = range(parts[last].start, window.rows)
+    own = parts[strategy.rank] or range(min(window.rows, 1 + paired))
+    return replace(window.select(own), share=Share(tuple(map(len, parts)), strategy.rank, window.tokens))
+
+
 def _not_joined(_packed: PackedSequence) -> NoReturn:
     raise PlanConflict(
         "loss",
-        "packed sequences cannot be joined over ranks, which a loss that compares all rows of a window needs",
+        "packed sequences cannot be joined over ranks, which a loss that compares all rows of a window needs, and groups of sam.m",
         "Return padded tensors from collate.",
     )

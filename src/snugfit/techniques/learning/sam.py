@@ -20,7 +20,6 @@ from snugfit.core.technique import (
     Family,
     GradientsOf,
     Seams,
-    Sharing,
     Stage,
     Technique,
 )
@@ -104,11 +103,6 @@ class SAM(Technique):
     def example(cls) -> Self:
         return cls(rho=0.2)
 
-    def refused_on(self, sharing: Sharing) -> str | None:
-        if self.m is None:
-            return None
-        return f"groups of {self.m} rows are computed one after the other, each with weights of its own on all devices. Remove m (sam.m)."
-
     def seams(self, context: Context) -> Seams:
         if self.m is not None and context.loss is not None and couples_rows(context.loss):
             raise SettingError(
@@ -135,7 +129,7 @@ class SAM(Technique):
                 return replace(second, loss=first.loss)
 
             def by_groups(compute: Compute) -> Gradients:
-                if self.m is None or compute.batch.rows <= self.m:
+                if self.m is None or compute.batch.total <= self.m:
                     return at_worst_point(compute)
                 _check_groups(self.m, compute.batch.group)
                 return _averaged(parameters, map(at_worst_point, compute.parts(self.m)))
