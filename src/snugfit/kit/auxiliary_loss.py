@@ -30,7 +30,8 @@ class WithAuxiliary:
         if not self.weight:
             return main
         other = cross_entropy(_head(outputs), data)
-        return LossTerms(main.values + self.weight * other.values, main.weights)
+        parts = {"main_loss": main.values, "auxiliary_loss": other.values}
+        return LossTerms.of(parts, {"auxiliary_loss": self.weight}, main.weights)
 
 
 def main_loss(outputs: Any, data: Any) -> tuple[Tensor, Tensor]:

@@ -90,6 +90,16 @@ def shared_terms(own: LossTerms, other: LossTerms, share: Tensor) -> LossTerms:
     >>> shared_terms(own, other, torch.tensor([0.5, 1.0])).values
     tensor([2., 1.])
     """
+    if own.parts and other.parts:
+        both = {
+            name: (
+                replace(own, values=part, parts=None),
+                replace(other, values=other.parts[name], parts=None),
+            )
+            for name, part in own.parts.items()
+        }
+        parts = {name: shared_terms(*pair, share).values for name, pair in both.items()}
+        return replace(shared_terms(replace(own, parts=None), replace(other, parts=None), share), parts=parts)
     share = _shaped_for(share, own.values).to(own.values.dtype)
     if own.weights is None or other.weights is None:
         return LossTerms(share * own.values + (1 - share) * other.values)

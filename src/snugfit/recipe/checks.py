@@ -101,6 +101,12 @@ def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
             f"'{recipe.loss}' is no built-in loss of task {recipe.task} and no package.module:function",
             nearest(recipe.loss, known),
         )
+    if recipe.loss_weights is not None and (recipe.loss in known or find(recipe.task).losses):
+        raise places.error(
+            ("loss_weights",),
+            f"gives weights to {', '.join(recipe.loss_weights) or 'nothing'}, and the loss '{recipe.loss}' has no terms by name",
+            "Give a loss of your own that returns some, or remove loss_weights.",
+        )
     with placed(places, ("evaluate", "metrics")):
         check_metrics(metric for metric in recipe.evaluate.metrics if not is_python_path(metric))
         names = Counter(map(metric_name, recipe.evaluate.metrics))

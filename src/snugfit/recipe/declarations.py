@@ -478,6 +478,11 @@ class Recipe(Section):
         "",
         example="cross_entropy",
     )
+    loss_weights: Mapping[str, float] | None = setting(
+        "factors of the terms that a loss of your own returns by name; 1 where none is given",
+        None,
+        example={"divergence": 0.1},
+    )
     preference: Preference = setting("", Preference())
     train: Train = setting("", Train())
     preset: str = setting(

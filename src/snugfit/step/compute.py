@@ -58,6 +58,7 @@ class WindowCompute:
         step.drop_gradients()
         if step.forward_metrics is not None:
             step.forward_metrics.begin_pass()
+        step.loss_parts.passes += 1
         passes = self.passes()
         if step.plain and len(passes) == 1 and self.take is None and step.inputs.copied is False:
             return self._run_at_once()
@@ -147,7 +148,12 @@ class WindowCompute:
         batch = rows_of_all_ranks(self.step.strategy, self.batch)
         outputs = map_tree(joining(self.step.strategy, self.batch), outputs)
         with self.step.seams.forward(batch):
-            return self.loss(outputs, batch)
+            terms = self.loss(outputs, batch)
+        if terms.parts:
+            self.step.loss_parts.add(
+                terms, 0
+            )  # before the first pass, which is of what comes of these outputs
+        return terms
 
     def terms(self) -> LossTerms:
         """Return one loss and one weight for each of the window's rows on all ranks, without gradient."""
@@ -263,7 +269,11 @@ class WindowCompute:
         terms = self.loss(outputs, part)
         if self.step.forward_metrics is not None:
             self.step.forward_metrics.add(outputs, part.data, counts)
-        return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
+        if not counts:
+            terms = replace(terms, weights=torch.zeros_like(terms.values))
+        if terms.parts:
+            self.step.loss_parts.add(terms)
+        return terms
 
     def _handed(
         self,

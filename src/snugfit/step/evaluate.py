@@ -78,7 +78,7 @@ def evaluate(
     tell: Callable[[Replan], None] = lambda _: None,
     sources: RowSources | None = None,
 ) -> dict[str, float]:
-    """Loss and metrics over all rows of `batches`, each row (or token) counted once.
+    """Loss, its parts where it names some, and metrics over all rows of `batches`, each row (or token) counted once.
 
     The model is in eval mode and has the weights that the techniques say are to be evaluated; mode, weights and
     global random state are as before on return. Rows that run out of memory are run again, fewer at a time from then on.
@@ -93,25 +93,45 @@ def evaluate(
     """
     made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
     every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
+    by_part: dict[str, _Totals] = {}
     with _scoring(scored):
         for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
             every.add(terms)
+            for name, values in (terms.parts or {}).items():
+                by_part.setdefault(name, _Totals()).add(LossTerms(values, terms.weights))
             for number, own in _of_sources(part, terms, sources):
                 by_source[number].add(own)
             for metric in made.values():
                 metric.update(outputs, part)
-    totals_of_ranks = scored.strategy.tell((len(every.sums), *_read([every, *by_source])))
-    count, total, weight, *others = (sum(of_ranks) for of_ranks in zip(*totals_of_ranks, strict=True))
+    read = _read([every, *by_source, *by_part.values()])
+    of_parts = read[2 * (1 + len(by_source)) :]
+    parts = dict(zip(by_part, zip(of_parts[::2], of_parts[1::2], strict=True), strict=True))
+    read = read[: 2 * (1 + len(by_source))]
+    ranks = scored.strategy.tell((parts, len(every.sums), *read))
+    totals = [each[1:] for each in ranks]
+    count, total, weight, *others = (sum(of_ranks) for of_ranks in zip(*totals, strict=True))
     if not count:
         raise SettingError("evaluate", "the data holds no rows", "Give at least one.")
     check_weight(weight)
     scores = {"loss": total / weight if weight > 0 else math.nan}
+    for name, (part_sum, part_weight) in _summed(each[0] for each in ranks).items():
+        scores[name] = part_sum / part_weight if part_weight > 0 else math.nan
     for name in metrics:
         scores[name] = made[name].compute(scored.strategy) if name in made else perplexity(scores["loss"])
     for name, own, of in zip(sources.names if sources else (), others[::2], others[1::2], strict=True):
         if of > 0:
             scores[f"{LOSS_OF}{name}"] = own / of
     return scores
+
+
+def _summed(ranks: Iterable[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
+    """Return the sums of each part over ranks, of which one without rows has none."""
+    sums: dict[str, tuple[float, float]] = {}
+    for parts in ranks:
+        for name, (total, weight) in parts.items():
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + total, before[1] + weight)
+    return sums
 
 
 @dataclass

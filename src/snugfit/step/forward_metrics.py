@@ -41,6 +41,10 @@ class ForwardMetrics:
         """Forget what was measured."""
         self._sums, self._passes = None, 0
 
+    def begin_rows(self) -> None:
+        """Begin rows of the window that no pass has been over."""
+        self._passes = 0
+
     def begin_pass(self) -> None:
         """Begin a pass with gradients."""
         self._passes += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -76,7 +76,6 @@ class RouterLoss:
     model: nn.Module
     coefficient: float | None
     top_k: int | None
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)
     _checked: bool = False
     _used: bool | None = None
 
@@ -107,8 +106,12 @@ class RouterLoss:
             terms = loss(outputs, batch)
             if not self._has_loss(outputs) or self._is_used(terms, outputs):
                 return terms
-            self.metrics = {METRIC: outputs.aux_loss.detach()}
-            return LossTerms(terms.values + self.coefficient * outputs.aux_loss, terms.weights)
+            own = outputs.aux_loss
+            return replace(
+                terms,
+                values=terms.values + self.coefficient * own,
+                parts=_with_routers(terms.parts, own, terms),
+            )
 
         return with_own
 
@@ -121,7 +124,7 @@ class RouterLoss:
         rows = compute.batch.total
         each = weight / rows
         scale = torch.where(weight > 0, rows / weight, 0.0)
-        self.metrics = {METRIC: balance(window, window.probabilities)}
+        whole = balance(window, window.probabilities)
 
         def with_part(outputs: Any, batch: Batch) -> LossTerms:
             terms = compute.loss(outputs, batch)
@@ -136,7 +139,15 @@ class RouterLoss:
             sums = torch.where(terms.weights > 0, terms.values * terms.weights, 0.0)
             own = routing_of(outputs, _mask(batch), self.top_k)
             added = self.coefficient * weight * balance(window, own.probabilities) / len(sums)
-            return LossTerms((sums + added) * scale, each.to(sums.dtype).expand_as(sums))
+            parts = {
+                name: torch.where(terms.weights > 0, part * terms.weights, 0.0) * scale
+                for name, part in (terms.parts or {}).items()
+            }
+            return LossTerms(
+                (sums + added) * scale,
+                each.to(sums.dtype).expand_as(sums),
+                _with_routers(parts, whole, terms),
+            )
 
         return with_part
 
@@ -197,6 +208,11 @@ class RouterLoss:
 
 _TOLERANCE = 1e-2
 """Of a loss in 16 bit; another formula is off by more."""
+
+
+def _with_routers(parts: Mapping[str, Tensor] | None, loss: Tensor, terms: LossTerms) -> dict[str, Tensor]:
+    """Return the parts of a loss with that of the routers, before its coefficient."""
+    return {**(parts or {}), METRIC: loss.detach().to(terms.values.dtype).expand_as(terms.values)}
 
 
 def _mask(batch: Batch) -> Tensor | None:

@@ -37,6 +37,7 @@ from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
 from snugfit.step.fixed_modules import FixedModules
 from snugfit.step.forward_metrics import ForwardMetrics
+from snugfit.step.loss_parts import LossParts
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.module_modes import Modes
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
@@ -57,7 +58,7 @@ class StepResult(NamedTuple):
 
     `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
     updated (not if anything was non-finite, or the window empty), `refusal` why a technique refused a finite update,
-    `metrics` what techniques measured. `learning_rate` is the highest of all groups, and `learning_rates` has each
+    `metrics` what techniques measured, and the mean of each part that the loss names. `learning_rate` is the highest of all groups, and `learning_rates` has each
     group's by its name, if they differ. `scale` is what the loss was multiplied by, if a technique scales it. `micro_batch` is
     the rows of its largest micro-batch, and `replans` says how often, why and from what it was made finer for want of memory.
     """
@@ -192,6 +193,7 @@ class Step:
         self.couples_rows = couples_rows(loss_function)
         self._sums_first = asks_for_sums(loss_function, forward)
         self.forward_metrics = ForwardMetrics.of(forward)
+        self.loss_parts = LossParts()
         self.user_loss = over_batches(loss_function)
         context = Context(
             model,
@@ -294,8 +296,8 @@ class Step:
         with phase("adjust"):
             if self.seams.adjusts:
                 metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
-        if self._router_loss is not None:
-            metrics = {**metrics, **self._router_loss.metrics}
+        if self.loss_parts:
+            metrics = self._with_parts(metrics)
         if self.forward_metrics is not None:
             metrics = {**metrics, **self.forward_metrics.over_ranks(self.strategy)}
         with phase("optimizer"):
@@ -305,6 +307,18 @@ class Step:
             if self.seams.follows:
                 self.seams.updated(self.model, self.progress)
         return metrics
+
+    def _with_parts(self, metrics: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return the metrics of techniques with the means of the loss's parts."""
+        parts = self.loss_parts.over_ranks(self.strategy)
+        for name in parts:
+            if name in metrics:
+                raise SettingError(
+                    "loss",
+                    f"got a term with the name '{name}', which a technique logs",
+                    "Give it another name.",
+                )
+        return {**metrics, **parts}
 
     @contextmanager
     def computed(self, window: Batch) -> Iterator[None]:
@@ -410,7 +424,9 @@ class Step:
 
     def begin_passes(self) -> None:
         """Begin passes anew: over a window, or over rows of it that none has been over."""
-        self._passes = 0
+        self._passes = self.loss_parts.passes = 0
+        if self.forward_metrics is not None:
+            self.forward_metrics.begin_rows()
 
     def preserved_buffers(self) -> AbstractContextManager[None]:
         """Temporarily allow buffers such as batch norm's statistics to change; on exit they are as before."""
@@ -441,6 +457,7 @@ class Step:
         self._passes = 0
         if self.forward_metrics is not None:
             self.forward_metrics.begin_window()
+        self.loss_parts.begin_window()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:

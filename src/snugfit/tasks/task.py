@@ -62,15 +62,15 @@ class Task:
 
 
 def loss_of(recipe: Recipe) -> str | Loss:
-    """Return the recipe's loss: the name of a built-in one, or the user's own.
+    """Return the recipe's loss: the name of a built-in one, or the user's own, with the recipe's weights of its terms.
 
     Raises:
         SettingError: it cannot be imported.
     """
-    from snugfit.core.losses import LOSSES
+    from snugfit.core.losses import LOSSES, Weighted
     from snugfit.system.user_objects import load_object
 
     if recipe.loss in LOSSES:
         return recipe.loss
     loss: Loss = load_object(recipe.loss, setting="loss", folder=recipe.folder)
-    return loss
+    return Weighted(loss, dict(recipe.loss_weights)) if recipe.loss_weights else loss

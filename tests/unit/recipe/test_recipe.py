@@ -171,6 +171,8 @@ def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
         ("micro_batch: 8", "device: gpu", ":14: plan.device", "cuda"),
         ("# a comment", "name: a/b", ":1: name", "cannot be a folder's name"),
         ("# a comment", "loss: cross_entrpy", ":1: loss", "Did you mean 'cross_entropy'"),
+        ("# a comment", "loss_weights: {a: 2}", ":1: loss_weights", "has no terms by name"),
+        ("# a comment", "loss_weights: {a: big}", ":1: loss_weights", "names, each with a number"),
         ("# a comment", "early_stopping: {}", ":1: early_stopping.patience", "is missing"),
         (
             "# a comment",

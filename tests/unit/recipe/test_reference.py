@@ -82,6 +82,7 @@ def test_an_example_can_be_written_as_it_stands(entry: Entry, tmp_path: Path) ->
         "train.batch_tokens": {"train": {"global_batch": None}},
         "train.batch_warmup": {"train": {"start_batch": 8}},
         "early_stopping.min_delta": {"early_stopping": {"patience": 1}},
+        "loss_weights": {"loss": "mine:loss"},
         "plan.goal": {"plan": {"price": 1.0}},
     }.get(entry.key, {})
     for more in (together, given):
