@@ -223,6 +223,15 @@ def as_settings(technique: Technique) -> dict[str, Any]:
     return {name: getattr(technique, name) for name in named}
 
 
+def hash_of(technique: Technique) -> int:
+    """Return a hash of settings among which are mappings; a technique that has some takes it as its `__hash__`."""
+    values = (
+        frozenset((name, repr(each)) for name, each in value.items()) if isinstance(value, Mapping) else value
+        for value in as_settings(technique).values()
+    )
+    return hash((type(technique), *values))
+
+
 class Technique:
     """Base of all techniques; subclasses are frozen dataclasses whose fields are their settings."""
 

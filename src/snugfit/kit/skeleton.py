@@ -69,6 +69,24 @@ def fill_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                     held[name] = made[id(tensor)]  # type: ignore[assignment]
 
 
+def made_anew(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` with tensors that are not filled, on the host; in a dry run they are of its mode, and take no memory."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        copied = skeleton(model)
+    made: dict[int, Tensor] = {}
+    named = chain(
+        copied.named_parameters(remove_duplicate=False), copied.named_buffers(remove_duplicate=False)
+    )
+    fill_(copied, {name: made.setdefault(id(bare), like(bare, _on_host)) for name, bare in named})
+    return copied
+
+
+def _on_host(plain: Tensor) -> Tensor:
+    return torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype, device="cpu")
+
+
 def bare_tensors(model: nn.Module) -> dict[int, Any]:
     """For each parameter and buffer of a model, by its id, the same on the meta device."""
     memo: dict[int, Any] = {}

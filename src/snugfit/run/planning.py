@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +221,10 @@ def _task(recipe: Recipe) -> tuple[Task, str]:
     """Return what is trained, and what was assumed of its data where there is nothing to look at."""
     missing = lacking(recipe)
     if missing is None:
-        return prepare(recipe, empty=True), ""
+        task, empty = prepare(recipe, empty=True), find(recipe.task).load_empty
+        if empty is not None and task.material.load is not None:  # a teacher is planned without weights too
+            task = replace(task, material=replace(task.material, load=partial(empty, recipe)))
+        return task, ""
     of_two = " of one of two classes" if find(recipe.task).classes else ""
     assumed = f"every example is taken to have {recipe.data.max_length} tokens{of_two}, as {missing}"
     return prepare_assumed(recipe), assumed

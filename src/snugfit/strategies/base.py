@@ -155,6 +155,8 @@ class SeveralRanks(Strategy):
         gathered = [torch.empty_like(sent) for _ in counts]
         dist.all_gather(gathered, sent)
         parts = [part[:count] for part, count in zip(gathered, counts, strict=True)]
+        if self.pretended and not rows.is_floating_point():  # masks and lengths, which a dry run has to know
+            parts = [rows[:count] for count in counts]
         parts[self.rank] = rows[: counts[self.rank]]
         return torch.cat(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import Material, make_step
 from snugfit.techniques import find
+from snugfit.techniques.learning.distillation import Distillation
 
 ROWS, LENGTH = 8, 32
 
@@ -186,6 +188,27 @@ def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_bat
     peak, by_kind = predicted(planned, plan)
     assert sum(by_kind.values()) == peak
     assert peak == pytest.approx(measured(planned, plan, model), rel=bound)
+
+
+def teacher() -> nn.Module:
+    """Of more blocks than the student."""
+    return Encoder(6)
+
+
+def test_a_teacher_and_a_map_between_its_features_and_the_student_s_are_in_the_predicted_peak():
+    torch.manual_seed(0)
+    model, window, plan = Encoder(), Batch.of(texts()), Plan(micro_batch=4)
+    taught = Distillation(
+        teacher=f"{__name__}:teacher",
+        features={"blocks.1.linear1": "blocks.5.linear2"},
+        projections={"blocks.1.linear1": (128, 64)},
+    )
+    alone = subject(model, window, ("adamw",))
+    planned = replace(alone, techniques=(*alone.techniques, taught))
+    peak, _ = predicted(planned, plan)
+    assert peak == pytest.approx(measured(planned, plan, model), rel=0.001)
+    weights = sum(each.nbytes for each in teacher().parameters())
+    assert peak > predicted(alone, plan)[0] + weights
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.malloc import resident_bytes
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.sam import SAM
 from tests.unit.planner.dry import subject_of
 from tests.unit.planner.shards import INPUTS, ROWS, WAYS, blocks, bytes_of, real_ranks
 
@@ -182,6 +183,37 @@ def test_micro_batches_of_a_sharded_model_under_bf16_are_planned() -> None:
 
     found = traced(lambda mesh: FullyShard(mesh), 8, micro_batch=ROWS // 2, of=subject(blocks(), BF16()))
     assert live(found, Phase.OPTIMIZER)[Role.WEIGHTS] == WEIGHTS // 8
+
+
+class Masked(nn.Module):
+    """Asks for the values of its mask, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = blocks()
+
+    def forward(self, numbers: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        return self.body(numbers if attention_mask.all() else numbers * attention_mask)
+
+
+@pytest.mark.parametrize("way", ["ddp", "zero_3"])
+def test_groups_of_a_window_on_ranks_are_planned_with_all_of_their_passes(way: str) -> None:
+    """Two groups of as many rows as a rank has, each twice; of what comes from other ranks the mask is known."""
+    data = {
+        "numbers": torch.randn(ROWS, INPUTS),
+        "attention_mask": torch.ones(ROWS, INPUTS, dtype=torch.long),
+        "labels": torch.zeros(ROWS, dtype=torch.long),
+    }
+    adamw = AdamW(learning_rate=1e-3)
+    alone, groups = (
+        traced(WAYS[way][1], 2, of=subject_of(Masked(), data, (adamw, *more)))
+        for more in ((), (SAM(m=ROWS),))
+    )
+    products = [
+        sum(op.place.phase is Phase.FORWARD and "mm" in op.name for op in trace.ops)
+        for trace in (alone, groups)
+    ]
+    assert products[0] > 0 and products[1] == 4 * products[0]
 
 
 @pytest.mark.slow

@@ -16,7 +16,12 @@ from snugfit.recipe.entries import parse_list
 from snugfit.recipe.strict_yaml import Places
 from snugfit.step.step import Step
 from snugfit.techniques import find
-from snugfit.techniques.learning.distillation import Distillation, divergence, feature_distance
+from snugfit.techniques.learning.distillation import (
+    Distillation,
+    _projected,
+    divergence,
+    feature_distance,
+)
 from tests.laws import material, problems
 from tests.laws.problems import differences, make_step, relative_error, saved
 
@@ -47,7 +52,7 @@ def window() -> dict[str, torch.Tensor]:
 
 
 def step(technique: Distillation, student: nn.Module, **more: Any) -> Step:
-    return Step(student, torch.optim.SGD(student.parameters(), lr=0.1), techniques=[technique], **more)
+    return Step(student, find("sgd")(learning_rate=0.1), techniques=[technique], **more)
 
 
 def test_the_divergence_is_torchs_with_the_square_of_the_temperature() -> None:
@@ -182,13 +187,94 @@ def test_a_teacher_of_other_labels_is_refused_with_both_shapes() -> None:
         run(window())
     features = {"first": "first"}
     run = step(Distillation(teacher=made(Net, 9), features=features), made(Net))  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match=r"its features of 'first' .* \(7, 9\) .* \(7, 6\)"):
+    message = r"features: 'first' has .* \(7, 6\) .* \(7, 9\) .* Learn .*projections: {first: \[6, 9\]}"
+    with pytest.raises(SettingError, match=message):
         run(window())
+
+
+def projected(teacher: nn.Module | None = None, width: int = 6) -> Distillation:
+    return Distillation(
+        teacher=teacher or made(Net, 9, seed=1),  # type: ignore[arg-type]
+        features={"first": "first"},
+        feature_weight=2.0,
+        projections={"first": (width, 9)},
+    )
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_features_of_other_widths_are_matched_through_a_map_that_learns(micro_batch: int | None) -> None:
+    teacher, student, twin, expected = made(Net, 9, seed=1), made(Net), made(Net), made(Net)
+    taught = step(projected(teacher), student, micro_batch=micro_batch)
+    plain = step(Distillation(teacher=teacher), twin)  # type: ignore[arg-type]
+    projection = student.distillation_projections.of_first  # type: ignore[union-attr]
+    weight = projection.weight.detach().clone().requires_grad_()
+    bias = projection.bias.detach().clone().requires_grad_()
+    taught(data := window())
+    plain(data)
+    inputs = data["numbers"]
+    own = expected.first(inputs) @ weight.T + bias
+    (2.0 * (own - teacher.first(inputs).detach()).square().mean()).backward()
+    for found, other in ((projection.weight, weight), (projection.bias, bias)):
+        torch.testing.assert_close(found.grad, other.grad, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(found, other - 0.1 * other.grad, rtol=1e-9, atol=1e-12)
+    difference = student.first.weight.grad - twin.first.weight.grad
+    torch.testing.assert_close(difference, expected.first.weight.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_the_map_is_in_checkpoints_and_not_in_what_is_delivered() -> None:
+    steps = [step(projected(), made(Net)) for _ in range(2)]
+    first, second = steps
+    first(window())
+    state = saved(first)
+    assert not torch.equal(
+        first.model.distillation_projections.of_first.weight,  # type: ignore[union-attr, arg-type]
+        second.model.distillation_projections.of_first.weight,  # type: ignore[union-attr, arg-type]
+    )
+    second.load_state_dict(state)
+    first(window())
+    second(window())
+    assert not differences(saved(first), saved(second))
+    assert first.seams.export is not None
+    delivered = first.seams.export(first.model)
+    assert delivered.state_dict().keys() == Net().state_dict().keys()
+    assert "distillation_projections.of_first.weight" in first.model.state_dict()
+    inputs = window()["numbers"]
+    assert torch.equal(delivered(inputs), first.model(inputs))
+
+
+def test_a_map_beside_adapters_learns_and_no_adapter_is_put_on_it() -> None:
+    student = made(Net).float()
+    teacher = made(Net, 9, seed=1).float()
+    run = Step(student, find("adamw")(), techniques=[projected(teacher), find("lora")(targets=("first",))])
+    before = {name: each.detach().clone() for name, each in run.model.named_parameters()}
+    assert run({"numbers": window()["numbers"].float(), "labels": window()["labels"]}).applied
+    moved = {name for name, each in run.model.named_parameters() if not torch.equal(before[name], each)}
+    assert "distillation_projections.of_first.weight" in moved
+    assert not any("lora" in name for name in moved if name.startswith("distillation"))
+    assert not any(name.startswith("head") for name in moved)
+
+
+def test_the_channels_of_pictures_are_projected_and_their_places_stay() -> None:
+    projection = nn.Linear(3, 5)
+    picture = torch.randn(2, 3, 4, 4)
+    found = _projected("block", projection, picture)
+    torch.testing.assert_close(found, F.conv2d(picture, projection.weight[:, :, None, None], projection.bias))
+    tokens = torch.randn(2, 7, 3)
+    torch.testing.assert_close(_projected("block", projection, tokens), projection(tokens))
+
+
+def test_a_map_of_another_width_is_refused_with_the_right_one() -> None:
+    with pytest.raises(SettingError, match=r"projections: 'first' is of width 7 there, .* Give 6\."):
+        step(projected(width=7), made(Net))(window())
+    taught = Distillation(teacher="start", features={"0": "0"}, projections={"0": (3, 4)})
+    with pytest.raises(SettingError, match=r"projections: are learned beside .* a Sequential"):
+        step(taught, nn.Sequential(nn.Linear(5, 3)))
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"teacher": "start", "projections": {"a": (2, 3)}}, "distillation.projections: must be names of"),
         ({"teacher": "start", "share": 0.0}, "distillation.share: must be above 0"),
         ({"teacher": "start", "temperature": 0.0}, "distillation.temperature: must be positive"),
         ({"teacher": "start", "dtype": "int8"}, "distillation.dtype: must be float32"),

@@ -206,3 +206,15 @@ def test_a_string_in_place_of_a_list_of_patterns_is_refused(technique: type[Tech
         SettingError, match=rf"^{made.card.name}\.{setting}: must be a list of patterns, found 'cl"
     ):
         problems.make_step(problems.bert(()), [made])
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_a_technique_can_be_an_entry_of_a_set_as_the_planner_has_it(technique: type[Technique]) -> None:
+    """Also one with settings that are mappings."""
+    assert len({technique.example(), technique.example()}) == 1
+
+
+def test_equal_settings_that_are_mappings_have_one_hash_and_others_another() -> None:
+    (rates,) = (each for each in TECHNIQUES if each.card.name == "pattern_rates")
+    one, same, other = (rates(rates=each) for each in ({"a": 2, "b": 3}, {"b": 3, "a": 2}, {"a": 2, "b": 4}))
+    assert one == same and hash(one) == hash(same) != hash(other)

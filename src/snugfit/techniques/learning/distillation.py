@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import torch
@@ -14,12 +16,14 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import LossTerms, logits_of
 from snugfit.core.module_patterns import find_module
+from snugfit.core.scalar_reads import is_fake
 from snugfit.core.selection import in_order
-from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique, hash_of
 from snugfit.errors import ModelError, SettingError
 from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
 from snugfit.kit.patched_forward import taking_any_float, without_fast_path
 from snugfit.kit.placement import cloned
+from snugfit.kit.skeleton import made_anew
 from snugfit.system.user_objects import describe, is_python_path, load_object
 
 START = "start"
@@ -55,7 +59,9 @@ def feature_distance(student: Tensor, teacher: Tensor, shape: Sequence[int]) -> 
 class Distillation(Technique):
     """Learn `(1 - share)` of the labels' loss and `share` of a teacher's divergence, and match features if asked to.
 
-    The teacher is frozen, in eval mode, and neither in the optimizer nor in a checkpoint, but for the model's own start.
+    The teacher is frozen, in eval mode, and neither in the optimizer nor in a checkpoint, but for the model's own start. `projections` has the
+    widths of features, the student's and the teacher's, between which a linear layer is learned: it is in optimizer and checkpoints, and not in
+    the model that is delivered.
     """
 
     teacher: str
@@ -63,9 +69,12 @@ class Distillation(Technique):
     temperature: float = 2.0
     features: Mapping[str, str] | None = None
     feature_weight: float = 1.0
+    projections: Mapping[str, tuple[int, int]] | None = None
     device: str | None = None
     dtype: str | None = None
     teacher_techniques: tuple[Technique, ...] = ()
+
+    __hash__ = hash_of
 
     card: ClassVar[Card] = Card(
         name="distillation",
@@ -73,7 +82,7 @@ class Distillation(Technique):
         aliases=("knowledge distillation", "teacher-student training"),
         family=Family.LEARNING,
         source="Hinton et al. 2015, arXiv:1503.02531; features: Romero et al. 2014 (FitNets), arXiv:1412.6550",
-        seams=("loss", "modules"),
+        seams=("loss", "modules", "export"),
         stages=(Stage.TEACH, Stage.COMPUTE),
         cost="the teacher's weights, and its forward without gradient for each micro-batch of each pass",
         use_when="a large model is to be had for the task, and a small one has to serve it",
@@ -90,6 +99,12 @@ class Distillation(Technique):
             "features",
             self.features is None or isinstance(self.features, Mapping),
             "module names of the student, each with one of the teacher",
+        )
+        widths = (self.projections or {}).items()
+        self.require(
+            "projections",
+            all(name in (self.features or {}) and len(pair) == 2 and min(pair) > 0 for name, pair in widths),
+            "names of features, each with the width in the student and in the teacher",
         )
         self.require(
             "dtype", self.dtype in (None, "float32", "bfloat16", "float16"), "float32, bfloat16 or float16"
@@ -111,6 +126,29 @@ class Distillation(Technique):
     def keeps_start(self) -> bool:
         return self.teacher == START
 
+    @property
+    def reads_weights(self) -> bool:
+        return self.keeps_start
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        if not self.projections:
+            return model
+        if isinstance(model, nn.Sequential):
+            raise SettingError(
+                "distillation.projections",
+                "are learned beside the student's layers, and the model is a Sequential, which would call them one after the other",
+                "Put it into a module of its own.",
+            )
+        made = nn.ModuleDict()
+        for name, (own, other) in self.projections.items():
+            module = find_module(model, name, "distillation.features")
+            like = next(chain(module.parameters(), model.parameters()))
+            device = "cpu" if like.is_meta else like.device
+            dtype = like.dtype if like.dtype.is_floating_point else torch.get_default_dtype()
+            made[_key(name)] = nn.Linear(own, other, device=device, dtype=dtype)
+        model.add_module(_PROJECTIONS, made)
+        return model
+
     def seams(self, context: Context) -> Seams:
         refuse_embeddings("distillation", context.loss)
         teacher = _Teacher(self, context)
@@ -118,6 +156,7 @@ class Distillation(Technique):
             name: find_module(context.model, name, "distillation.features") for name in self.features or {}
         }
         outputs_of: dict[str, Tensor] = {}
+        projections = {name: _projection(context.model, name) for name in self.projections or {}}
 
         def loss(next: BatchLoss) -> BatchLoss:
             def taught(outputs: Any, batch: Batch) -> LossTerms:
@@ -136,6 +175,10 @@ class Distillation(Technique):
                 for name, feature in features.items():
                     own = outputs_of[name]
                     _require_rows(name, own, feature)
+                    if name in projections:
+                        own = _projected(name, projections[name], own)
+                    elif own.shape != feature.shape and own.ndim == feature.ndim:
+                        _require_width(name, own, feature)
                     _require_shape(f"features of '{name}'", own, feature)
                     distance = feature_distance(own, feature, terms.values.shape)
                     if terms.weights is not None:
@@ -153,14 +196,53 @@ class Distillation(Technique):
                 yield
             outputs_of.clear()
 
-        return Seams(loss=loss, modules=modules, state=teacher.start)
+        return Seams(loss=loss, modules=modules, export=_without_projections, state=teacher.start)
+
+
+_PROJECTIONS = "distillation_projections"
+
+
+def _key(name: str) -> str:
+    """Return the name of a feature as that of a module; without a number, as those of blocks have one."""
+    return f"of_{name.replace('.', '_')}"
+
+
+def _projection(model: nn.Module, name: str) -> nn.Linear:
+    projection = model.get_submodule(f"{_PROJECTIONS}.{_key(name)}")
+    assert isinstance(projection, nn.Linear)
+    return projection
+
+
+def _projected(name: str, projection: nn.Linear, own: Tensor) -> Tensor:
+    """Return a student's feature in the teacher's width: the last dimension, or the channels of a picture."""
+    width = projection.in_features
+    at = 1 if own.ndim == 4 and own.shape[1] == width else -1
+    if own.shape[at] != width:
+        raise SettingError(
+            "distillation.projections",
+            f"'{name}' is of width {width} there, and the student's feature has the shape {tuple(own.shape)}",
+            f"Give {own.shape[-1]}.",
+        )
+    return projection(own.movedim(at, -1).to(projection.weight.dtype)).movedim(-1, at)  # type: ignore[no-any-return]
+
+
+def _without_projections(model: nn.Module) -> nn.Module:
+    """Return the model without what is learned for the teacher alone; the tensors of both are the same."""
+    if _PROJECTIONS not in model._modules:
+        return model
+    delivered = copy.copy(model)
+    delivered._modules = {name: each for name, each in model._modules.items() if name != _PROJECTIONS}
+    return delivered
 
 
 class _Teacher:
     """A frozen model that is asked for its scores and features; `start` is its state where no file holds it."""
 
     def __init__(self, settings: Distillation, context: Context) -> None:
-        model = _load(settings, context)
+        if is_fake(next(context.model.parameters())) and settings.teacher != START:
+            model = made_anew(_loaded_outside(settings, context))
+        else:
+            model = _load(settings, context)
         model = model.requires_grad_(False).eval()
         dtype = None if settings.dtype is None else getattr(torch, settings.dtype)
         self.device = torch.device(settings.device) if settings.device else context.device
@@ -228,6 +310,14 @@ class _Start:
             yield name, parameter.detach()
         saved = self._model.state_dict(keep_vars=True)
         yield from ((name, buffer) for name, buffer in self._model.named_buffers() if name in saved)
+
+
+def _loaded_outside(settings: Distillation, context: Context) -> nn.Module:
+    """Return the teacher as it is outside of a dry run, where what reads its file is not pretended."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        return _load(settings, context)
 
 
 def _load(settings: Distillation, context: Context) -> nn.Module:
@@ -299,10 +389,21 @@ def _require_rows(name: str, student: Tensor, teacher: Tensor) -> None:
         )
 
 
+def _require_width(name: str, student: Tensor, teacher: Tensor) -> None:
+    at = 1 if student.ndim == 4 and student.shape[2:] == teacher.shape[2:] else -1
+    if student.shape[at] != teacher.shape[at]:
+        widths = f"{student.shape[at]}, {teacher.shape[at]}"
+        raise SettingError(
+            "distillation.features",
+            f"'{name}' has the shape {tuple(student.shape)} in the student and {tuple(teacher.shape)} in the teacher",
+            f"Learn a projection between the two: projections: {{{name}: [{widths}]}}.",
+        )
+
+
 def _require_shape(what: str, student: Tensor, teacher: Tensor) -> None:
     if student.shape != teacher.shape:
         raise SettingError(
             "distillation.teacher",
             f"its {what} have the shape {tuple(teacher.shape)} and the student's {tuple(student.shape)}",
-            "Give both the same labels or vocabulary, and features of one width.",
+            "Give both the same labels or vocabulary, and features of as many tokens or pixels.",
         )

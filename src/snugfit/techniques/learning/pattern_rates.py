@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from snugfit.core.parameters import ParameterGroup, divided
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Seams, Technique, hash_of
 from snugfit.kit.parameter_patterns import matching
 
 
@@ -18,6 +18,8 @@ class PatternRates(Technique):
 
     rates: Mapping[str, float]
     no_decay: tuple[str, ...] = ()
+
+    __hash__ = hash_of
 
     card: ClassVar[Card] = Card(
         name="pattern_rates",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, cast
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.schedule import Rates, Schedule, known_total
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Seams, Technique, hash_of
 from snugfit.kit.parameter_patterns import matching
 
 _KEY = "schedule"
@@ -20,6 +20,8 @@ class PerGroup(Technique):
 
     schedules: Mapping[str, Schedule]
     default: Schedule
+
+    __hash__ = hash_of
 
     card: ClassVar[Card] = Card(
         name="per_group",
