@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,10 @@ from snugfit.cli.options import AllowCodeOption, JsonOption
 from snugfit.cli.output import show
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError, UserError
+from snugfit.units import parse_bytes
+
+if TYPE_CHECKING:
+    from snugfit.planner.generation import GenerationPlan
 
 LEAVE = ("/exit", "/quit")
 _EMPTY = "The answer is empty: its first token ended it."
@@ -48,6 +52,18 @@ def generate(
             "--num-beams", metavar="N", help="Answers gone on with at once, of which the likeliest is given."
         ),
     ] = 1,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Of the device, such as 6GiB: layers that do not fit are streamed."
+        ),
+    ] = None,
+    numbers: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Weights as bf16, fp16 or fp32; changes answers.")
+    ] = None,
+    quantize: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Linear layers as nf4 or int8; changes answers.")
+    ] = None,
     bad_rows: Annotated[
         str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")
     ] = "fail",
@@ -58,7 +74,8 @@ def generate(
     """Have a trained language model answer.
 
     To --prompt, to each of ROWS (with -o), or, without both, in a conversation at the terminal, which Ctrl-D ends. An answer ends
-    with the token that ended the answers of the training. It depends on its row alone, not on those beside it.
+    with the token that ended the answers of the training. It depends on its row alone, not on those beside it. What it takes of the
+    device's memory is planned before the first token.
     """
     if data is not None and (prompt is not None or output is None):
         problem = (
@@ -71,20 +88,40 @@ def generate(
         data is None and not as_json and num_beams == 1
     )  # of several answers none is known before its end
     with Activity("generate", "loading the model …") as activity:
-        from snugfit.deliver.generate import answer_to, generate_file, load_generator
+        from snugfit.deliver.generate import answer_to, generate_file, load_generator, ready_for
         from snugfit.kit.generation import Generation
 
         settings = Generation(max_new_tokens, temperature, top_p, seed, num_beams)
+        budget = None if memory is None else parse_bytes(memory, "memory")
         predictor = load_generator(
-            source, settings, streamer=_streamer if streams else None, uri=uri, allow_code=allow_code
+            source,
+            settings,
+            streamer=_streamer if streams else None,
+            numbers=numbers,
+            quantize=quantize,
+            uri=uri,
+            allow_code=allow_code,
         )
         if data is not None:
             assert output is not None
-            show(generate_file(predictor, data, output, bad_rows=bad_rows, tell=activity), as_json)
+            counts = generate_file(
+                predictor,
+                data,
+                output,
+                memory=budget,
+                bad_rows=bad_rows,
+                tell=activity,
+                announce=_announce,
+            )
+            show(counts, as_json)
             return
     before = [] if system is None else [{"role": "system", "content": system}]
     if prompt is not None:
-        answer = answer_to(predictor, [*before, {"role": "user", "content": prompt}])
+        asked = [*before, {"role": "user", "content": prompt}]
+        predictor, plan = ready_for(predictor, asked, budget)
+        if plan is not None and (memory is not None or plan.streamed or plan.from_file):
+            _announce(plan)
+        answer = answer_to(predictor, asked)
         if as_json:
             show({"answer": answer}, as_json)
         else:
@@ -94,6 +131,7 @@ def generate(
     for question in _questions():
         messages = [*messages, {"role": "user", "content": question}]
         try:
+            predictor, _ = ready_for(predictor, messages, budget)
             answer = answer_to(predictor, messages)
         except UserError as error:
             print(error, file=sys.stderr)
@@ -101,6 +139,10 @@ def generate(
             continue
         _tell(answer, streams)
         messages = [*messages, {"role": "assistant", "content": answer}]
+
+
+def _announce(plan: GenerationPlan) -> None:
+    print(f"memory  {plan}", file=sys.stderr)
 
 
 def _tell(answer: str, streamed: bool) -> None:

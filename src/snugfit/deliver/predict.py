@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.kit.streaming.stream import WeightStream
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
@@ -57,6 +58,8 @@ class Predictor:
         use: how its task uses it; None where the task predicts nothing.
         forward: how it is called with a batch, where that is not as its task does.
         source: where it comes from.
+        rows: that are put through it at once.
+        stream: brings those of its weights that are not on the device.
     """
 
     model: nn.Module
@@ -66,6 +69,8 @@ class Predictor:
     use: Inference | None
     forward: Forward | None = None
     source: str = "the model"
+    rows: int = BATCH_ROWS
+    stream: WeightStream | None = None
 
     @property
     def inference(self) -> Inference:
@@ -167,8 +172,8 @@ class Predictor:
         # rows of about one length go together, so that little is padded
         order = sorted(range(len(examples)), key=lambda row: self.inference.length(examples[row]))
         with torch.no_grad(), eval_mode(self.model), products_as_chosen(self.device):
-            for start in range(0, len(order), BATCH_ROWS):
-                rows = order[start : start + BATCH_ROWS]
+            for start in range(0, len(order), self.rows):
+                rows = order[start : start + self.rows]
                 part = [examples[row] for row in rows]
                 outputs = self._outputs(Batch.of(self.inference.collate(part)), [places[row] for row in rows])
                 for row, prediction in zip(rows, self.inference.decode(outputs, part), strict=True):
@@ -179,11 +184,12 @@ class Predictor:
         """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
         assert self.inference.loss is not None
         loss = over_batches(self.inference.loss)
-        return Scored(self.model, self.device, self._run, loss, self._numerics)
+        return Scored(self.model, self.device, self._run, loss, self.numerics)
 
     def _outputs(self, batch: Batch, places: Sequence[int]) -> Any:
         batch, run = batch.to(self.device), self.inference.run
-        with self._numerics(batch):
+        streaming = nullcontext() if self.stream is None else self.stream.running()
+        with self.numerics(batch), streaming:
             return self._run(batch) if run is None else run(self.model, batch.data, places)
 
     def _run(self, batch: Batch) -> Any:
@@ -194,7 +200,8 @@ class Predictor:
         return self.model(*args, **kwargs)
 
     @contextmanager
-    def _numerics(self, batch: Batch) -> Iterator[None]:
+    def numerics(self, batch: Batch) -> Iterator[None]:
+        """Temporarily compute as the run did, with a batch on the device."""
         # on another kind of device an operator may lack the form that the run's device had
         as_in_run = self.meta.get(DETERMINISTIC) == self.device.type
         with deterministic(as_in_run), self._precision(batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -104,13 +105,13 @@ def generate(
     writes_another = writes_another_text(model)
     read_before = 0 if writes_another else width
     config = GenerationConfig(
-        max_new_tokens=_room(model, read_before, settings.max_new_tokens),
+        max_new_tokens=room(model, read_before, settings.max_new_tokens),
         do_sample=False,
         num_beams=settings.num_beams,
         eos_token_id=list(stops) or None,
         pad_token_id=stops[0] if stops else 0,
     )
-    processors = LogitsProcessorList([] if settings.temperature == 0 else [_Draws(places, settings)])
+    processors = LogitsProcessorList([] if settings.temperature == 0 else [Draws(places, settings)])
     with torch.no_grad():
         whole = whole_answers(
             **batch, generation_config=config, logits_processor=processors, streamer=streamer
@@ -126,10 +127,13 @@ def writes_another_text(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def _room(model: nn.Module, width: int, wanted: int) -> int:
-    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions < 1:
-        return wanted
+def room(model: nn.Module, width: int, wanted: int) -> int:
+    """Return how many of the tokens that are wanted the model has positions for, behind a prompt of `width`.
+
+    Raises:
+        DataError: the prompt fills them.
+    """
+    positions = positions_of(model)
     if width >= positions:
         raise DataError(
             "prompt",
@@ -139,12 +143,18 @@ def _room(model: nn.Module, width: int, wanted: int) -> int:
     return min(wanted, positions - width)
 
 
+def positions_of(model: nn.Module) -> int:
+    """Return how many tokens a language model reads at once; many where its configuration does not say it."""
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else sys.maxsize
+
+
 def _until(answer: list[int], stops: set[int]) -> list[int]:
     end = next((place for place, token in enumerate(answer) if token in stops), len(answer))
     return answer[:end]
 
 
-class _Draws:
+class Draws:
     """Draws tokens by adding noise of each row's own: the largest sum is a draw of the softmax (Gumbel, 1954)."""
 
     def __init__(self, places: Sequence[int], settings: Generation) -> None:

@@ -25,9 +25,9 @@ from snugfit.deliver.export.scored import (
     greedy,
     inputs_with_answer,
     logits_for,
-    positions_of,
 )
 from snugfit.errors import SettingError, UserError
+from snugfit.kit.generation import positions_of
 
 COUNT = 8
 """Rows that are compared."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
-from snugfit.kit.generation import Generation, generate, writes_another_text
+from snugfit.kit.generation import Generation, generate, positions_of, writes_another_text
 
 ANSWER_TOKENS = 32
 """Of a greedy answer that is compared."""
@@ -103,12 +102,6 @@ def inputs_with_answer(model: nn.Module, prompt: Sequence[int], answer: Sequence
 
 def _alone(ids: list[int]) -> dict[str, Tensor]:
     return {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
-
-
-def positions_of(model: nn.Module) -> int:
-    """Return how many tokens a language model reads at once; many where its configuration does not say it."""
-    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return positions if isinstance(positions, int) else sys.maxsize
 
 
 @contextmanager

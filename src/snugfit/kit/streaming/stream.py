@@ -108,7 +108,11 @@ class WeightStream:
     @property
     def slot_bytes(self) -> int:
         """Return bytes of device memory that the streamed weights take."""
-        return sum(slot.memory.numel() for slot in self._slots)
+        return sum(memory.numel() for memory in self.slot_memory())
+
+    def slot_memory(self) -> list[Tensor]:
+        """Return the device memory that the streamed weights come to."""
+        return [slot.memory for slot in self._slots]
 
     def seconds(self) -> float:
         """Return seconds that all copies took so far, if they are timed."""
