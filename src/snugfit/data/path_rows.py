@@ -13,9 +13,9 @@ from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_kinds import files_in
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.named_sources import Sources
+from snugfit.data.near_duplicates import Near
 from snugfit.data.shards import find_shards
 from snugfit.data.sources import RowSource, Table, read_table, table_of_shards
-from snugfit.data.near_duplicates import Near
 from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
 from snugfit.system.user_objects import is_python_path
