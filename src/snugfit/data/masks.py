@@ -24,7 +24,6 @@ from snugfit.data.picture_files import PICTURE_FILES, read_pictures
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
 from snugfit.data.report import DataReport
-from snugfit.data.shards import open_file
 from snugfit.data.sides import Validation, check_validation, make_sides
 from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.usable_rows import Part
@@ -276,7 +275,7 @@ def opened_mask(path: str) -> Image.Image:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with open_file(path) as file, Image.open(file) as picture:
+        with Image.open(path) as picture:
             picture.load()
             mode, lossy, mask = picture.mode, picture.format == "JPEG", picture.copy()
     except FileNotFoundError as error:

@@ -12,10 +12,8 @@ from typing import Any
 from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_kinds import files_in
 from snugfit.data.label_sets import LabelSets
-from snugfit.data.named_sources import Sources
 from snugfit.data.near_duplicates import Near
-from snugfit.data.shards import find_shards
-from snugfit.data.sources import RowSource, Table, read_table, table_of_shards
+from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
 from snugfit.system.user_objects import is_python_path
@@ -136,8 +134,6 @@ def _table(
     here = str(folder or Path.cwd())
     if callable(source) or (isinstance(source, str) and is_python_path(source)):
         return read_table(source, setting=setting, folder=folder), here
-    if not isinstance(source, Sources) and (shards := find_shards(source, setting, folder)):
-        return table_of_shards(shards, setting), shards.folder
     path = os.path.join(here, os.path.expanduser(str(source)))
     if not os.path.isdir(path):
         return read_table(source, setting=setting, folder=folder), os.path.dirname(path)

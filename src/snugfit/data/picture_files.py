@@ -14,7 +14,6 @@ from snugfit.data.file_kinds import PICTURE_SUFFIXES
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.near_duplicates import near_pictures
 from snugfit.data.path_rows import FileKind, read_files
-from snugfit.data.shards import open_file
 from snugfit.data.sources import RowSource
 from snugfit.data.usable_rows import Part
 
@@ -51,7 +50,7 @@ def _looked_at(path: str) -> str:
     from PIL import Image
 
     try:
-        with open_file(path) as file:
+        with open(path, "rb") as file:
             start = file.read(_ENDS_BYTES)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _ENDS_BYTES))

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +16,6 @@ import torch
 from torch import Tensor
 
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.shards import open_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -126,7 +123,7 @@ def upright_size(path: str) -> tuple[int, int]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with open_file(path) as file, Image.open(file) as picture:
+        with Image.open(path) as picture:
             width, height = picture.size
             lies = picture.getexif().get(ExifTags.Base.Orientation, 1) in _LYING
     return (height, width) if lies else (width, height)
@@ -151,8 +148,7 @@ def opened(source: Any, channels: int = 3) -> Image.Image:
         warnings.simplefilter(
             "ignore", Image.DecompressionBombWarning
         )  # those too large for any use are refused
-        file = open_file(source) if isinstance(source, (str, Path)) else nullcontext(source)
-        with file as content, Image.open(content) as picture:
+        with Image.open(source) as picture:
             return _in_mode(ImageOps.exif_transpose(picture), channels)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.file_kinds import SOUND_SUFFIXES
 from snugfit.data.path_rows import FileKind, read_files
-from snugfit.data.shards import open_file
 from snugfit.data.sources import RowSource
 from snugfit.data.usable_rows import Part
 from snugfit.errors import MissingExtra
@@ -59,12 +58,9 @@ def seconds_of(paths: Sequence[Path]) -> list[float]:
     soundfile = sound_library()
     lengths = []
     for path in paths:
-        with (
-            suppress(OSError, soundfile.LibsndfileError),
-            open_file(path) as file,
-            soundfile.SoundFile(file) as sound,
-        ):
-            lengths.append(sound.frames / sound.samplerate)
+        with suppress(OSError, soundfile.LibsndfileError):
+            about = soundfile.info(str(path))
+            lengths.append(about.frames / about.samplerate)
     return lengths
 
 
@@ -89,7 +85,7 @@ def _looked_at(path: str) -> str:
     """
     soundfile = sound_library()
     try:
-        with open_file(path) as file:
+        with open(path, "rb") as file:
             start = file.read(_ENDS_BYTES)
             size = file.seek(0, os.SEEK_END)
             if not size:
@@ -100,7 +96,7 @@ def _looked_at(path: str) -> str:
                 raise BadRow(
                     "truncated sound", f"ends in the middle of the sound ({missing:,} bytes are missing)"
                 )
-        with open_file(path) as file, soundfile.SoundFile(file) as sound:
+        with soundfile.SoundFile(path) as sound:
             _check(sound)
     except FileNotFoundError as error:
         raise BadRow("missing sound", "is not there") from error

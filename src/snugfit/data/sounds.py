@@ -19,7 +19,6 @@ from snugfit.data.file_rows import FileRows
 from snugfit.data.labelled_files import load_file_rows, load_files
 from snugfit.data.leaks import LeakSettings
 from snugfit.data.report import DataReport
-from snugfit.data.shards import open_file
 from snugfit.data.sides import Validation, check_validation
 from snugfit.data.sound_files import SOUND_FILES, sound_library
 from snugfit.data.sound_format import SoundFormat
@@ -198,7 +197,7 @@ def waveform(source: Any, rate: int, samples: int, *, drawn: bool = False) -> ND
         start, count = _part(len(whole), own, rate, samples, drawn=drawn)
         values = whole[start : start + count].reshape(count, -1)
     else:
-        with open_file(source) as file, sound_library().SoundFile(file) as sound:
+        with sound_library().SoundFile(source) as sound:
             own = int(sound.samplerate)
             start, count = _part(sound.frames, own, rate, samples, drawn=drawn)
             sound.seek(start)

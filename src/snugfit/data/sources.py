@@ -1,4 +1,4 @@
-"""The sources of rows: CSV, TSV, JSON, Parquet and text files, shards, Hugging Face data sets, and Python functions."""
+"""The sources of rows: CSV, TSV, JSON, Parquet and text files, Hugging Face data sets, and Python functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.named_sources import Sources
-from snugfit.data.shards import Shards, find_shards, read_shards
 from snugfit.errors import DataError, nearest, nearest_file
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]] | Sources
-"""A file, shards, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, a function that returns an iterable of rows, or
+"""A file, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, a function that returns an iterable of rows, or
 several of them by name."""
 
 
@@ -102,19 +101,7 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
     path = Path(source).expanduser() if folder is None else folder / Path(source).expanduser()
     if is_saved(path):
         return _table_of(read_saved(path, str(source), setting), str(source), setting)
-    if shards := find_shards(source, setting, folder):
-        return table_of_shards(shards, setting)
     return _read_file(str(source), setting, folder)
-
-
-def table_of_shards(shards: Shards, setting: str) -> Table:
-    """Return the examples of shards as rows, which are counted.
-
-    Raises:
-        DataError: a shard cannot be read.
-    """
-    columns, rows, faults, sha256 = read_shards(shards, setting)
-    return Table(shards.source, columns, rows, list(range(1, len(rows) + 1)), sha256, tuple(faults))
 
 
 def _together(sources: Sources, setting: str, folder: Path | None) -> Table:
@@ -226,7 +213,7 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
         raise DataError(
             setting,
             f"{source} is of no known kind",
-            f"Give a file named {', '.join(READERS)}, shards (.tar), a data set of Hugging Face as hf://OWNER/NAME, or a Python function as package.module:function.",
+            f"Give a file named {', '.join(READERS)}, a data set of Hugging Face as hf://OWNER/NAME, or a Python function as package.module:function.",
         )
     try:
         content = path.read_bytes()

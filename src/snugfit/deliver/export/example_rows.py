@@ -16,7 +16,6 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.data.bad_rows import BadRow, text_of
 from snugfit.data.examples import FILE
 from snugfit.data.named_sources import files_of
-from snugfit.data.shards import is_member
 from snugfit.deliver.export.exported_model import TOKEN_TYPES, ExportedModel
 from snugfit.deliver.export.scored import (
     ANSWER_TOKENS,
@@ -170,15 +169,11 @@ def _scored(
         framed = [(_texts(subject, row), own) for row, own in zip(rows, ids, strict=True)]
     pictures = (
         [str(examples.rows[place][FILE]) for place in range(len(rows))]
-        if subject.kind == "pictures" and all(_is_file(examples.rows[at][FILE]) for at in range(len(rows)))
+        if subject.kind == "pictures"
+        and all(isinstance(examples.rows[at][FILE], (str, Path)) for at in range(len(rows)))
         else []
     )
     return _with_outputs(subject, ScoredRows(model, rows, inputs=inputs, texts=framed, pictures=pictures))
-
-
-def _is_file(source: Any) -> bool:
-    """Return whether a picture is a file that a process without us can open."""
-    return isinstance(source, (str, Path)) and not is_member(source)
 
 
 def _with_outputs(subject: ExportedModel, scored: ScoredRows) -> ScoredRows:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, as_utf8
-from snugfit.data.shards import without_pattern
 from snugfit.errors import DataError, RunFolderError, SettingError, nearest
 from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
@@ -422,9 +421,7 @@ def _relative(overrides: Sequence[str], folder: Path) -> list[str]:
 
 def _name(path: Path) -> str:
     """Return the name of a run on a file: the file's own, or its folder's where every folder has one of that name."""
-    stem = without_pattern(path.stem).strip("-_.")
-    if not stem or stem.casefold() in _PLAIN_NAMES:
-        stem = path.resolve().parent.name
+    stem = path.stem if path.stem.casefold() not in _PLAIN_NAMES else path.resolve().parent.name
     return re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"
 
 

@@ -13,8 +13,6 @@ from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 from snugfit.data.hub_rows import is_hub_name, is_saved
-from snugfit.data.shards import SUFFIX as SHARD_SUFFIX
-from snugfit.data.shards import find_shards
 from snugfit.errors import DataError, nearest
 from snugfit.models.folders import CONFIG
 from snugfit.recipe import COLUMNS
@@ -101,7 +99,7 @@ def find_source(
         tell(f"reading {source} …")
         rows, faults = read_rows(source)
         return Source(rows, Path.cwd(), faults, name=source)
-    path = Path.cwd() if source is None else _shards_in(Path(source).expanduser())
+    path = Path.cwd() if source is None else Path(source).expanduser()
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
         if model.kind in ("pictures", "sounds"):
@@ -115,10 +113,10 @@ def find_source(
         return _rows_of(here, None, given, tell)
     if path.is_file() and path.suffix == _SCRIPT:
         return Source(read_script(path), path.parent)
-    if path.is_file() and path.suffix.lower() not in (*READERS, SHARD_SUFFIX):
+    if path.is_file() and path.suffix.lower() not in READERS:
         read_rows(path)  # says what is wrong with it, or which files can be read
     if not path.is_dir() or is_saved(path):
-        if not path.exists() and path.suffix.lower() != SHARD_SUFFIX:
+        if not path.exists():
             read_rows(path)  # says so, with the nearest name
         return _rows_of(survey(path.parent), path, given, tell, options)
     here = survey(path)
@@ -141,13 +139,6 @@ def find_source(
     if here_models and not here.pictures and not here.sounds:
         return _sample(here_models[0], given)
     raise nothing_here(here)
-
-
-def _shards_in(path: Path) -> Path:
-    """Return the pattern of a folder's shards where it holds no table; the path as it is elsewhere."""
-    if path.is_dir() and not survey(path).tables and find_shards(path, "init"):
-        return path / f"*{SHARD_SUFFIX}"
-    return path
 
 
 def _is_name(source: str) -> bool:
