@@ -50,6 +50,7 @@ class Examples(Sequence[Any]):
         rows: the index in the source of each example's row, counted from 0.
         lines: the line in the file on which each example's row begins, None where rows have no lines.
         unit: what `rows` counts; FILE where each example is a file, whose path it has under that name.
+        names: of the rows, where they are spoken of by them; an empty one has none.
         sources: the sources, where they are several; `rows` then counts over all of them, in their order.
         starts: the first row of each of them.
         table: the rows as they were read, by whose columns examples are held out or balanced; None where there are none, or they are no
@@ -65,6 +66,7 @@ class Examples(Sequence[Any]):
         lines: Sequence[int] | None = None,
         unit: str = "row",
         *,
+        names: Sequence[str] | None = None,
         sources: Sources | None = None,
         starts: Sequence[int] = (),
         table: Table | None = None,
@@ -72,7 +74,7 @@ class Examples(Sequence[Any]):
     ) -> None:
         self.examples = examples
         self.source, self.unit = source, unit
-        self.sources, self.starts = sources, tuple(starts)
+        self.names, self.sources, self.starts = names, sources, tuple(starts)
         self.table, self.table_rows = table, table_rows
         self.balance: Balance | None = None
         self.rows = array("q", rows)
@@ -86,11 +88,13 @@ class Examples(Sequence[Any]):
             sources, own, lines = zip(*origins, strict=True)
             return cls(examples, sources[0], own, lines, table=table, table_rows=rows)
         places = [table.lines[row] for row in rows]
+        names = None if table.names is None else [table.names[row] for row in rows]
         return cls(
             examples,
             table.source,
             rows,
             places,
+            names=names,
             sources=table.sources,
             starts=table.starts,
             table=table,
@@ -116,6 +120,7 @@ class Examples(Sequence[Any]):
             [line for part in parts for line in part.lines or [NO_LINE] * len(part)],
             # a part with lines is spoken of by them
             next((part.unit for part in parts if part.lines is None), parts[0].unit),
+            names=[name for part in parts for name in part.names or [""] * len(part)],
             sources=table.sources,
             starts=starts,
             table=None if any(part.table is None for part in parts) else table,
@@ -141,6 +146,7 @@ class Examples(Sequence[Any]):
             rows,
             lines,
             self.unit,
+            names=None if self.names is None else [self.names[place] for place in places],
             sources=self.sources,
             starts=self.starts,
             table=self.table,
@@ -188,6 +194,8 @@ class Examples(Sequence[Any]):
         """
         if self.unit == FILE:
             return str(self[place][FILE])
+        if self.names is not None and self.names[place]:
+            return self.names[place]
         source, row = self.source, self.rows[place]
         if self.sources is not None:
             number = bisect_right(self.starts, row) - 1

@@ -13,6 +13,7 @@ from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_kinds import files_in
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.near_duplicates import Near
+from snugfit.data.shards import is_shards
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.usable_rows import Part, part_of_table
 from snugfit.errors import DataError
@@ -72,8 +73,8 @@ def read_files(
             if table.rows[row].get(_OF_FOLDER):
                 faults.append(bad.at(path, 0))
             else:
-                detail = f"{path} {bad.detail}"
-                faults.append(Fault(table.source, table.lines[row], bad.reason, detail, table.rows[row]))
+                detail = bad.detail if table.base is not None else f"{path} {bad.detail}"
+                faults.append(Fault(*table.place(row), bad.reason, detail, table.rows[row]))
             continue
         good.append(place)
         written.append(text)
@@ -135,6 +136,9 @@ def _table(
     if callable(source) or (isinstance(source, str) and is_python_path(source)):
         return read_table(source, setting=setting, folder=folder), here
     path = os.path.join(here, os.path.expanduser(str(source)))
+    if is_shards(source, folder):
+        table = read_table(source, setting=setting, folder=folder)
+        return table, table.base or here
     if not os.path.isdir(path):
         return read_table(source, setting=setting, folder=folder), os.path.dirname(path)
     files = files_in(Path(path), kind.suffixes)

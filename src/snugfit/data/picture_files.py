@@ -15,6 +15,7 @@ from snugfit.data.label_sets import LabelSets
 from snugfit.data.near_duplicates import near_pictures
 from snugfit.data.path_rows import FileKind, read_files
 from snugfit.data.sources import RowSource
+from snugfit.data.tar_members import opened_file
 from snugfit.data.usable_rows import Part
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _looked_at(path: str) -> str:
     from PIL import Image
 
     try:
-        with open(path, "rb") as file:
+        with opened_file(path) as file:
             start = file.read(_ENDS_BYTES)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _ENDS_BYTES))

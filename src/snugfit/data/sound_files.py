@@ -16,6 +16,7 @@ from snugfit.data.bad_rows import BadRow
 from snugfit.data.file_kinds import SOUND_SUFFIXES
 from snugfit.data.path_rows import FileKind, read_files
 from snugfit.data.sources import RowSource
+from snugfit.data.tar_members import opened_file
 from snugfit.data.usable_rows import Part
 from snugfit.errors import MissingExtra
 
@@ -59,7 +60,8 @@ def seconds_of(paths: Sequence[Path]) -> list[float]:
     lengths = []
     for path in paths:
         with suppress(OSError, soundfile.LibsndfileError):
-            about = soundfile.info(str(path))
+            with opened_file(str(path)) as file:
+                about = soundfile.info(file)
             lengths.append(about.frames / about.samplerate)
     return lengths
 
@@ -85,7 +87,7 @@ def _looked_at(path: str) -> str:
     """
     soundfile = sound_library()
     try:
-        with open(path, "rb") as file:
+        with opened_file(path) as file:
             start = file.read(_ENDS_BYTES)
             size = file.seek(0, os.SEEK_END)
             if not size:
@@ -96,7 +98,7 @@ def _looked_at(path: str) -> str:
                 raise BadRow(
                     "truncated sound", f"ends in the middle of the sound ({missing:,} bytes are missing)"
                 )
-        with soundfile.SoundFile(path) as sound:
+        with opened_file(path) as file, soundfile.SoundFile(file) as sound:
             _check(sound)
     except FileNotFoundError as error:
         raise BadRow("missing sound", "is not there") from error

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.named_sources import Sources
+from snugfit.data.shards import is_shards, read_shards
 from snugfit.errors import DataError, nearest, nearest_file
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]] | Sources
-"""A file, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, a function that returns an iterable of rows, or
+"""A file, tar files in WebDataset's form, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, a function that returns an iterable of rows, or
 several of them by name."""
 
 
@@ -30,7 +31,8 @@ class Table:
 
     `lines[i]` is the line on which `rows[i]` begins (its number, from 1, for a Python function). `faults` are
     the rows that could not be read and are not among `rows`. `sha256` is that of the file's bytes, or of the
-    rows. `renamed` are the names that columns were given, by those that they have in the source.
+    rows. `renamed` are the names that columns were given, by those that they have in the source. `names` are those of
+    rows that are spoken of by them in place of their lines, and `base` is the folder that paths in such rows are relative to.
 
     Of several `sources`, `parts` are their tables, whose rows follow one another.
     """
@@ -42,6 +44,8 @@ class Table:
     sha256: str
     faults: tuple[Fault, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[str] | None = None
+    base: str | None = None
     sources: Sources | None = None
     parts: tuple[Table, ...] = ()
 
@@ -61,8 +65,12 @@ class Table:
         return {part.source: part.sha256 for part in self.each}
 
     def place(self, row: int) -> tuple[str, int]:
-        """Return the source of a row, and its line there."""
-        return self.each[bisect_right(self.starts, row) - 1].source, self.lines[row]
+        """Return the source of a row, and its line there; or its name, and no line."""
+        number = bisect_right(self.starts, row) - 1
+        part = self.each[number]
+        if part.names is not None:
+            return part.names[row - self.starts[number]], 0
+        return part.source, self.lines[row]
 
     def fault(self, row: int, bad: BadRow) -> Fault:
         """Return what is wrong with a row, with its place."""
@@ -98,6 +106,8 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
         return _read_function(function, source, setting, folder)
     if is_hub_name(str(source)):
         return _table_of(read_hub(str(source), setting), str(source), setting)
+    if is_shards(source, folder):
+        return _table_of_shards(str(source), setting, folder)
     path = Path(source).expanduser() if folder is None else folder / Path(source).expanduser()
     if is_saved(path):
         return _table_of(read_saved(path, str(source), setting), str(source), setting)
@@ -213,7 +223,7 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
         raise DataError(
             setting,
             f"{source} is of no known kind",
-            f"Give a file named {', '.join(READERS)}, a data set of Hugging Face as hf://OWNER/NAME, or a Python function as package.module:function.",
+            f"Give a file named {', '.join(READERS)}, shards named .tar, a data set of Hugging Face as hf://OWNER/NAME, or a Python function as package.module:function.",
         )
     try:
         content = path.read_bytes()
@@ -227,6 +237,21 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
     if not rows and not faults:
         raise DataError(setting, f"{source} has a header and no rows", "Name a file with rows.")
     return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))
+
+
+def _table_of_shards(source: str, setting: str, folder: Path | None) -> Table:
+    shards = read_shards(source, setting, folder)
+    numbers = list(range(1, len(shards.rows) + 1))
+    return Table(
+        source,
+        shards.columns,
+        shards.rows,
+        numbers,
+        shards.sha256,
+        shards.faults,
+        names=shards.names,
+        base=shards.base,
+    )
 
 
 def _read_function(

@@ -167,7 +167,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if audio is None or label is None or not source.names_sounds(audio):
         return None
     classes = source.classes(label)
-    of_folder = source.path.is_dir()
+    of_folder = source.in_folders
     where = "one folder each" if of_folder else f"in column '{label}'"
     return Recognition(
         data={} if of_folder else {"audio": audio, "label": label},

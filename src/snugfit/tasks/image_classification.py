@@ -51,8 +51,8 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if image is None or label is None or not source.names_pictures(image):
         return None
     classes = source.classes(label)
-    columns = {} if source.path.is_dir() else {"image": image, "label": label}
-    where = "one folder each" if source.path.is_dir() else f"in column '{label}'"
+    columns = {} if source.in_folders else {"image": image, "label": label}
+    where = "one folder each" if source.in_folders else f"in column '{label}'"
     return Recognition(
         data={**columns, "augment": ("crop", "flip")},
         reason=f"{len(source.rows):,} pictures, {len(classes):,} classes, {where}",

@@ -49,7 +49,7 @@ def _read_rows(recipe: Recipe) -> Part:
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
-    if not isinstance(source, Rows) or source.path.is_dir():
+    if not isinstance(source, Rows) or source.in_folders:
         return None
     image = data.get("image") or next(filter(source.names_pictures, source.columns), None)
     labels = label_columns(source, data, source.names_pictures)

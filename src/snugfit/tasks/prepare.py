@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hub_rows import is_hub_name
+from snugfit.data.shards import is_shards
 from snugfit.errors import SettingError
 from snugfit.system.malloc import trim_malloc
 from snugfit.system.user_objects import is_python_path
@@ -99,6 +100,8 @@ def lacking(recipe: Recipe) -> str | None:
         return None
     for name in recipe.data.train_sources:
         path = Path(name).expanduser()
+        if is_shards(name, recipe.folder):
+            continue  # read, and refused, by their own names
         if not (is_python_path(name) or is_hub_name(name) or (recipe.folder / path).exists()):
             return f"data.train ({path.name}) is not there"
     _, _, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)

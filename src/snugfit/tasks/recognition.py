@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
+from snugfit.data.shards import is_shards
 
 PLAIN_TEXT = ".txt"
 """A file of one text, without columns."""
@@ -51,6 +52,11 @@ class Rows:
     columns: tuple[str, ...]
     rows: Sequence[Mapping[str, Any]]
     computed: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def in_folders(self) -> bool:
+        """True where the rows are files, in folders named by their classes."""
+        return self.path.is_dir() and not is_shards(self.path)
 
     @_once
     def values(self, column: str) -> list[Any]:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.bad_rows import NOT_UTF8, as_utf8
+from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
 from snugfit.errors import DataError, RunFolderError, SettingError, nearest
 from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
@@ -340,6 +340,10 @@ def _columns_to_name(card: Card, data: Mapping[str, Any]) -> str:
     return f", or name its columns, such as {settings}" if settings else ""
 
 
+def _line(fault: Fault) -> str:
+    return f"line {fault.line}" if fault.line else fault.place
+
+
 def _tree(
     name: str, card: Card, place: Source, recognition: Recognition, folder: Path
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
@@ -350,7 +354,7 @@ def _tree(
     data |= recognition.data
     if place.faults:
         data["bad_rows"] = "skip"
-        lines = ", ".join(f"line {fault.line}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
+        lines = ", ".join(f"{_line(fault)}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
         count = len(place.faults)
         comments["data.bad_rows"] = (
             f"{count:,} {'row' if count == 1 else 'rows'} cannot be read ({lines}); fail ends the run instead"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 from snugfit.data.hub_rows import is_hub_name, is_saved
+from snugfit.data.shards import is_shards, shard_files
+from snugfit.data.tar_members import TAR
 from snugfit.errors import DataError, nearest
 from snugfit.models.folders import CONFIG
 from snugfit.recipe import COLUMNS
@@ -26,6 +30,7 @@ from snugfit.tools.init.surroundings import (
     held_out_of,
     no_task,
     nothing_here,
+    part_of,
     read_picture_folder,
     read_rows,
     read_script,
@@ -100,6 +105,8 @@ def find_source(
         rows, faults = read_rows(source)
         return Source(rows, Path.cwd(), faults, name=source)
     path = Path.cwd() if source is None else Path(source).expanduser()
+    if is_shards(path):
+        return _shards_of(path, given, tell, options)
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
         if model.kind in ("pictures", "sounds"):
@@ -216,6 +223,30 @@ def _rows_of(
         problem = problem or no_task(rows)
     assert problem is not None
     raise problem
+
+
+def _shards_of(path: Path, given: Mapping[str, Any], tell: Tell, options: Mapping[str, str]) -> Source:
+    """Return the rows of shards; of a folder, those to train on, and others by the parts that their names say."""
+    parts: dict[str | None, list[Path]] = {}
+    for file in shard_files(str(path), "data.train") if path.is_dir() else []:
+        _, part = part_of(Path(re.sub(r"[-_.]?\d+$", "", file.stem)))
+        parts.setdefault(part, []).append(file)
+
+    def pattern(part: str | None) -> Path | None:
+        return (
+            path / f"{os.path.commonprefix([file.stem for file in parts[part]])}*{TAR}"
+            if part in parts
+            else None
+        )
+
+    train = path if len(parts) < 2 else pattern("training") or pattern(None) or path
+    tell(f"reading {train.name} …")
+    rows, faults = read_rows(train)
+    check_columns(rows, given.get("data") or {}, options)
+    validation, test = (pattern("validation"), pattern("test")) if train != path else (None, None)
+    name = os.path.relpath(train)
+    name = os.path.abspath(train) if name.startswith("..") else name
+    return Source(rows, Path.cwd(), faults, validation, test, name=name)
 
 
 def _files_of(folder: Path, plural: str, tell: Tell) -> Source | None:

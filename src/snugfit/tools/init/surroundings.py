@@ -171,7 +171,9 @@ def read_rows(path: Path | str) -> tuple[Rows, tuple[Fault, ...]]:
         if fault.reason == NOT_UTF8:
             raise DataError(path, f"no row can be used: {fault.detail}", as_utf8(str(path)))
         raise DataError(
-            f"{path}:{fault.line}", f"no row can be used; this one has {fault.detail}", "Correct the file."
+            fault.place if not fault.line else f"{path}:{fault.line}",
+            f"no row can be used; this one has {fault.detail}",
+            "Correct the file.",
         )
     return Rows(Path(path), table.columns, table.rows), table.faults
 

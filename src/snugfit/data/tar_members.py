@@ -1,0 +1,202 @@
+"""Members of tar files by their paths: an index of each file's members is made once, and any of them is read without those before it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from snugfit.system.cache_folder import cache_folder
+from snugfit.system.disk_errors import disk_problem
+
+TAR = ".tar"
+_MARK = f"{TAR}{os.sep}"
+"""Stands in a path between a tar file and the name of its member."""
+
+_INDEX = "snugfit index of a tar file, 1"
+_BLOCK, _BLOCKS = 4096, 64
+_END = 512
+_INDICES = 4096
+"""Tar files whose indices a process keeps at hand."""
+
+
+class Member(NamedTuple):
+    """A file in a tar file."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class TarIndex(NamedTuple):
+    """The members of a tar file, in their order.
+
+    Args:
+        problem: what is wrong with its end, behind these members; None where it is whole.
+    """
+
+    members: tuple[Member, ...]
+    problem: str | None = None
+
+
+class _State(NamedTuple):
+    """What a file shows of being another one than before, without being read."""
+
+    size: int
+    changed: int
+
+
+def tar_index(path: str) -> TarIndex:
+    """Return the members of a tar file: from this process, from the cache, or from the headers in the file.
+
+    Raises:
+        OSError: it cannot be read.
+        tarfile.TarError: it is no tar file.
+    """
+    return _index_at(path, _state(path))
+
+
+def split_member(path: str) -> tuple[str, str] | None:
+    """Return the tar file that a path leads into, and the name of the member; None where it leads to a file.
+
+    >>> split_member("photos.png") is None, split_member("no/such.tar/cat.png") is None
+    (True, True)
+    """
+    start = path.find(_MARK)
+    while start >= 0:
+        tar = path[: start + len(TAR)]
+        if os.path.isfile(tar):
+            return tar, path[start + len(_MARK) :]
+        start = path.find(_MARK, start + 1)
+    return None
+
+
+def opened_file(path: str) -> BinaryIO:
+    """Return a file to read from, which may be a member of a tar file.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+    """
+    inside = split_member(path)
+    if inside is None:
+        return open(path, "rb")  # noqa: SIM115 (the caller closes it)
+    return io.BytesIO(read_member(*inside))
+
+
+def read_member(tar: str, name: str) -> bytes:
+    """Return the content of a member of a tar file.
+
+    Raises:
+        OSError: there is no such member, or not all of it.
+    """
+    state = _state(tar)
+    try:
+        member = _by_name(tar, state)[name]
+    except (KeyError, tarfile.TarError) as error:
+        raise FileNotFoundError(2, "there is no such member", f"{tar}/{name}") from error
+    with open(tar, "rb") as file:
+        return content_of(file, member)
+
+
+def content_of(file: BinaryIO, member: Member) -> bytes:
+    """Return the content of a member.
+
+    Raises:
+        OSError: the file ends in the middle of it.
+    """
+    file.seek(member.offset)
+    content = file.read(member.size)
+    if len(content) < member.size:
+        raise OSError(f"the tar file ends in the middle of {member.name}")
+    return content
+
+
+def _state(path: str) -> _State:
+    status = os.stat(path)
+    return _State(status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=_INDICES)
+def _index_at(path: str, state: _State) -> TarIndex:
+    entry = cache_folder() / "shards" / f"{_looked_at(path, state)}.json"
+    # what is broken or not there is made anew: the tar file says all of it
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _read(entry)
+    index = _scan(path, state.size)
+    with suppress(OSError):  # without room for it the headers are read again next time
+        _write(entry, index)
+    return index
+
+
+@functools.lru_cache(maxsize=_INDICES)
+def _by_name(path: str, state: _State) -> Mapping[str, Member]:
+    return {member.name: member for member in _index_at(path, state).members}
+
+
+def _looked_at(path: str, state: _State) -> str:
+    """Return a digest of a file's size, its time and blocks that are spread over it, which stays where it is moved."""
+    digest = hashlib.sha256(f"{_INDEX} {state.size} {state.changed}".encode())
+    with open(path, "rb") as file:
+        for place in range(_BLOCKS):
+            file.seek(max(0, state.size - _BLOCK) * place // (_BLOCKS - 1))
+            digest.update(file.read(_BLOCK))
+    return digest.hexdigest()[:32]
+
+
+def _scan(path: str, size: int) -> TarIndex:
+    """Return the members of a tar file by its headers; what it holds besides files is left out."""
+    members: list[Member] = []
+    with tarfile.open(path, "r:") as tar:
+        while True:
+            try:
+                header = tar.next()
+            except tarfile.TarError:
+                return TarIndex(tuple(members), "ends in the middle, or is damaged there")
+            if header is None:
+                break
+            if header.offset_data + header.size > size:
+                return TarIndex(tuple(members), f"ends in the middle of {header.name}")
+            if header.isreg():
+                members.append(Member(header.name, header.offset_data, header.size))
+        end = tar.offset
+    # tarfile takes a damaged header for the end, and the end of the file too
+    with open(path, "rb") as file:
+        file.seek(end)
+        last = file.read(_END)
+    if last != bytes(_END):
+        problem = "is damaged behind its last member" if last else "was cut off behind its last member"
+        return TarIndex(tuple(members), problem)
+    return TarIndex(tuple(members))
+
+
+def _read(entry: Path) -> TarIndex:
+    told = json.loads(entry.read_bytes())
+    return TarIndex(tuple(Member(*each) for each in told["members"]), told["problem"])
+
+
+def _write(entry: Path, index: TarIndex) -> None:
+    """Write an index, which appears under its name when it is whole."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(".partial", f"{entry.stem}-", entry.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"members": index.members, "problem": index.problem}, file)
+        Path(partial).replace(entry)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def reason_of(error: Exception) -> str:
+    """Return in words why a tar file cannot be read."""
+    if isinstance(error, OSError):
+        return disk_problem(error) or type(error).__name__
+    return str(error).partition("\n")[0] or type(error).__name__
