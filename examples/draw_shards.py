@@ -3,6 +3,8 @@
 python examples/draw_shards.py shapes
 """
 
+from __future__ import annotations
+
 import io
 import random
 import sys

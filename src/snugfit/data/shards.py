@@ -24,6 +24,7 @@ _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
 """WebDataset's: the key of a member is its path up to the first dot of its last part, and its field what stands behind."""
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_NUMBERED = re.compile(r"(.*?)([-_.]?)\d+")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_SHARDS = 100_000
@@ -101,6 +102,19 @@ def shard_files(source: str, setting: str, folder: Path | None = None) -> list[P
     if len(files) > _MOST_SHARDS:
         raise DataError(setting, f"{source} names more than {_MOST_SHARDS:,} shards", "Correct the braces.")
     return files
+
+
+def shard_patterns(folder: Path) -> dict[str, Path]:
+    """Return the shards of a folder by their names without numbers, each as the pattern of those that have it.
+
+    A folder with train-0.tar, train-1.tar and val.tar has {"train": train-[0-9]*.tar, "val": val.tar}.
+    """
+    patterns = {}
+    for file in shard_files(str(folder), "data"):
+        numbered = _NUMBERED.fullmatch(file.stem)
+        name = file.stem if numbered is None else numbered[1]
+        patterns[name] = file if numbered is None else folder / f"{name}{numbered[2]}[0-9]*{TAR}"
+    return patterns
 
 
 def expanded(pattern: str) -> Iterator[str]:

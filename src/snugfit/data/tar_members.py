@@ -48,7 +48,7 @@ class TarIndex(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What a file shows of being another one than before, without being read."""
+    """The marks of a file by which a change is seen without reading it."""
 
     size: int
     changed: int
@@ -87,7 +87,7 @@ def opened_file(path: str) -> BinaryIO:
     """
     inside = split_member(path)
     if inside is None:
-        return open(path, "rb")  # noqa: SIM115 (the caller closes it)
+        return open(path, "rb")  # the caller closes it
     return io.BytesIO(read_member(*inside))
 
 
@@ -178,8 +178,8 @@ def _scan(path: str, size: int) -> TarIndex:
 
 
 def _read(entry: Path) -> TarIndex:
-    told = json.loads(entry.read_bytes())
-    return TarIndex(tuple(Member(*each) for each in told["members"]), told["problem"])
+    entries = json.loads(entry.read_bytes())
+    return TarIndex(tuple(Member(*each) for each in entries["members"]), entries["problem"])
 
 
 def _write(entry: Path, index: TarIndex) -> None:

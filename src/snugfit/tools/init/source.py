@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 from snugfit.data.hub_rows import is_hub_name, is_saved
-from snugfit.data.shards import is_shards, shard_files
-from snugfit.data.tar_members import TAR
+from snugfit.data.shards import is_shards, shard_patterns
 from snugfit.errors import DataError, nearest
 from snugfit.models.folders import CONFIG
 from snugfit.recipe import COLUMNS
@@ -100,13 +98,9 @@ def find_source(
     Raises:
         DataError: there are none, or a column that is named is not among theirs.
     """
-    if source is not None and _is_name(source):
-        tell(f"reading {source} …")
-        rows, faults = read_rows(source)
-        return Source(rows, Path.cwd(), faults, name=source)
     path = Path.cwd() if source is None else Path(source).expanduser()
-    if is_shards(path):
-        return _shards_of(path, given, tell, options)
+    if (of_rows := _named(source, path, given, tell, options)) is not None:
+        return of_rows
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
         if model.kind in ("pictures", "sounds"):
@@ -146,6 +140,17 @@ def find_source(
     if here_models and not here.pictures and not here.sounds:
         return _sample(here_models[0], given)
     raise nothing_here(here)
+
+
+def _named(
+    source: str | None, path: Path, given: Mapping[str, Any], tell: Tell, options: Mapping[str, str]
+) -> Source | None:
+    """Return the rows of a source that is no single file and no folder of tables or pictures; None of another."""
+    if source is not None and _is_name(source):
+        tell(f"reading {source} …")
+        rows, faults = read_rows(source)
+        return Source(rows, Path.cwd(), faults, name=source)
+    return _shards_of(path, given, tell, options) if is_shards(path) else None
 
 
 def _is_name(source: str) -> bool:
@@ -227,23 +232,15 @@ def _rows_of(
 
 def _shards_of(path: Path, given: Mapping[str, Any], tell: Tell, options: Mapping[str, str]) -> Source:
     """Return the rows of shards; of a folder, those to train on, and others by the parts that their names say."""
-    parts: dict[str | None, list[Path]] = {}
-    for file in shard_files(str(path), "data.train") if path.is_dir() else []:
-        _, part = part_of(Path(re.sub(r"[-_.]?\d+$", "", file.stem)))
-        parts.setdefault(part, []).append(file)
-
-    def pattern(part: str | None) -> Path | None:
-        return (
-            path / f"{os.path.commonprefix([file.stem for file in parts[part]])}*{TAR}"
-            if part in parts
-            else None
-        )
-
-    train = path if len(parts) < 2 else pattern("training") or pattern(None) or path
+    patterns = shard_patterns(path) if path.is_dir() else {}
+    parts = {part_of(Path(name))[1]: pattern for name, pattern in patterns.items()}
+    train = path
+    if "training" in parts or (None in parts and len(parts) == len(patterns) > 1):
+        train = parts.get("training") or parts[None]
     tell(f"reading {train.name} …")
     rows, faults = read_rows(train)
     check_columns(rows, given.get("data") or {}, options)
-    validation, test = (pattern("validation"), pattern("test")) if train != path else (None, None)
+    validation, test = (parts.get("validation"), parts.get("test")) if train != path else (None, None)
     name = os.path.relpath(train)
     name = os.path.abspath(train) if name.startswith("..") else name
     return Source(rows, Path.cwd(), faults, validation, test, name=name)
