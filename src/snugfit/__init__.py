@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from snugfit.core.technique import Card as Card
     from snugfit.core.technique import Seams as Seams
     from snugfit.core.technique import Technique as Technique
+    from snugfit.data.stream import Stream as Stream
     from snugfit.doctor.door import examine as examine
     from snugfit.errors import SnugfitError as SnugfitError
     from snugfit.errors import TrainingFailed as TrainingFailed
@@ -51,6 +52,7 @@ _HOMES = {
     "SnugfitError": "snugfit.errors",
     "Step": "snugfit.step.step",
     "StepResult": "snugfit.step.step",
+    "Stream": "snugfit.data.stream",
     "Technique": "snugfit.core.technique",
     "TrainedModel": "snugfit.run.trained_model",
     "TrainingFailed": "snugfit.errors",

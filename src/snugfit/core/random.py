@@ -23,6 +23,13 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def seed_host(seed: int) -> None:
+    """Start the global generators of torch, NumPy and Python from `seed`."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
 def seed_device(seed: int, device: torch.device) -> None:
     """Seed the generators that layers on `device` draw from."""
     # torch.manual_seed asks every backend whether it is loaded: 95 µs, against 1 µs for the generators in use

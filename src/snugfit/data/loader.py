@@ -7,7 +7,6 @@ index): there is nothing to save but n, and the number of workers does not matte
 from __future__ import annotations
 
 import itertools
-import random
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
@@ -15,18 +14,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
-from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
+from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
 from snugfit.core.tree import leaves
 from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index, whole_examples
 from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
+from snugfit.data.stream import StreamedExamples, streamed
 from snugfit.data.token_rows import ArrayExamples
 from snugfit.data.tokens import PadRight
 from snugfit.errors import DataError, SnugfitError, WorkerDied
@@ -103,6 +102,11 @@ class Loader:
         if examples is None or examples.sources is None:
             return None
         return RowSources(examples.sources.names, examples.starts)
+
+    @property
+    def stream(self) -> StreamedExamples | None:
+        """The stream that the examples are of, if they are of one."""
+        return streamed(self._dataset)
 
     def windows(
         self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False, *, one_by_one: bool = False
@@ -348,7 +352,7 @@ class _Fetch:
             return [self._dataset[index] for _, index in keys]
         examples = []
         for epoch, index in keys:
-            _seed(derive_seed(self._seed, "example", epoch, index))
+            seed_host(derive_seed(self._seed, "example", epoch, index))
             try:
                 examples.append(self._dataset[index])
             except SnugfitError:
@@ -363,7 +367,7 @@ class _Fetch:
 
     def _collated(self, examples: list[Any], keys: Sequence[Key]) -> Any:
         # a window is told from all others by its first example; collating may draw too, to mask words for instance
-        _seed(derive_seed(self._seed, "collate", *keys[0]))
+        seed_host(derive_seed(self._seed, "collate", *keys[0]))
         try:
             return self._collate(examples)
         except SnugfitError:
@@ -378,13 +382,6 @@ class _Fetch:
 
 
 _HOST = torch.device("cpu")
-
-
-def _seed(seed: int) -> None:
-    """Start the global generators of torch, NumPy and Python from `seed`."""
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
 
 
 class _KeyedDataset:

@@ -17,6 +17,7 @@ from snugfit.core.windows import Cuts, Sizes, Sums
 from snugfit.data.examples import origin_of
 from snugfit.data.mixture import Draws, mixed
 from snugfit.data.sizes import token_counts
+from snugfit.data.stream import streamed
 from snugfit.errors import DataError, SettingError
 
 Key = tuple[int, int]
@@ -67,9 +68,17 @@ class Order:
 
     def window(self, number: int) -> list[Key]:
         """Keys of the examples of window `number`, counted from the start of the run."""
+        if self._in_order:
+            epoch, start, end = self.cuts.place(number)
+            return [(epoch, index) for index in range(start, end)]
         _, start, end = self._place(number)
         passes, indices = (numbers[start:end] for numbers in self._keys)
         return list(zip(passes, indices, strict=True))
+
+    @property
+    def _in_order(self) -> bool:
+        """True where keys count up: of a long stream nobody lists them."""
+        return self.draws is None and not self.shuffle
 
     def rows(self, number: int) -> tuple[list[int], torch.Tensor]:
         """Return the indices of the examples of window `number`, and the same as a tensor."""
@@ -153,6 +162,8 @@ def training_order(job: Job, dataset: Any) -> Order:
     """
     draws, train = mixed(dataset), job.train
     examples = len(dataset) if draws is None else len(draws)
+    if streamed(dataset) is not None:
+        job = replace(job, shuffle=False)  # it is shuffled as it is read
     lengths = None if train.batch_tokens is None else tuple(_lengths(train, dataset))
     cuts = _cuts(train, job.shuffle, examples, lengths, draws)
     windows = job.windows_of(cuts)

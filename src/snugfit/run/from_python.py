@@ -20,6 +20,7 @@ from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
 from snugfit.data.order import training_order
+from snugfit.data.stream import as_stream, examples_of
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
@@ -56,14 +57,15 @@ from snugfit.units import parse_bytes, parse_seconds
 
 @takes_settings
 def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> RunResult:
-    """Train any `nn.Module` on a map-style data set; the model is trained in place.
+    """Train any `nn.Module` on a data set or a stream; the model is trained in place.
 
     On return `model` has the last weights, and the adapters of a technique that puts some into it; the best weights,
     averaged or merged where a technique does that, are in `best/`.
 
     Args:
-        data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`.
-        validation: another data set, or the fraction of `data` to hold out.
+        data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`; or a stream of such, which has neither: an iterable,
+            a function that returns one, or an `sf.Stream` of them. Then `updates` says the length of the run.
+        validation: another data set, or the fraction of `data` to hold out; of a stream the number of its first rows.
         metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`, or with what
             `sf.over_all_rows` has marked.
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
@@ -184,6 +186,7 @@ def module_spec(
     if given["strategy"] not in ("auto", plan.strategy):
         known_strategy(given["strategy"])  # which one device has no use for
     check_settings(job, plan, techniques, metrics, validated=validation is not None)
+    data, validation = _streams(data, validation, job)
     check_dataset("data", data)
     check_module(model)
     check_outside(model, given["loss"], given["forward"])
@@ -238,6 +241,32 @@ def module_spec(
         of_updates=of_updates,
         stop=StopRequest(ends.ends_after_seconds, ends.started),
     )
+
+
+def _streams(data: Any, validation: Any, job: Job) -> tuple[Any, Any]:
+    """Return the examples of a run over a stream, and the first rows of it where so many are held out; other data as they are.
+
+    Raises:
+        DataError, SettingError: the stream cannot be trained on.
+    """
+    stream = as_stream(data)
+    if stream is None:
+        return data, validation
+    whole = isinstance(validation, int) and not isinstance(validation, bool)
+    if isinstance(validation, float) or (whole and validation < 1):
+        raise SettingError(
+            "validation",
+            f"got {validation:g}, and data ({stream.name}) is a stream: without a length, it has no such part",
+            "Give the number of its first rows to hold out, another data set, or None.",
+        )
+    examples = examples_of(
+        stream,
+        updates=job.train.updates,
+        window=job.train.most_examples,
+        seed=job.train.seed,
+        skip=validation if whole else 0,
+    )
+    return examples, examples.held_out() if whole else validation
 
 
 _WRITTEN = ("resume", "track_uri", "checkpoint_every", "on_checkpoint")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.hold_out import SHARES, VALIDATION, HoldOut, share_of
-from snugfit.errors import DataError
+from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import load_object
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
@@ -28,20 +28,35 @@ def training_rows(recipe: Recipe) -> Any:
         DataError, SettingError: they cannot be had.
     """
     (train,) = recipe.data.train_sources
-    return _rows(recipe, "data.train", train)
+    from snugfit.data.stream import streamed
+
+    rows = _rows(recipe, "data.train", train)
+    if streamed(rows) is not None:
+        raise DataError(
+            "data.train", f"'{train}' is a stream, of which no folds can be made", "Return a list of rows."
+        )
+    return rows
 
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
+    from snugfit.data.stream import streamed
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material, hold_out
 
-    train = training_rows(recipe)
+    (source,) = recipe.data.train_sources
+    train = _rows(recipe, "data.train", source)
     validation = recipe.data.held_out
     held_out: Any = None
     messages: tuple[str, ...] = ()
     if isinstance(validation, str):
         held_out = _rows(recipe, "data.validation", validation)
+    elif validation is not None and streamed(train) is not None:
+        raise SettingError(
+            "data.validation",
+            f"{validation} is a part of the rows, and '{source}' is a stream: it has no length",
+            "Name a function that returns rows to validate on, or write null.",
+        )
     elif isinstance(validation, HoldOut) and (validation.group or validation.time):
         train, held_out, messages = _hold_out(recipe, train, validation)
     elif isinstance(validation, SHARES):
@@ -144,8 +159,24 @@ def _classes(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
 
 
 def _rows(recipe: Recipe, setting: str, spec: str) -> Any:
+    from snugfit.data.stream import as_stream, examples_of
+
     function = load_object(spec, setting=setting, folder=recipe.folder)
     dataset = function() if callable(function) else function
+    if not hasattr(dataset, "__len__") and setting == "data.train":
+        # what a function returns can be read once, where it is a generator
+        if isinstance(dataset, Iterator):
+            dataset = function
+        stream = as_stream(dataset)
+        if stream is not None:
+            return examples_of(
+                stream,
+                updates=recipe.train.updates,
+                window=recipe.train.most_examples,
+                seed=recipe.train.seed,
+                setting=setting,
+                prefix="train.",
+            )
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
             setting,

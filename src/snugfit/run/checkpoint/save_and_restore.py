@@ -228,6 +228,7 @@ def parts_of(training: Training) -> dict[str, Any]:
             "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
             "watch": training.watch.state_dict(),
             "last_metrics": training.last_metrics,
+            "stream": _stream_fingerprint(training),
             "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
             "identity_version": VERSION,
             "description": dict(training.description),
@@ -252,6 +253,7 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
             notes = check_identity(
                 run["identity"], own, training.accept_changes, run.get("identity_version", 1)
             )
+            _check_stream(training, run)
     techniques = {
         name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
     }
@@ -261,6 +263,26 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
     training.watch.load_state_dict(run["watch"])
     training.last_metrics = run["last_metrics"]
     return notes
+
+
+def _stream_fingerprint(training: Training) -> str | None:
+    """Return the digest of the rows that a stream has given until now; None where workers have read them, or nothing is streamed."""
+    stream = training.loader.stream
+    examples = training.loader.order.cuts.examples_after(training.step.progress.windows)
+    return None if stream is None else stream.fingerprint(examples)
+
+
+def _check_stream(training: Training, run: Mapping[str, Any]) -> None:
+    """See that a stream gives the rows again that a run was trained on.
+
+    Raises:
+        DataError: it gives others.
+    """
+    saved, stream = run.get("stream"), training.loader.stream
+    if saved is None or stream is None or "data" in training.accept_changes:
+        return
+    windows = run["step"]["progress"]["windows"]
+    stream.check(training.loader.order.cuts.examples_after(windows), saved)
 
 
 def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:

@@ -156,6 +156,8 @@ def data_of_rank(
         if loader is not None:
             count = loader.rows
             places = Random(0).sample(range(count), min(_RANKS_ROWS, count))
+            if loader.stream is not None:  # all before the last one would have to be read
+                places = list(range(min(ROWS, count)))
             entries[name] = {
                 **entries[name],
                 "row": entries[name]["row"] | _digests(loader, places, num_workers),
@@ -168,6 +170,8 @@ def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
     examples = loader.rows
     count = min(ROWS, examples)
     places = sorted({place * (examples - 1) // max(count - 1, 1) for place in range(count)})
+    if loader.stream is not None:
+        places = list(range(count))
     return {"rows": examples, "row": _digests(loader, places, num_workers)}
 
 

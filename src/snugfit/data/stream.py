@@ -1,0 +1,321 @@
+"""Streams: sources without a length and an index, as examples that have both.
+
+Example n of a run is the same whoever asks for it, and when: the rows of a pass come in blocks, each of which is put in an order that is a
+function of (seed, pass, block). So windows, ranks, workers and a resume are those of any data set; whoever begins in the middle reads what is
+before it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
+from snugfit.errors import DataError, SettingError, SnugfitError
+from snugfit.system.digest import digest
+from snugfit.system.user_objects import describe
+
+_IN_ORDER = 32
+"""Rows that are read at once where they are not shuffled."""
+_WORKER = "_worker_info"
+_HOST = torch.device("cpu")
+_ONCE = "Give the function that makes it, which is called for each pass over the rows and on resume."
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A source of examples that is read from its beginning to its end, again and again: no length, no index.
+
+    Args:
+        source: a function that returns an iterable, such as a generator function, or an iterable that can be read again, such as an
+            `IterableDataset` of torch or of Hugging Face, whose `set_epoch` is called before each pass.
+        buffer: rows that are shuffled among each other; 1 leaves them in their order.
+    Raises:
+        SettingError: the source can be read once only, or the buffer holds no row.
+    """
+
+    source: Callable[[], Iterable[Any]] | Iterable[Any]
+    buffer: int = 1024
+
+    def __post_init__(self) -> None:
+        if isinstance(self.buffer, bool) or not isinstance(self.buffer, int) or self.buffer < 1:
+            raise SettingError.must_be("buffer", "a positive number of rows", repr(self.buffer))
+        if isinstance(self.source, Iterator):
+            raise SettingError("data", f"is {_kind(self.source)}, which can be read once", _ONCE)
+        if not callable(self.source) and not isinstance(self.source, Iterable):
+            raise SettingError("data", f"is {_kind(self.source)}, which is no source of rows", _ONCE)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.source, "__qualname__", type(self.source).__name__)
+
+    def rows(self, epoch: int) -> Iterator[Any]:
+        """Return the rows of a pass."""
+        source: Any = self.source
+        if hasattr(source, "set_epoch"):
+            source.set_epoch(epoch)
+        return iter(source() if callable(source) and not isinstance(source, Iterable) else source)
+
+
+def as_stream(data: Any) -> Stream | None:
+    """Return data as a stream where they have no index, or None.
+
+    Raises:
+        SettingError: they can be read once only.
+
+    >>> as_stream([1, 2]) is None, as_stream(lambda: iter([1, 2])) is None
+    (True, False)
+    """
+    if isinstance(data, Stream):
+        return data
+    # torch's iterable data set inherits an index that raises
+    if isinstance(data, IterableDataset) or (
+        not isinstance(data, (DataLoader, Dataset, type))
+        and not hasattr(data, "__len__")
+        and (callable(data) or isinstance(data, Iterable))
+    ):
+        return Stream(data)
+    return None
+
+
+class _Block(NamedTuple):
+    """Rows that were read together, in the order of the run; `start` is the number of the first one, `end` that behind the last."""
+
+    start: int
+    end: int
+    rows: Sequence[Any]
+    chain: str
+
+
+class StreamedExamples:
+    """The examples of a run over a stream, by their numbers from the start of the run.
+
+    Args:
+        length: examples of the run.
+        seed: of the orders of blocks, and of what the source itself draws from the global generators.
+        skip: first rows of each pass that are left out, as they are validated on.
+        setting: that names the source, for messages.
+    """
+
+    def __init__(
+        self, stream: Stream, length: int, *, seed: int, skip: int = 0, setting: str = "data"
+    ) -> None:
+        self.stream, self.seed, self.skip, self.setting = stream, seed, skip, setting
+        self._length = length
+        self._size = stream.buffer if stream.buffer > 1 else _IN_ORDER
+        self._first: _Block | None = None
+        self._blocks: Iterator[_Block] | None = None
+        self._recent: deque[_Block] = deque(maxlen=2)
+        self._ends: list[int] = []
+        self._chains: list[str] = []
+        self._pid = os.getpid()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> Any:
+        if not 0 <= number < self._length:
+            raise IndexError(number)
+        block = self._block(number)
+        return block.rows[number - block.start]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a worker reads for itself
+        return {**self.__dict__, "_blocks": None, "_recent": deque(maxlen=2), "_ends": [], "_chains": []}
+
+    def held_out(self) -> list[Any]:
+        """Return the first rows of the stream, which are not trained on.
+
+        Raises:
+            DataError: the stream has no more than those.
+        """
+        with self._drawing(0, "held out"):
+            rows = list(itertools.islice(self._rows(0, 0), self.skip + 1))
+        if len(rows) <= self.skip:
+            raise DataError(
+                "validation",
+                f"takes the first {self.skip:,} rows, and {self.stream.name} has {len(rows):,}",
+                "Hold out fewer.",
+            )
+        return rows[: self.skip]
+
+    def fingerprint(self, examples: int) -> str | None:
+        """Return what the rows of the first examples were; None where this process has not read so far."""
+        if self._first is not None and 0 < examples <= self._first.end:
+            return self._first.chain
+        place = bisect_right(self._ends, examples - 1)
+        return self._chains[place] if examples > 0 and place < len(self._chains) else None
+
+    def check(self, examples: int, saved: str) -> None:
+        """See that the first examples are made of the rows that they were made of before.
+
+        Raises:
+            DataError: they are not.
+        """
+        self._block(examples - 1)
+        if self.fingerprint(examples) != saved:
+            raise DataError(
+                self.setting,
+                f"{self.stream.name} gave other rows when it was read again than this run was trained on (its first {examples:,} examples)",
+                "Make it give the same rows each time, start a new run, or go on with the change: accept_changes 'data'.",
+            )
+
+    def _block(self, number: int) -> _Block:
+        if self._pid != os.getpid():
+            self._start_again()  # files that are open here are those of the process that this one was forked from
+        if self._first is not None and number < self._first.end:
+            return self._first
+        for block in self._recent:
+            if block.start <= number < block.end:
+                return block
+        if self._blocks is None or (self._recent and number < self._recent[-1].start):
+            self._start_again()
+            self._blocks = self._read()
+        try:
+            for block in self._blocks:
+                self._first = self._first or block
+                self._recent.append(block)
+                if number < block.end:
+                    return block
+        except BaseException:
+            self._blocks = None
+            raise
+        raise AssertionError("a stream begins again where it ends")
+
+    def _start_again(self) -> None:
+        self._pid, self._blocks = os.getpid(), None
+        self._recent.clear()
+        self._ends, self._chains = [], []
+
+    def _read(self) -> Iterator[_Block]:
+        """Yield the blocks of all passes.
+
+        Raises:
+            DataError: the source failed, or has no rows.
+        """
+        start, chain = 0, ""
+        for epoch in itertools.count():
+            rows, first = self._rows(epoch, self.skip), start
+            for place in itertools.count():
+                block, problem = self._taken(rows, epoch, place)
+                if problem is not None and self.stream.buffer > 1:
+                    raise problem  # which row comes when depends on those that are missing
+                if block:
+                    chain = hashlib.sha256(f"{chain} {digest(block)}".encode()).hexdigest()
+                    end = start + len(block)
+                    self._ends.append(end)
+                    self._chains.append(chain)
+                    yield _Block(start, end, self._shuffled(block, epoch, place), chain)
+                    start = end
+                if problem is not None:
+                    raise problem
+                if len(block) < self._size:
+                    break
+            if start == first:
+                raise DataError(
+                    self.setting,
+                    f"{self.stream.name} has no rows" + (f" in pass {epoch + 1}" if epoch else ""),
+                    "Give a stream that has rows each time it is read."
+                    if not self.skip
+                    else f"The first {self.skip:,} of each pass are held out: hold out fewer.",
+                )
+
+    def _rows(self, epoch: int, skip: int) -> Iterator[Any]:
+        """Yield the rows of a pass but for the first ones."""
+        yield from itertools.islice(self.stream.rows(epoch), skip, None)
+
+    def _taken(self, rows: Iterator[Any], epoch: int, place: int) -> tuple[list[Any], SnugfitError | None]:
+        """Return the next rows of a pass, and why there are no more where its source has failed."""
+        block: list[Any] = []
+        with self._drawing(epoch, place):
+            try:
+                block.extend(itertools.islice(rows, self._size))
+            except SnugfitError as error:
+                return block, error
+            except Exception as error:  # noqa: BLE001 (the user's own code)
+                row = self.skip + place * self._size + len(block) + 1
+                problem = DataError(
+                    self.setting,
+                    f"{self.stream.name} failed at row {row:,}{f' of pass {epoch + 1}' if epoch else ''}: {describe(error)}",
+                    "Mend it and resume the run.",
+                )
+                problem.__cause__ = error
+                return block, problem
+        return block, None
+
+    def _shuffled(self, block: Sequence[Any], epoch: int, place: int) -> Sequence[Any]:
+        if self.stream.buffer == 1:
+            return block
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "stream order", epoch, place))
+        return [block[each] for each in torch.randperm(len(block), generator=generator).tolist()]
+
+    @contextmanager
+    def _drawing(self, epoch: int, place: int | str) -> Iterator[None]:
+        """Temporarily let a source draw what it draws at this place in every process, as if it were in none of torch's workers.
+
+        Torch's iterable data sets and those of Hugging Face would leave rows to other workers; here each worker reads all and makes examples
+        of its own.
+        """
+        worker = vars(import_module("torch.utils.data._utils.worker"))
+        info, worker[_WORKER] = worker[_WORKER], None
+        with preserved_randomness(_HOST), preserved_elsewhere():
+            seed_host(derive_seed(self.seed, "stream", epoch, place))
+            try:
+                yield
+            finally:
+                worker[_WORKER] = info
+
+
+def streamed(dataset: Any) -> StreamedExamples | None:
+    """Return the stream that a data set is, or is a part of; None of others."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return dataset if isinstance(dataset, StreamedExamples) else None
+
+
+def examples_of(
+    stream: Stream,
+    *,
+    updates: int | None,
+    window: int | None,
+    seed: int,
+    skip: int = 0,
+    setting: str = "data",
+    prefix: str = "",
+) -> StreamedExamples:
+    """Return the examples of a run over a stream.
+
+    Args:
+        updates, window: of the run, and examples of its largest one.
+        prefix: of the names of both settings.
+    Raises:
+        SettingError: the length of the run is said in epochs, or windows are in tokens.
+    """
+    if updates is None:
+        raise SettingError(
+            f"{prefix}updates",
+            f"is missing, and {setting} ({stream.name}) is a stream: without a length, it has no epochs",
+            f"Give {prefix}updates, the length of the run.",
+        )
+    if window is None:
+        raise SettingError(
+            f"{prefix}batch_tokens",
+            f"needs the tokens of each example, and {setting} ({stream.name}) is a stream",
+            f"Give {prefix}global_batch.",
+        )
+    return StreamedExamples(stream, updates * window, seed=seed, skip=skip, setting=setting)
+
+
+def _kind(source: Any) -> str:
+    return f"a {type(source).__name__}"
