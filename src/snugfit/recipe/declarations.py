@@ -73,9 +73,6 @@ COLUMNS = (
 )
 """Settings of `data` that name columns."""
 
-OF_ROWS = ("leaks", "near_duplicates", "balance")
-"""Settings of `data` that every task reads whose examples are made of a row each."""
-
 _SIZE = "a size, such as 24GiB, or null"
 
 
@@ -567,14 +564,8 @@ class Recipe(Section):
 def unused(task: str) -> tuple[tuple[str, str], ...]:
     """Return the settings that a task has no use for; giving one is an error."""
     card = find(task)
-    used = (
-        "train",
-        "validation",
-        *(OF_ROWS if card.of_rows and not card.own_code else ()),
-        *card.settings,
-    )
     sections = [] if card.section == Preference.key else [Preference]
     return (
-        *((Data.key, name) for name in Data.settings() if name not in used),
+        *((Data.key, name) for name in Data.settings() if name not in card.data_settings),
         *((section.key, name) for section in sections for name in section.settings()),
     )

@@ -25,8 +25,6 @@ _MODELS = {
     "masks": "unet, or a JSON file with its settings",
 }
 _PLACES = dict.fromkeys(("pictures", "sounds", "masks"), "FOLDER")
-_ROWS = ("train", "validation")
-"""Settings of `data` that every task reads."""
 
 
 def tasks(name: str | None = None) -> list[Facts]:
@@ -68,7 +66,7 @@ def _facts(card: Card, written: str = "") -> Facts:
         "predicts": card.predicts_files,
         "registered": card.name in registered(),
         "planned_without_weights": card.load_empty is not None,
-        "settings": {f"data.{each}": meanings[f"data.{each}"] for each in (*_ROWS, *card.settings)},
+        "settings": {f"data.{each}": meanings[f"data.{each}"] for each in card.data_settings},
     }
 
 

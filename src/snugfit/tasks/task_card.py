@@ -29,6 +29,10 @@ ModelKind = Literal[
 pictures or hears sounds, a network that is made for the columns of a table, for the windows of series, or for the classes of masks, or what a task of the user's own makes."""
 
 
+OF_ROWS = ("leaks", "near_duplicates", "balance")
+"""Settings of `data` that every task reads whose examples are made of a row each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Card:
     """A task, as recipes and tools see it.
@@ -40,7 +44,7 @@ class Card:
         metrics: of a recipe that names none.
         losses: names of the built-in losses that it can have, where they are not those of all tasks.
         section: the section of a recipe that it alone reads; empty where there is none.
-        settings: those of `data` that it reads besides `train` and `validation`; to give another is an error.
+        settings: those of `data` that it reads besides `train`, `validation` and those of `OF_ROWS`; to give another is an error.
         load: model, data and loss of a recipe; the flag asks for the model without weights, the last argument says what to
             keep of each weight that is read from a file.
         load_empty: the model of that name without weights, where neither rows nor tokenizer are there; None where a plan needs them.
@@ -90,6 +94,12 @@ class Card:
     plain_rows: bool = False
     sample: tuple[str, str] | None = None
     of_rows: bool = True
+
+    @property
+    def data_settings(self) -> tuple[str, ...]:
+        """The settings of `data` that a recipe of the task may give."""
+        of_rows = OF_ROWS if self.of_rows and not self.own_code else ()
+        return ("train", "validation", *of_rows, *self.settings)
 
     @property
     def reads_texts(self) -> bool:
