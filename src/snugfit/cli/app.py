@@ -36,6 +36,7 @@ from snugfit.cli.options import (
     RegistryOption,
     StopAfterOption,
     TimeOption,
+    number_or_word,
 )
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
@@ -107,9 +108,11 @@ _Beams = Annotated[
     ),
 ]
 _Views = Annotated[
-    int,
+    str,
     typer.Option(
-        "--views", metavar="K", help="Views of each picture, drawn as in training; their mean counts."
+        "--views",
+        metavar="K|flips",
+        help="Views of each picture, drawn as in training, or it and its mirror image; their mean counts.",
     ),
 ]
 _FastDevRun = Annotated[
@@ -281,7 +284,7 @@ def evaluate(
         ),
     ] = "",
     others: _Others = None,
-    views: _Views = 1,
+    views: _Views = "1",
     num_beams: _Beams = 1,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
@@ -298,7 +301,7 @@ def evaluate(
             data,
             asked,
             others=tuple(others or ()),
-            views=views,
+            views=number_or_word(views),
             num_beams=num_beams,
             bad_rows=bad_rows,
             uri=uri,
@@ -322,7 +325,7 @@ def predict(
     ] = 1,
     proba: Annotated[bool, typer.Option("--proba", help="The probability of each class too.")] = False,
     others: _Others = None,
-    views: _Views = 1,
+    views: _Views = "1",
     num_beams: _Beams = 1,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
@@ -341,7 +344,7 @@ def predict(
             data,
             output,
             others=tuple(others or ()),
-            views=views,
+            views=number_or_word(views),
             num_beams=num_beams,
             top=top,
             proba=proba,

@@ -44,3 +44,15 @@ RegistryOption = Annotated[
     ),
 ]
 BadRowsOption = Annotated[str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")]
+
+
+def number_or_word(text: str) -> int | str:
+    """Return a whole number where an option is one, else its text.
+
+    >>> number_or_word("4"), number_or_word("flips")
+    (4, 'flips')
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return text

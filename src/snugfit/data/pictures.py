@@ -77,6 +77,22 @@ class Pictures(FromRows):
         return {INPUT: pixels(picture, self.format, self.augment, self.change), **label}
 
 
+class Mirrored(FromRows):
+    """Pictures as examples, each with left and right changed.
+
+    Args:
+        pictures: the examples as they are.
+    """
+
+    def __init__(self, pictures: Pictures) -> None:
+        super().__init__(pictures.rows, alike=True)
+        self._pictures = pictures
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        example = self._pictures[place]
+        return {**example, INPUT: example[INPUT].flip(-1)}
+
+
 @dataclass(frozen=True)
 class PictureData:
     """Examples to train and validate on; label i of an example is the name `labels[i]`."""

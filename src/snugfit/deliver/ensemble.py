@@ -60,31 +60,29 @@ def bundles_of(source: str | os.PathLike[str], *, uri: str | None = None) -> lis
     return bundles
 
 
+FLIPS = "flips"
+"""Two views of a picture: as it is, and mirrored."""
+
+Views = int | str
+
+
 @dataclass(frozen=True)
 class Ensemble:
     """Models that predict together, of one task and for the same classes.
 
     Args:
-        views: so many of each row, the row as it is and others drawn as in training.
+        views: so many of each row, the row as it is and others drawn as in training; or "flips", the row as it is and mirrored.
     Raises:
-        ModelError: they are not, or answer in a way that has no mean, or nothing was drawn in training.
+        ModelError: they are not, or answer in a way that has no mean, or rows have no such views.
         SettingError: `views` is not positive.
     """
 
     predictors: Sequence[Predictor]
-    views: int = 1
+    views: Views = 1
 
     def __post_init__(self) -> None:
         first, *others = self.predictors
-        if self.views < 1:
-            raise SettingError("--views", f"got {self.views}", "Give a positive number.")
-        undrawn = [each for each in self.predictors if each.inference.view is None]
-        if self.views > 1 and undrawn:
-            raise ModelError(
-                undrawn[0].source,
-                "was trained on rows as they are, so that there is one view of each",
-                "Leave out --views; data.augment and data.augment_audio draw changes in training.",
-            )
+        self._check_views()
         use = first.inference
         numbers = use.columns == ("prediction",) and use.with_generation is None
         if not use.classes and not numbers:
@@ -100,6 +98,28 @@ class Ensemble:
                     f"predicts something else than {first.source}",
                     "Name models of one task and the same classes.",
                 )
+
+    def _check_views(self) -> None:
+        if self.views == FLIPS:
+            one_sided = [each for each in self.predictors if each.inference.mirrored is None]
+            if one_sided:
+                raise ModelError(
+                    one_sided[0].source,
+                    f"is of the task '{one_sided[0].meta['task']}', whose rows have no left and right to change",
+                    "Leave out --views flips; classes of pictures can be told of their mirror images.",
+                )
+            return
+        if not isinstance(self.views, int) or self.views < 1:
+            raise SettingError(
+                "--views", f"got {self.views}", f"Give a positive number, or {FLIPS} for mirror images."
+            )
+        undrawn = [each for each in self.predictors if each.inference.view is None]
+        if self.views > 1 and undrawn:
+            raise ModelError(
+                undrawn[0].source,
+                "was trained on rows as they are, so that there is one view of each",
+                f"Leave out --views, or give --views {FLIPS}; data.augment and data.augment_audio draw changes in training.",
+            )
 
     @cached_property
     def inference(self) -> Inference:
@@ -162,12 +182,17 @@ class Ensemble:
         return rows, evaluate(mean, [Batch.of({"mean": outputs, "labels": labels})], named)
 
 
-def _values(predictor: Predictor, rows: FileRows, views: int) -> Tensor:
+def _values(predictor: Predictor, rows: FileRows, views: Views) -> Tensor:
     """Return the mean of what one of them predicts: probabilities (rows, classes), or numbers (rows,), in float64."""
     use = predictor.in_detail(proba=True) if predictor.inference.classes else predictor
     names = [f"probability of {name}" for name in predictor.inference.classes] or ["prediction"]
-    view = predictor.inference.view
-    seen = [rows.examples, *(view(rows.examples, number) for number in range(1, views) if view is not None)]
+    drawn, mirrored = predictor.inference.view, predictor.inference.mirrored
+    seen = [rows.examples]
+    if views == FLIPS:
+        assert mirrored is not None
+        seen.append(mirrored(rows.examples))
+    elif isinstance(views, int):
+        seen += [drawn(rows.examples, number) for number in range(1, views) if drawn is not None]
     values = [
         torch.tensor(
             [[each[name] for name in names] for each in use.predict_examples(examples)], dtype=torch.float64

@@ -21,7 +21,7 @@ from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.deliver.ensemble import Ensemble, bundles_of
+from snugfit.deliver.ensemble import Ensemble, Views, bundles_of
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
@@ -309,7 +309,7 @@ def predict_file(
     output: Path,
     *,
     others: Sequence[str | Path] = (),
-    views: int = 1,
+    views: Views = 1,
     top: int = 1,
     proba: bool = False,
     num_beams: int = 1,
@@ -323,7 +323,7 @@ def predict_file(
         source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`; the folder of a
             cross-validation has its folds predict together.
         others: further ones that predict together with it: the mean of their probabilities, or of their numbers.
-        views: of each row, whose predictions are averaged: as it is, and drawn as in training.
+        views: of each row, whose predictions are averaged: as it is, and drawn as in training; or "flips", as it is and mirrored.
         top, proba: as of `Predictor.in_detail`.
         num_beams: as of `Predictor.with_beams`.
     Returns:
@@ -372,7 +372,7 @@ def evaluate_file(
     metrics: Sequence[str] = (),
     *,
     others: Sequence[str | Path] = (),
-    views: int = 1,
+    views: Views = 1,
     num_beams: int = 1,
     bad_rows: str = "fail",
     uri: str | None = None,

@@ -182,11 +182,18 @@ def labelled_picture_inference(
         encode=encoded,
         collate=collate,
         view=partial(_view, augment) if augment else None,
+        mirrored=_mirrored,
         decode=decode,
         columns=columns,
         read=read,
         classes=labels,
     )
+
+
+def _mirrored(pictures: Any) -> MapStyle:
+    from snugfit.data.pictures import Mirrored
+
+    return Mirrored(pictures)
 
 
 def _view(augment: Sequence[str], pictures: Any, number: int) -> MapStyle:

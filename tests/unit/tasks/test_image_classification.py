@@ -18,6 +18,7 @@ from transformers import (
     ViTImageProcessorPil,
 )
 
+from snugfit.cli import main
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import ModelError, SettingError
 from snugfit.models.huggingface import PICTURES, load_classifier
@@ -179,8 +180,36 @@ def test_views_of_a_picture_are_drawn_as_in_training_and_averaged(project: Path)
     plain = train(project, "data.augment=[]").run_dir
     with pytest.raises(ModelError, match="was trained on rows as they are"):
         predict_file(plain, "pictures", Path("out.csv"), views=2)
-    with pytest.raises(SettingError, match="--views: got 0"):
-        predict_file(run, "pictures", Path("out.csv"), views=0)
+    for wrong in (0, "many"):
+        with pytest.raises(SettingError, match=f"--views: got {wrong}"):
+            predict_file(run, "pictures", Path("out.csv"), views=wrong)
+
+
+def test_a_picture_and_its_mirror_image_are_averaged_whatever_was_drawn_in_training(project: Path) -> None:
+    run = train(project, "data.augment=[]").run_dir
+    predictor = load(run).predictor
+    use = predictor.inference
+    assert use.mirrored is not None and use.read is not None
+    rows = use.read("pictures", labelled=True, bad_rows="fail")
+    mirrored = use.mirrored(rows.examples)
+    assert len(mirrored) == 32 and mirrored[3]["labels"] == rows.examples[3]["labels"]
+    for place in range(4):
+        with Image.open(rows.examples.rows[place]["file"]) as picture:
+            other = Path(f"mirrored{place}.png")
+            picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(other)
+        (alone,) = use.encode([{"image": str(other)}])
+        assert torch.allclose(mirrored[place]["pixel_values"], alone["pixel_values"], atol=1e-6)
+    both = [
+        predictor.in_detail(proba=True).predict_examples(examples) for examples in (rows.examples, mirrored)
+    ]
+    means = [sum(each["probability of red"] for each in of) / 2 for of in zip(*both, strict=True)]
+    command = ["predict", str(run), "pictures", "-o", "out.csv", "--proba", "--views", "flips"]
+    assert main(command) == 0
+    with Path("out.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [float(row["probability of red"]) for row in written] == pytest.approx(means, abs=1e-6)
+    right = sum(row["image"].startswith(row["prediction"]) for row in written)
+    assert evaluate_file(run, "pictures", views="flips")["metrics"]["accuracy"] == pytest.approx(right / 32)
 
 
 def test_a_table_of_pictures_needs_no_recipe(project: Path) -> None:
