@@ -92,7 +92,7 @@ def without_leaks(
     alike: dict[int, list[int]] = {}
     if settings.near:
         assert inputs.near is not None
-        pairs = inputs.near(_of(inputs.alike, train), _of(inputs.alike, held_out))
+        pairs = inputs.near(*_of_both(inputs.alike, train, held_out))
         for at, other in pairs:
             if (theirs := held_out.places[other]) not in same:
                 alike.setdefault(theirs, []).append(train.places[at])
@@ -118,22 +118,25 @@ def without_leaks(
     ]
 
 
-def _of(values: Callable[[int], Sequence[Any]], side: Side) -> list[Any]:
-    every = values(side.part)
-    return [every[place] for place in side.places]
+def _of_both(
+    values: Callable[[int], Sequence[Any]], first: Side, second: Side
+) -> tuple[list[Any], list[Any]]:
+    """Return the values of both sides, of which those of one part are made once."""
+    of_first = values(first.part)
+    of_second = of_first if second.part == first.part else values(second.part)
+    return [of_first[place] for place in first.places], [of_second[place] for place in second.places]
 
 
 def _equal(values: Callable[[int], Sequence[Hashable]], train: Side, held_out: Side) -> dict[int, list[int]]:
     """Return, by the places of held-out rows, those of the rows to train on that are equal."""
-    wanted = set(_of(values, held_out))
+    trained, scored = _of_both(values, train, held_out)
+    wanted = set(scored)
     known: dict[Hashable, list[int]] = {}
-    for place, value in zip(train.places, _of(values, train), strict=True):
+    for place, value in zip(train.places, trained, strict=True):
         if value in wanted:
             known.setdefault(value, []).append(place)
     return {
-        place: known[value]
-        for place, value in zip(held_out.places, _of(values, held_out), strict=True)
-        if value in known
+        place: known[value] for place, value in zip(held_out.places, scored, strict=True) if value in known
     }
 
 
