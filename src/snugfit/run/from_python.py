@@ -19,6 +19,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
+from snugfit.data.hold_out import SHARES, hold_out_of
 from snugfit.data.order import training_order
 from snugfit.data.stream import as_stream, examples_of
 from snugfit.errors import SettingError
@@ -38,7 +39,7 @@ from snugfit.run.train_settings import DEFAULTS, OF_JOB, OF_PLAN, TrainSettings,
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.step.build import Material, check_dataset, find_device, hold_out
+from snugfit.step.build import Material, check_dataset, find_device
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward
 from snugfit.step.trainable import check_module
@@ -65,7 +66,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
     Args:
         data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`; or a stream of such, which has neither: an iterable,
             a function that returns one, or an `sf.Stream` of them. Then `updates` says the length of the run.
-        validation: another data set, or the fraction of `data` to hold out; of a stream the number of its first rows.
+        validation: another data set, or the fraction of `data` to hold out; of rows that are mappings also `{"share": 0.1, "group": NAME}` or
+            `{"share": 0.1, "time": NAME}`; of a stream the number of its first rows.
         metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`, or with what
             `sf.over_all_rows` has marked.
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
@@ -190,11 +192,14 @@ def module_spec(
     check_dataset("data", data)
     check_module(model)
     check_outside(model, given["loss"], given["forward"])
-    held_out = validation
-    own = data if isinstance(validation, (int, float)) else validation  # before some rows are held out
+    if isinstance(validation, Mapping):
+        validation = hold_out_of(validation)
+    held_out: Any = validation
+    messages: tuple[str, ...] = ()
+    own = data if isinstance(validation, SHARES) else validation  # before some rows are held out
     sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
-    if isinstance(validation, (int, float)):
-        data, held_out = hold_out(data, validation, given["seed"])
+    if isinstance(validation, SHARES):
+        data, held_out, messages = python.hold_out_objects(data, validation, given["seed"], "the data set")
     elif validation is not None:
         check_dataset("validation", validation)
     task = Task(
@@ -207,6 +212,7 @@ def module_spec(
         },
         data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
+        messages=messages,
     )
     identity = _identity(job, data, optimizer, techniques)
     accepted = given["accept_changes"]

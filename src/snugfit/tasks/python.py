@@ -42,7 +42,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.data.stream import streamed
     from snugfit.models.python_functions import load_python_model
-    from snugfit.step.build import Material, hold_out
+    from snugfit.step.build import Material
 
     (source,) = recipe.data.train_sources
     train = _rows(recipe, "data.train", source)
@@ -57,10 +57,8 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
             f"{validation} is a part of the rows, and '{source}' is a stream: it has no length",
             "Name a function that returns rows to validate on, or write null.",
         )
-    elif isinstance(validation, HoldOut) and (validation.group or validation.time):
-        train, held_out, messages = _hold_out(recipe, train, validation)
     elif isinstance(validation, SHARES):
-        train, held_out = hold_out(train, share_of(validation), recipe.train.seed)
+        train, held_out, messages = hold_out_objects(train, validation, recipe.train.seed, source)
     model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate
     return Task(
@@ -84,20 +82,35 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     )
 
 
-def _hold_out(recipe: Recipe, rows: Any, validation: HoldOut) -> tuple[Any, Any, tuple[str, ...]]:
-    """Return rows to train on and those that are held out by columns, which rows that are mappings have, and messages about them."""
+def hold_out_objects(
+    rows: Any, validation: float | HoldOut, seed: int, source: str
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return rows of a Python data set to train on, those that are held out, by columns where rows are mappings, and messages about them.
+
+    Args:
+        source: what the rows come from, for messages.
+    Raises:
+        DataError: rows cannot be held out so.
+    """
     from torch.utils.data import Subset
 
     from snugfit.data.sides import make_sides
+    from snugfit.step.build import hold_out
 
-    columns = (*validation.group, *(() if validation.time is None else (validation.time,)))
-    sides = make_sides([cells_of(recipe, rows, columns)], validation, recipe.train.seed)
+    columns: tuple[str, ...] = ()
+    if isinstance(validation, HoldOut):
+        columns = (*validation.group, *(() if validation.time is None else (validation.time,)))
+    if not columns:
+        return *hold_out(rows, share_of(validation), seed), ()
+    sides = make_sides([cells_of(source, rows, columns)], validation, seed)
     return Subset(rows, sides.places), Subset(rows, sides.shown), sides.warnings
 
 
-def cells_of(recipe: Recipe, rows: Any, columns: Sequence[str]) -> Examples:
+def cells_of(source: str, rows: Any, columns: Sequence[str]) -> Examples:
     """Return some columns of the rows of a Python data set, which are mappings, as a table that rows can be held out by.
 
+    Args:
+        source: what the rows come from, for messages.
     Raises:
         DataError: a row is no mapping.
     """
@@ -105,7 +118,6 @@ def cells_of(recipe: Recipe, rows: Any, columns: Sequence[str]) -> Examples:
     from snugfit.data.sources import Table
     from snugfit.data.usable_rows import scalar
 
-    (source,) = recipe.data.train_sources
     cells = []
     for number in range(len(rows)):
         row = rows[number]

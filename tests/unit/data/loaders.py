@@ -131,7 +131,7 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {
 """The way of each task that holds rows out."""
 
 
-def load(task: str, folder: Path, train: str, validation: Any, leaks: LeakSettings | None = None) -> Loaded:
+def load(task: str, folder: Path, train: Any, validation: Any, leaks: LeakSettings | None = None) -> Loaded:
     """Return both sides of rows as a task has them."""
     own = {"train": train, "validation": validation, "seed": 3, "leaks": leaks or LeakSettings()}
     return _loaded(LOADERS[task](folder, own))

@@ -13,6 +13,7 @@ import pytest
 from snugfit.data.examples import Examples
 from snugfit.data.forecasting import ForecastSettings
 from snugfit.data.hold_out import HoldOut
+from snugfit.data.named_sources import sources_of
 from snugfit.data.series import SeriesColumns
 from snugfit.data.sides import make_sides
 from snugfit.data.sources import read_table
@@ -229,3 +230,19 @@ def test_a_table_does_not_learn_from_the_columns_that_rows_are_held_out_by(tmp_p
         assert set(data.format.columns) == {"a"} | left
     with pytest.raises(DataError, match="day"):  # which is no number
         load_table(TableSettings(str(tmp_path / "t.csv"), hold_out, columns=("a", "day")))
+
+
+@pytest.mark.parametrize("task", ["text-classification", "tabular-classification", "causal-lm", "masked-lm"])
+def test_a_group_that_is_in_two_sources_is_on_one_side(task: str, tmp_path: Path) -> None:
+    rows = [{**row_of(n), "who": f"p{n % 10}"} for n in range(COUNT)]
+    names = {
+        name: write_rows(tmp_path, part, f"{name}.jsonl")
+        for name, part in (("a", rows[:25]), ("b", rows[25:]))
+    }
+    sources = sources_of({name: {"from": path, "weight": 1} for name, path in names.items()})
+    loaded = load(task, tmp_path, sources, HoldOut(0.2, group=("who",)))
+    sides = []
+    for side in (loaded.train, loaded.validation):
+        places = [side.origin(place).rpartition("/")[2].split(".jsonl:") for place in range(len(side))]
+        sides.append({rows[int(line) - 1 + (25 if name == "b" else 0)]["who"] for name, line in places})
+    assert not sides[0] & sides[1] and len(sides[1]) == 2

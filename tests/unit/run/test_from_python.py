@@ -561,3 +561,46 @@ class Undecided(nn.Module):
         if inputs.sum() > 0:
             inputs = -inputs
         return self.head(inputs)
+
+
+def test_rows_that_are_mappings_are_held_out_by_groups(tmp_path: Path) -> None:
+    rows = [
+        {"x": torch.randn(2), "labels": torch.tensor(n % 2), "patient": f"p{n % 5}", "day": n // 4}
+        for n in range(20)
+    ]
+    seen: dict[str, set[Any]] = {"group": set(), "time": set()}
+
+    def train(key: str, column: str) -> sf.RunResult:
+        def collate(examples: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+            if len(examples) == 4:  # of the evaluation
+                seen[key] |= {each[column] for each in examples}
+            return torch.stack([each["x"] for each in examples]), torch.stack(
+                [each["labels"] for each in examples]
+            )
+
+        return sf.train(
+            nn.Linear(2, 2),
+            rows,
+            validation={"share": 0.2, key: column},
+            collate=collate,
+            optimizer=sf.SGD(learning_rate=0.1),
+            updates=1,
+            global_batch=3,
+            evaluate_batch=4,
+            output=tmp_path,
+            track=False,
+        )
+
+    assert train("group", "patient").last["metrics"]
+    assert len(seen["group"]) == 1
+    train("time", "day")
+    assert seen["time"] == {4}
+    with pytest.raises(SettingError, match=r"data\.validation\.share: is missing"):
+        sf.train(nn.Linear(2, 2), rows, validation={"group": "patient"}, output=tmp_path)
+    with pytest.raises(DataError, match="row 0 of the data set is a tuple"):
+        sf.train(
+            nn.Linear(2, 2),
+            [(torch.ones(2), 1)] * 8,
+            validation={"share": 0.2, "group": "patient"},
+            output=tmp_path,
+        )

@@ -183,6 +183,7 @@ def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
 
 def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool, time: str | None) -> FoldRows:
     rows = training_rows(recipe)
+    (source,) = recipe.data.train_sources
     count = len(rows)
     groups = None
     if group_by:
@@ -202,7 +203,7 @@ def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool, time: str 
         labels=[_label(rows[row]) for row in range(count)] if labelled else None,
         groups=groups,
         notes=tuple(filter(None, notes)),
-        times=None if time is None else moments_of(cells_of(recipe, rows, [time]), time, "--time"),
+        times=None if time is None else moments_of(cells_of(source, rows, [time]), time, "--time"),
     )
 
 
