@@ -166,9 +166,9 @@ def _words(
 
 
 def _short(origin: str) -> str:
-    """Return the place of a row with the last folder alone.
+    """Return the place of a row with the last two folders alone.
 
-    >>> _short("/home/me/rows/train.csv:12"), _short("row 3 of hf://a/b")
-    ('rows/train.csv:12', 'row 3 of hf://a/b')
+    >>> _short("/home/me/rows/new/train.csv:12"), _short("row 3 of hf://a/b")
+    ('rows/new/train.csv:12', 'row 3 of hf://a/b')
     """
-    return origin if "://" in origin else "/".join(PurePath(origin).parts[-2:])
+    return origin if "://" in origin else "/".join(PurePath(origin).parts[-3:])

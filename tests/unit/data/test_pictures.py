@@ -287,7 +287,7 @@ def test_pictures_on_both_sides_are_a_warning(tmp_path: Path) -> None:
     folder = write(tmp_path / "p", {"a": 3, "b": 3})
     warnings = load_pictures(PictureSettings(folder, folder), FORMAT).report.warnings
     assert any(
-        "6 of 6 validation pictures are also trained on (a/0.png is a/0.png" in each for each in warnings
+        "6 of 6 validation pictures are also trained on (p/a/0.png is p/a/0.png" in each for each in warnings
     )
 
 
