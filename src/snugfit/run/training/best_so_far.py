@@ -57,7 +57,7 @@ class Watch:
         counts: bool = True,
         min_delta: float = 0.0,
     ) -> bool:
-        """Take in an evaluation; whether it is the best so far. NaN is never better.
+        """Take in an evaluation; whether it is the best so far: of equal ones, that with the lower loss. NaN is never better.
 
         Args:
             weights: the name of those that were scored.
@@ -70,7 +70,7 @@ class Watch:
             self.best_update, self.best_metrics, self.best_weights = None, {}, weights
             self.reference = math.nan
         first = self.best_update is None  # something must be saved, whatever it says
-        best = first or _gain(value, self.best_metrics[name], higher) > 0
+        best = first or self._is_better(metrics, name, higher)
         if best:
             self.best_update, self.best_metrics = update, dict(metrics)
         if first or _gain(value, self.reference, higher) > min_delta:
@@ -82,17 +82,32 @@ class Watch:
         )
         return best
 
+    def _is_better(self, metrics: Mapping[str, float], name: str, higher: bool) -> bool:
+        """Return whether an evaluation is better than the best; equal scores are parted by their losses.
+
+        Scores of few rows are often equal, and the loss then tells weights apart that the score cannot.
+        """
+        value, before = metrics[name], self.best_metrics[name]
+        if value != before:
+            return _gain(value, before, higher) > 0
+        return _loss(metrics) < _loss(self.best_metrics)
+
     def leaders(self, monitor: tuple[str, bool], count: int) -> set[int]:
-        """Return the updates of the `count` best evaluations of the kind of weights that the last one scored; of equal ones the earlier."""
+        """Return the updates of the `count` best evaluations of the kind of weights that the last one scored; of equal ones those with the lower loss, then the earlier."""
         name, higher = monitor
         sign = -1 if higher else 1
         ranked = sorted(
-            (math.isnan(value), 0.0 if math.isnan(value) else sign * value, each["update"])
+            (
+                math.isnan(value),
+                0.0 if math.isnan(value) else sign * value,
+                _loss(each["metrics"]),
+                each["update"],
+            )
             for each in self.history
             if each["weights"] == self.best_weights
             for value in (each["metrics"][name],)
         )
-        return {update for _, _, update in ranked[:count]}
+        return {update for *_, update in ranked[:count]}
 
     def exhausted(self, job: Job) -> str | None:
         """Return why the run should stop early, or None.
@@ -135,6 +150,12 @@ class Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _loss(metrics: Mapping[str, float]) -> float:
+    """Return the loss of an evaluation, as one to compare: infinite where it is not a number or was not measured."""
+    loss = metrics.get("loss", math.inf)
+    return math.inf if math.isnan(loss) else loss
 
 
 def _gain(value: float, before: float, higher: bool) -> float:

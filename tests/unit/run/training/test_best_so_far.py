@@ -57,6 +57,17 @@ def test_the_best_goes_by_the_metric_and_its_direction_and_nan_is_never_better(
     assert best_of(values, best) == expected
 
 
+def test_of_equal_scores_the_best_is_that_with_the_lower_loss() -> None:
+    monitor = monitored("accuracy", ["accuracy"])
+    watch = Watch()
+    scores = [(0.5, 0.9), (1.0, 0.6), (1.0, 0.4), (1.0, NAN), (1.0, 0.5), (0.9, 0.1)]
+    for update, (accuracy, loss) in enumerate(scores, 1):
+        watch.observe(update, {"accuracy": accuracy, "loss": loss}, monitor)
+    assert (watch.best_update, watch.best_metrics["loss"]) == (3, 0.4)
+    assert watch.leaders(monitor, 2) == {3, 5}
+    assert watch.without_improvement == 4  # a tie is no improvement of what is watched
+
+
 @pytest.mark.parametrize(
     ("best", "known", "message"),
     [
