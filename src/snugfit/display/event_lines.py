@@ -162,7 +162,7 @@ def table_row(values: Sequence[str], names: Sequence[str]) -> str:
     return "  ".join(f"{value:>{max(8, len(name))}}" for value, name in zip(values, names, strict=True))
 
 
-def evaluation_cells(event: Mapping[str, Any], train_loss: float) -> tuple[list[str], str]:
+def evaluation_cells(event: Mapping[str, Any], train_loss: float | None) -> tuple[list[str], str]:
     """Return one evaluation, in the columns of `evaluation_names`, and the mark behind it."""
     metrics = event["metrics"]
     values = [

@@ -156,7 +156,7 @@ def test_a_log_gets_the_evaluations_in_columns_and_the_end_with_what_to_do_next(
         "0%  1/200  loss 1.0000  lr 0.0001  100 examples/s",
         "   epoch    update  train loss      loss  accuracy",
         "    1.00       100      1.0000    0.2500    0.9000  best  ema",
-        "    2.00       200      1.0000    0.2500    0.9000        ema",
+        "    2.00       200           -    0.2500    0.9000        ema",
         "finished  200 updates, 2 epochs, 1m 30s, 71 examples/s, peak memory 1.00 GiB",
         "best      accuracy 0.9000 at update 100 (loss 0.2500)",
         "run       runs/news/20261121-1",
@@ -340,6 +340,16 @@ def test_a_loss_that_is_not_finite_does_not_stay_in_the_smoothed_one():
     for window, loss in enumerate([math.nan, 2.0, math.inf, 2.0], 1):
         standing.take(update(window, loss), now=float(window))
     assert standing.loss == 2.0
+
+
+def test_an_evaluation_stands_beside_the_mean_loss_since_the_one_before():
+    standing = Standing()
+    means = []
+    for losses in ([4.0, 2.0], [1.0, 0.5], []):
+        for loss in losses:
+            standing.take(update(1, loss), now=1.0)
+        means.append(standing.mean_loss())
+    assert means == [3.0, 0.75, None]
 
 
 def test_a_rate_that_is_not_known_yet_is_no_error():
