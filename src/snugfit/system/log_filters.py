@@ -1,8 +1,9 @@
-"""Loggers that say nothing a user can do anything about."""
+"""Messages of libraries that say nothing a user can do anything about."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,3 +28,16 @@ def importing_torchao() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+_LEVEL_OF_KINETO = "KINETO_LOG_LEVEL"
+_ABOVE_ALL = "6"
+
+
+def silence_profiler() -> None:
+    """Silence the lines that torch's profiler writes each time it starts and stops, unless the environment asks for them.
+
+    Kineto reads its level when a process profiles for the first time, and writes to the stream of errors itself, so that no logger of
+    Python's is above it. Its problems reach the caller as exceptions.
+    """
+    os.environ.setdefault(_LEVEL_OF_KINETO, _ABOVE_ALL)

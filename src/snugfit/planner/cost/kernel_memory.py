@@ -13,6 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
+from snugfit.system.log_filters import silence_profiler
+
 _measured: dict[tuple[Hashable, ...], int] = {}
 
 
@@ -44,6 +46,7 @@ def _like(leaf: Any) -> Any:
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    silence_profiler()
     with _uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         left = func(*args, **kwargs)  # held, so that its bytes are not given back
     results: Any = profiled.profiler

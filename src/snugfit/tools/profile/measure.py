@@ -33,6 +33,7 @@ from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.micro_batching import cut
 from snugfit.step.step import Step
+from snugfit.system.log_filters import silence_profiler
 from snugfit.tools.planner_figures import Predicted
 from snugfit.tools.profile.labels import BETWEEN, Clock, both, in_trace, modules_in_trace
 from snugfit.tools.profile.limits import Measured, Occasional, advise, culprits, limits, verdict
@@ -222,6 +223,7 @@ class _Profiling:
     def _profiled(self, windows: Windows, clock: Clock, memory: bool, tensorboard: bool) -> tuple[str, Any]:
         """Return the table by operator and the events of the updates, of which the trace is written."""
         cuda = [ProfilerActivity.CUDA] if self.step.device.type == "cuda" else []
+        silence_profiler()
         profiler = torch.profiler.profile(
             activities=[ProfilerActivity.CPU, *cuda],
             schedule=schedule(wait=1, warmup=1, active=self.updates + 1, repeat=1),
