@@ -219,12 +219,8 @@ def train(
     path, changes = split(recipe, overrides)
     changes += placement_settings(devices, strategy)
     if path is None and data is not None:
-        named = {"task": task, "model": model}
-        changes = [
-            *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None),
-            *changes,
-        ]
-        return train_on_rows(data, changes, options, max_restarts, as_json, quiet, text=text, label=label)
+        named = {"task": task, "model": model, "data.text": text, "data.label": label}
+        return train_on_rows(data, changes, options, max_restarts, as_json, quiet, named=named)
     if path is None:
         raise SettingError(
             "train",

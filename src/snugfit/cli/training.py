@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -96,10 +96,13 @@ def train_on_rows(
     as_json: bool,
     quiet: bool,
     *,
-    text: str | None,
-    label: str | None,
+    named: Mapping[str, str | None],
 ) -> int:
-    """Train on rows without a recipe: one is written here, as `snugfit init` does, and said."""
+    """Train on rows without a recipe: one is written here, as `snugfit init` does, and said.
+
+    Args:
+        named: values of the options that name the task, the model and columns, by their settings.
+    """
     from snugfit.cli import recipes
     from snugfit.cli.init import beginning_lines
     from snugfit.tools.init.door import begin_here
@@ -108,11 +111,16 @@ def train_on_rows(
         if not quiet:
             print(line, file=sys.stderr)
 
-    made = begin_here(data, overrides, tell, text=text, label=label)
+    by_option = {
+        setting: (f"--{setting.removeprefix('data.')}", value)
+        for setting, value in named.items()
+        if value is not None
+    }
+    made = begin_here(data, overrides, tell, by_option)
     for line in beginning_lines(made, train=True):
         tell(line)
     return train_recipe(
-        recipes.load(str(made.recipe), (), allow_code=True, quiet=quiet),
+        recipes.load(str(made.recipe), made.of_run, allow_code=True, quiet=quiet),
         options,
         max_restarts,
         as_json,

@@ -247,8 +247,8 @@ def test_data_alone_are_trained_on_by_the_recipe_that_is_written_for_them(tmp_pa
     assert "recipe   news.yaml\n" in shown
     assert "task     tabular-classification: 60 rows, 2 columns, 2 classes in column 'kind'\n" in shown
     ((recipe, _),) = train.calls
-    assert load_recipe(tmp_path / "news.yaml") == recipe
-    assert (recipe.model, recipe.train.epochs) == ("mlp", 1)
+    assert load_recipe(tmp_path / "news.yaml", ["train.epochs=1"]) == recipe
+    assert (recipe.model, recipe.train.epochs, recipe.name) == ("mlp", 1, "news")
     assert main(["train", "--data", rows, "--task", "tabular-regression", "--quiet"]) == 0
     assert train.calls[-1][0].task == "tabular-regression" and not capsys.readouterr().err
 

@@ -254,5 +254,5 @@ def test_a_table_without_times_says_what_to_name(tmp_path: Path, monkeypatch: py
     Path("plain.csv").write_text("a,b\n" + "\n".join(f"{number % 7},{number % 3}" for number in range(30)))
     with pytest.raises(DataError, match=r"can have the model 'tide' \(forecasting\)"):
         begin_here("plain.csv", ["model=tide"])
-    with pytest.raises(DataError, match="--label: plain.csv has no column 'c'"):
-        begin_here("plain.csv", ["model=tide"], label="c")
+    with pytest.raises(DataError, match=r"data\.label: plain.csv has no column 'c'"):
+        begin_here("plain.csv", ["model=tide", "data.label=c"])

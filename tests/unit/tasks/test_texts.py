@@ -224,7 +224,7 @@ def test_pairs_and_numbers_are_recognised_by_their_columns(
 
 
 def test_a_file_and_a_model_are_a_recipe_for_fractions_and_for_numbered_classes(project: Path) -> None:
-    priced = begin_here("rows.csv", ["model=./encoder"], text="first", label="price")
+    priced = begin_here("rows.csv", ["model=./encoder", "data.text=[first]", "data.label=price"])
     assert load_recipe(priced.recipe).task == "text-regression"
     Path("numbered.csv").write_text(
         "text,label\n" + "".join(f"some film {at},{at % 12}\n" for at in range(60))

@@ -7,19 +7,19 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
-from snugfit.errors import DataError, RunFolderError, SettingError, nearest
+from snugfit.errors import DataError, RunFolderError, SettingError, SnugfitError, nearest
 from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel
 from snugfit.tools.init.model_settings import (
@@ -30,15 +30,8 @@ from snugfit.tools.init.model_settings import (
     shown_path,
 )
 from snugfit.tools.init.recipe_text import SCHEMA, commented
-from snugfit.tools.init.source import (
-    NO_OPTIONS,
-    Source,
-    Tell,
-    check_columns,
-    find_model,
-    find_source,
-    split_columns,
-)
+from snugfit.tools.init.request import Request
+from snugfit.tools.init.source import Source, Tell, find_model, find_source
 from snugfit.tools.init.surroundings import no_task
 
 _EPOCHS = 3
@@ -60,6 +53,7 @@ class Beginning:
         others: other tasks that the same rows could be used for, with the command for each.
         notes: what else there is to know.
         commands: the next three, each with what it does.
+        of_run: settings of the run to begin that the recipe does not have, as `key=value`.
     """
 
     recipe: Path
@@ -71,6 +65,7 @@ class Beginning:
     others: Mapping[str, str]
     notes: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
+    of_run: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -105,60 +100,67 @@ def begin(
         SettingError: a setting is impossible, or the recipe is there already.
         MissingExtra: a package that is needed is not installed.
     """
-    given = apply_overrides({}, overrides, Places())
+    request = Request(tuple(overrides))
     tell(f"looking at {source or 'this folder'} …")
-    model = find_model(source)
-    place = find_source(source, model, given, tell)
-    seen = _Seen(place, model, given, tuple(overrides), *_recognized(place.content, given))
-    recipe = output or place.folder / f"{seen.name}.yaml"
+    seen = _see(source, find_model(source), request, tell)
+    recipe = output or seen.place.folder / f"{seen.name}.yaml"
     if recipe.exists():
         raise SettingError(
             recipe, "exists, and nothing is overwritten", "Name another file: snugfit init … -o OTHER.yaml"
         )
-    return _compose(seen, seen.name, recipe, tell).write()
+    return _compose(seen, seen.name, recipe, tell, seen.overrides).write()
 
 
 def begin_here(
     data: str,
     overrides: Sequence[str] = (),
     tell: Tell = lambda _: None,
-    *,
-    text: str | None = None,
-    label: str | None = None,
+    options: Mapping[str, tuple[str, str]] | None = None,
 ) -> Beginning:
     """Write a recipe for rows into the current folder, under a name that is free; one there that says the same is taken as it is.
 
+    Settings that may differ from run to run, such as `train.epochs`, are checked and not written: with other ones the recipe, its model
+    and the name of its runs are the same.
+
     Args:
-        text, label: as `--text`, which may be several columns with commas between them, and `--label` have them.
+        options: of a command, by the setting that each gives: its name and its value.
     Raises:
         As `begin`.
     """
-    asked = {"text": text, "label": label}
-    options = {setting: f"--{setting}" for setting, value in asked.items() if value is not None}
-    given = apply_overrides({}, overrides, Places())
-    if options:
-        given["data"] = {**given.get("data", {}), **{setting: asked[setting] for setting in options}}
-    place = find_source(data, None, given, tell, options)
-    if text is not None and isinstance(place.content, Rows):
-        given["data"]["text"] = columns = split_columns(text, place.content.columns)
-        overrides = [*overrides, f"data.text={json.dumps(columns)}"]
-    if label is not None:
-        overrides = [*overrides, f"data.label={json.dumps(label)}"]
-    seen = _Seen(place, None, given, tuple(overrides), *_recognized(place.content, given, options))
-    for setting, option in options.items():
-        if setting not in seen.card.settings:
-            raise SettingError(
-                option, f"is not used by task {seen.card.name}", "Remove it, or name another --task."
-            )
-    name, number = seen.name, 1
-    while (recipe := Path(f"{name}.yaml")).exists() or new_model_folder(name, Path()).exists():
+    request = Request(tuple(overrides), options or {})
+    seen = _see(data, None, request, tell)
+    of_recipe, of_run = request.of_recipe(_columns(seen.place.content)), tuple(request.of_run())
+    recipe, model = Path(f"{seen.name}.yaml"), new_model_folder(seen.name, Path())
+    number, note = 1, ""
+    name = seen.name
+    while recipe.exists() or model.exists():
         if recipe.exists():
-            made = _compose(seen, name, recipe, tell, there=True)
+            made = _compose(seen, name, recipe, tell, of_recipe, of_run, there=True)
             if recipe.read_bytes() == made.text.encode():
                 return made.beginning(())
+        if number == 1:
+            note = f"{recipe if recipe.exists() else model} is there for something else, and is left as it is"
+            if recipe.exists():
+                note += f"; to train by it: snugfit train {recipe}"
         number += 1
         name = f"{seen.name}-{number}"
-    return _compose(seen, name, recipe, tell).write()
+        recipe, model = Path(f"{name}.yaml"), new_model_folder(name, Path())
+    made = _compose(seen, name, recipe, tell, of_recipe, of_run)
+    return replace(made, notes=(*made.notes, *filter(None, [note]))).write()
+
+
+def _see(source: str | None, model: LocalModel | None, request: Request, tell: Tell) -> _Seen:
+    """Look at rows, a script or a model, and find the task that suits best.
+
+    Raises:
+        As `begin`.
+    """
+    place = find_source(source, model, request, tell)
+    return _Seen(place, model, request, *_recognized(place.content, request))
+
+
+def _columns(content: Rows | Script) -> tuple[str, ...]:
+    return content.columns if isinstance(content, Rows) else ()
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,7 @@ class _Seen:
 
     place: Source
     model: LocalModel | None
-    given: Mapping[str, Any]
-    overrides: tuple[str, ...]
+    request: Request
     card: Card
     recognition: Recognition
     others: Mapping[str, Recognition]
@@ -177,6 +178,11 @@ class _Seen:
     def name(self) -> str:
         """The name of the run."""
         return _name(self.place.path)
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Settings that are fixed, as `key=value`."""
+        return self.request.overrides
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,7 @@ class _Composed:
     origin: str
     others: Mapping[str, str]
     notes: Sequence[str]
+    of_run: tuple[str, ...]
 
     def write(self) -> Beginning:
         """Write all of it.
@@ -222,34 +229,47 @@ class _Composed:
                 (f"snugfit plan {shown}", "memory and time, before it runs"),
                 (f"snugfit train {shown}", "the run itself"),
             ),
+            of_run=self.of_run,
         )
 
 
-def _compose(seen: _Seen, name: str, recipe: Path, tell: Tell, *, there: bool = False) -> _Composed:
-    """Return the recipe of that name; where it is `there` already, so may be the model that is made for it.
+def _compose(
+    seen: _Seen,
+    name: str,
+    recipe: Path,
+    tell: Tell,
+    settings: Sequence[str],
+    of_run: tuple[str, ...] = (),
+    *,
+    there: bool = False,
+) -> _Composed:
+    """Return the recipe of that name.
 
+    Args:
+        settings: that it has, as `key=value`.
+        of_run: those that a run has beside it; they are checked with it.
+        there: the recipe is, and so may be the model that is made for it.
     Raises:
         ModelError, SettingError, MissingExtra: as `begin`.
     """
     place, card, folder = seen.place, seen.card, recipe.parent
     tree, comments, notes = _tree(name, card, place, seen.recognition, folder)
     writes: list[Callable[[], list[Path]]] = []
-    overrides = seen.overrides
     of_recipe: dict[str, Any] = {"folder": folder.absolute(), "name": recipe.stem, "allow_code": True}
     if card.own_code:
         tree["model"], origin = str(seen.recognition.model), f"in {place.path.name}"
     else:
         origin = put_model(
-            tree, comments, card, place, seen.model, seen.given, writes, folder, tell, there=there
+            tree, comments, card, place, seen.model, seen.request.given, writes, folder, tell, there=there
         )
         if card.loss_from_scratch and tree.get("from_scratch") and "loss" not in tree:
             tree["loss"] = card.loss_from_scratch
             comments["loss"] = f"for a model that has learned nothing yet; {card.loss} for one that answers"
     if writes:  # the model that is named is the architecture of a new one
-        overrides = tuple(each for each in overrides if not each.startswith("model="))
+        settings = [each for each in settings if not each.startswith("model=")]
     # an error about an override names it, and no line of a recipe that is not there yet
-    build(read_yaml(json.dumps(tree), "", Places()), overrides, Places(), **of_recipe)
-    tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
+    build(read_yaml(json.dumps(tree), "", Places()), (*settings, *of_run), Places(), **of_recipe)
+    tree = _ordered(apply_overrides(tree, _relative(settings, folder), Places()))
     path = shlex.quote(place.name or os.path.relpath(place.path))
     labels = {} if "label" in seen.recognition.data else _labels(seen.others)
     others = {
@@ -266,23 +286,25 @@ def _compose(seen: _Seen, name: str, recipe: Path, tell: Tell, *, there: bool = 
     build(read_yaml(text, str(recipe), places), (), places, **of_recipe)
     if place.sample is not None:
         writes.insert(0, lambda: _written(place.path, str(place.sample)))
-    return _Composed(recipe, text, writes, seen, str(tree["model"]), origin, others, notes)
+    return _Composed(recipe, text, writes, seen, str(tree["model"]), origin, others, notes, of_run)
 
 
-def _recognized(
-    content: Rows | Script, given: Mapping[str, Any], options: Mapping[str, str] = NO_OPTIONS
-) -> tuple[Card, Recognition, dict[str, Recognition]]:
+def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recognition, dict[str, Recognition]]:
     """Return the task that suits best, and the others that could be.
 
     Raises:
         DataError: none does, or not the one that is asked for.
-        SettingError: there is no such task.
+        SettingError: there is no such task or network, or the task reads no such column.
     """
-    data, asked, model = given.get("data") or {}, given.get("task"), given.get("model")
+    asked, model = request.given.get("task"), request.given.get("model")
     if asked is not None and asked not in discover():
-        raise SettingError("task", f"there is no task '{asked}'", nearest(str(asked), discover()))
+        raise SettingError(
+            request.name("task"), f"there is no task '{asked}'", nearest(str(asked), discover())
+        )
+    data: dict[str, Any] = request.given.get("data") or {}
     if isinstance(content, Rows):
-        check_columns(content, data, options)
+        request.check_columns(content)
+        data = request.data(content)
     columns = {setting for setting in COLUMNS if data.get(setting)}
     cards = {
         name: card
@@ -292,14 +314,9 @@ def _recognized(
     proposals = {name: card.recognize(content, data) for name, card in cards.items()}
     suitable = {name: each for name, each in proposals.items() if each is not None}
     if not suitable and isinstance(content, Rows):
-        if model is not None:
-            names = ", ".join(name for name, card in cards.items() if not card.own_code)
-            raise DataError(
-                content.path,
-                f"was not recognised as rows for a task that can have the model '{model}' ({names})",
-                "Name its columns, such as data.label=COLUMN, or leave the model out.",
-            )
-        raise no_task(content)
+        raise (
+            no_task(content, request) if model is None else _no_task_for(str(model), content, request, cards)
+        )
     if not suitable:
         raise DataError(
             content.path,
@@ -308,13 +325,36 @@ def _recognized(
         )
     name = asked or max(suitable, key=lambda each: suitable[each].score)
     if name not in suitable:
+        naming = "" if content.path.is_dir() else _columns_to_name(discover()[name], data, request)
         raise DataError(
-            content.path,
-            f"was not recognised as rows for task {name}",
-            f"Take {' or '.join(suitable)}{'' if content.path.is_dir() else _columns_to_name(discover()[name], data)}.",
+            request.name("task"),
+            f"{content.path} was not recognised as rows for {name}",
+            f"Take {' or '.join(suitable)}{naming}.",
+        )
+    for setting in sorted(columns - {*cards[name].settings}):
+        raise SettingError(
+            request.name(f"data.{setting}"),
+            f"is not used by task {name}",
+            f"Remove it, or name another task with {'--task' if request.options else 'task=NAME'}.",
         )
     others = {other: each for other, each in suitable.items() if other != name}
-    return discover()[name], suitable[name], others
+    return cards[name], suitable[name], others
+
+
+def _no_task_for(model: str, rows: Rows, request: Request, cards: Mapping[str, Card]) -> SnugfitError:
+    """Return the error about rows for which no task can have the model that is named."""
+    networks = [name for card in discover().values() for name in card.networks]
+    near = nearest(model, networks)
+    setting = request.name("model")
+    if model not in networks and near.startswith("Did you mean") and not Path(model).exists():
+        return SettingError(setting, f"there is no network '{model}'", near)
+    names = ", ".join(name for name, card in cards.items() if not card.own_code)
+    naming = "" if rows.path.is_dir() else f"Name its columns, such as {request.to_name('data.label')}, or "
+    return DataError(
+        setting,
+        f"{rows.path} was not recognised as rows for a task that can have the model '{model}' ({names})",
+        f"{naming}leave the model out." if naming else "Leave the model out.",
+    )
 
 
 def _can_have(card: Card, model: Any) -> bool:
@@ -332,11 +372,11 @@ def _labels(others: Mapping[str, Recognition]) -> dict[str, str]:
     return {name: " " + shlex.quote(f"data.label={column}") for name, column in columns.items()}
 
 
-def _columns_to_name(card: Card, data: Mapping[str, Any]) -> str:
+def _columns_to_name(card: Card, data: Mapping[str, Any], request: Request) -> str:
     """Return that columns of a task can be named, in words, with settings for them that are not given; "" where there are none."""
     missing = [each for each in COLUMNS if each in card.settings and not data.get(each)]
     usual = [each for each in missing if each in ("text", "label")] or missing[:1]
-    settings = " ".join(f"data.{each}=COLUMN" for each in usual)
+    settings = " ".join(request.to_name(f"data.{each}") for each in usual)
     return f", or name its columns, such as {settings}" if settings else ""
 
 
@@ -352,6 +392,12 @@ def _tree(
     data: dict[str, Any] = {"train": place.name or shown_path(place.path, folder)}
     data["validation"] = shown_path(place.validation, folder) if place.validation else 0.1
     data |= recognition.data
+    if isinstance(place.content, Rows) and "bad_rows" in card.settings and "bad_rows" not in data:
+        missing = _missing(place.content, data)
+        if missing:
+            data["bad_rows"] = "skip"
+            comments["data.bad_rows"] = f"{missing}; fail ends the run instead"
+            notes.append(f"{missing}: those rows are left out")
     if place.faults:
         data["bad_rows"] = "skip"
         lines = ", ".join(f"{_line(fault)}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
@@ -392,6 +438,25 @@ def _tree(
         tree["track"] = {"mlflow": False}
         comments["track.mlflow"] = "needs: pip install 'snugfit[mlflow]'"
     return tree, comments, notes
+
+
+def _missing(rows: Rows, data: Mapping[str, Any]) -> str:
+    """Return how many rows have no label and no text in the columns of `data`, in words; "" where all have both."""
+    counts = []
+    if isinstance(label := data.get("label"), str) and label in rows.columns:
+        counts.append((len(rows.rows) - len(rows.values(label)), f"'{label}' to learn"))
+    texts = [each for each in columns_of(data.get("text", ())) if each in rows.columns]
+    if texts:
+        written = zip(*(_is_written(rows, column) for column in texts), strict=True)
+        counts.append((sum(not any(row) for row in written), " and no ".join(f"'{each}'" for each in texts)))
+    words = [
+        f"{count:,} {'row has' if count == 1 else 'rows have'} no {what}" for count, what in counts if count
+    ]
+    return ", ".join(words)
+
+
+def _is_written(rows: Rows, column: str) -> list[bool]:
+    return [bool(str(row.get(column) or "").strip()) for row in rows.rows]
 
 
 _ORDER = (

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 from snugfit.data.hub_rows import is_hub_name, is_saved
 from snugfit.data.shards import is_shards, shard_patterns
-from snugfit.errors import DataError, nearest
+from snugfit.errors import DataError
 from snugfit.models.folders import CONFIG
-from snugfit.recipe import COLUMNS
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script, columns_of
+from snugfit.tasks.recognition import Rows, Script
 from snugfit.tools.init.local_models import LocalModel, model_at, models_in, named_model
+from snugfit.tools.init.request import Request
 from snugfit.tools.init.surroundings import (
     Surroundings,
     class_folders,
@@ -38,11 +36,7 @@ from snugfit.tools.init.surroundings import (
 
 Tell = Callable[[str], None]
 
-NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
-"""For settings that were given by no options of a command."""
-
 _SCRIPT = ".py"
-_MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -84,22 +78,14 @@ def find_model(source: str | None) -> LocalModel | None:
     return named_model(source)
 
 
-def find_source(
-    source: str | None,
-    model: LocalModel | None,
-    given: Mapping[str, Any],
-    tell: Tell,
-    options: Mapping[str, str] = NO_OPTIONS,
-) -> Source:
+def find_source(source: str | None, model: LocalModel | None, request: Request, tell: Tell) -> Source:
     """Return the rows or the script to begin with.
 
-    Args:
-        options: of a command, by the settings of `data` that were given by them.
     Raises:
         DataError: there are none, or a column that is named is not among theirs.
     """
     path = Path.cwd() if source is None else Path(source).expanduser()
-    if (of_rows := _named(source, path, given, tell, options)) is not None:
+    if (of_rows := _named(source, path, request, tell)) is not None:
         return of_rows
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
@@ -110,8 +96,8 @@ def find_source(
         inside = survey(path) if path.is_dir() else None
         here = inside if inside is not None and inside.tables else survey(Path.cwd())
         if not here.tables:
-            return _sample(model, given)
-        return _rows_of(here, None, given, tell)
+            return _sample(model, request)
+        return _rows_of(here, None, request, tell)
     if path.is_file() and path.suffix == _SCRIPT:
         return Source(read_script(path), path.parent)
     if path.is_file() and path.suffix.lower() not in READERS:
@@ -119,10 +105,10 @@ def find_source(
     if not path.is_dir() or is_saved(path):
         if not path.exists():
             read_rows(path)  # says so, with the nearest name
-        return _rows_of(survey(path.parent), path, given, tell, options)
+        return _rows_of(survey(path.parent), path, request, tell)
     here = survey(path)
     if here.tables:
-        return _rows_of(here, None, given, tell)
+        return _rows_of(here, None, request, tell)
     if files := _files_of(path, "pictures", tell) or _files_of(path, "sounds", tell):
         return files
     for each in here.scripts:
@@ -138,19 +124,17 @@ def find_source(
         )
     here_models = [each for each in models_in(path) if each.folder != path]
     if here_models and not here.pictures and not here.sounds:
-        return _sample(here_models[0], given)
+        return _sample(here_models[0], request)
     raise nothing_here(here)
 
 
-def _named(
-    source: str | None, path: Path, given: Mapping[str, Any], tell: Tell, options: Mapping[str, str]
-) -> Source | None:
+def _named(source: str | None, path: Path, request: Request, tell: Tell) -> Source | None:
     """Return the rows of a source that is no single file and no folder of tables or pictures; None of another."""
     if source is not None and _is_name(source):
         tell(f"reading {source} …")
         rows, faults = read_rows(source)
         return Source(rows, Path.cwd(), faults, name=source)
-    return _shards_of(path, given, tell, options) if is_shards(path) else None
+    return _shards_of(path, request, tell) if is_shards(path) else None
 
 
 def _is_name(source: str) -> bool:
@@ -158,55 +142,7 @@ def _is_name(source: str) -> bool:
     return is_hub_name(source) or (is_python_path(source) and not Path(source).exists())
 
 
-def check_columns(rows: Rows, data: Mapping[str, Any], options: Mapping[str, str] = NO_OPTIONS) -> None:
-    """See that columns that are fixed are there.
-
-    Raises:
-        DataError: one is not, or the rows have none.
-    """
-    fixed = [setting for setting in COLUMNS if data.get(setting)]
-    if fixed and rows.path.suffix.lower() == PLAIN_TEXT:
-        raise DataError(
-            options.get(fixed[0], f"data.{fixed[0]}"),
-            f"{rows.path} is plain text, so it has no columns",
-            "Leave it out, or name a table.",
-        )
-    for setting in fixed:
-        value = data[setting]
-        by_option = setting in options and isinstance(value, str)
-        columns = split_columns(value, rows.columns) if by_option else columns_of(value)
-        for column in columns:
-            if column not in rows.columns:
-                guess = nearest(column, rows.columns)
-                hint = f"{guess} " if guess.startswith("Did you mean") else ""
-                raise DataError(
-                    options.get(setting, f"data.{setting}"),
-                    f"{rows.path} has no column '{column}'",
-                    f"{hint}Its columns are {_listed(rows.columns)}.",
-                )
-
-
-def split_columns(text: str, columns: Sequence[str]) -> list[str]:
-    """Return columns as an option gives them: one, or several with commas between them.
-
-    >>> split_columns("title,text", ["title", "text"]), split_columns("title,text", ["title,text"])
-    (['title', 'text'], ['title,text'])
-    """
-    return [text] if text in columns else [part.strip() for part in text.split(",")]
-
-
-def _listed(columns: Sequence[str]) -> str:
-    more = " and more" if len(columns) > _MOST_LISTED else ""
-    return f"{', '.join(columns[:_MOST_LISTED])}{more}"
-
-
-def _rows_of(
-    here: Surroundings,
-    path: Path | None,
-    given: Mapping[str, Any],
-    tell: Tell,
-    options: Mapping[str, str] = NO_OPTIONS,
-) -> Source:
+def _rows_of(here: Surroundings, path: Path | None, request: Request, tell: Tell) -> Source:
     """Return the rows of a file, or of the first of a folder's files that a task has a use for."""
     own = path is not None
     problem: DataError | None = None
@@ -218,19 +154,19 @@ def _rows_of(
             problem = problem or error
             continue
         if own:
-            check_columns(rows, given.get("data") or {}, options)
-        if any(card.recognize(rows, given.get("data") or {}) for card in discover().values()):
+            request.check_columns(rows)
+        data = request.data(rows)
+        if any(card.recognize(rows, data) for card in discover().values()):
             folder = Path.cwd() if own else here.folder
             validation, test = (
                 _alike(held_out_of(each, here.held_out, part), rows) for part in ("validation", "test")
             )
             return Source(rows, folder, faults, validation, test)
-        problem = problem or no_task(rows)
-    assert problem is not None
-    raise problem
+        problem = problem or no_task(rows, request)
+    raise problem or nothing_here(here)
 
 
-def _shards_of(path: Path, given: Mapping[str, Any], tell: Tell, options: Mapping[str, str]) -> Source:
+def _shards_of(path: Path, request: Request, tell: Tell) -> Source:
     """Return the rows of shards; of a folder, those to train on, and others by the parts that their names say."""
     patterns = shard_patterns(path) if path.is_dir() else {}
     parts = {part_of(Path(name))[1]: pattern for name, pattern in patterns.items()}
@@ -239,7 +175,7 @@ def _shards_of(path: Path, given: Mapping[str, Any], tell: Tell, options: Mappin
         train = parts.get("training") or parts[None]
     tell(f"reading {train.name} …")
     rows, faults = read_rows(train)
-    check_columns(rows, given.get("data") or {}, options)
+    request.check_columns(rows)
     validation, test = (parts.get("validation"), parts.get("test")) if train != path else (None, None)
     name = os.path.relpath(train)
     name = os.path.abspath(train) if name.startswith("..") else name
@@ -269,10 +205,10 @@ def _alike(paths: Sequence[Path], rows: Rows) -> Path | None:
     return None
 
 
-def _sample(model: LocalModel, given: Mapping[str, Any]) -> Source:
+def _sample(model: LocalModel, request: Request) -> Source:
     """Return a few rows that show the form, for a model without rows."""
     cards = [card for card in discover().values() if card.sample is not None]
-    wanted = given.get("task")
+    wanted = request.given.get("task")
     fitting = [
         card for card in cards if (card.name == wanted if wanted else card.model == model.kind)
     ] or cards

@@ -16,6 +16,7 @@ from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
+from snugfit.tools.init.request import Request
 
 Part = Literal["training", "validation", "test"]
 
@@ -196,19 +197,32 @@ def read_script(path: Path) -> Script:
     return script
 
 
-def no_task(rows: Rows) -> DataError:
+def no_task(rows: Rows, request: Request) -> DataError:
     """Return the error about rows that no task has a use for."""
+    label = request.data(rows).get("label")
+    if label is not None:
+        return DataError(
+            request.name("data.label"),
+            f"column '{label}' of {rows.path} has {len(rows.classes(label)):,} different values in {len(rows.rows):,} rows, "
+            "which no task can learn from the other columns",
+            "Name another. A class needs rows of two of them, a number to predict ten different ones, and the rows a column to tell it by.",
+        )
+    name_it = (
+        f"snugfit init FILE {request.to_name('data.label')}"
+        if not request.options
+        else request.to_name("data.label")
+    )
     for plural, names_files in (("pictures", rows.names_pictures), ("sounds", rows.names_sounds)):
         if (column := next(filter(names_files, rows.columns), None)) is not None:
             return DataError(
                 rows.path,
                 f"column '{column}' names {plural}, and no other column was recognised as their classes",
-                "Name it: snugfit init FILE data.label=COLUMN",
+                f"Name it: {name_it}",
             )
     return DataError(
         rows.path,
         f"none of its columns ({', '.join(rows.columns[:20])}) was recognised as something to predict from the others",
-        "Name it: snugfit init FILE data.label=COLUMN, and for texts data.text=COLUMN. A class needs rows of two of them, a number "
+        f"Name it: {name_it}, and for texts {request.to_name('data.text')}. A class needs rows of two of them, a number "
         "to predict ten different ones.",
     )
 

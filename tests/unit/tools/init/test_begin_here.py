@@ -14,7 +14,7 @@ from snugfit.errors import DataError, SettingError
 from snugfit.models.small import write_small_model
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.tools.init import local_models
-from snugfit.tools.init.door import begin_here
+from snugfit.tools.init.door import Beginning, begin_here
 
 TEXTS = [f"the {what} was {how}" for what in ("film", "food", "room") for how in ("good", "bad", "new")]
 
@@ -28,8 +28,17 @@ def encoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("enc/model.safetensors").write_bytes(b"weights that are not read here")
 
 
-def infer(data: str, *overrides: str, text: str | None = None, label: str | None = None) -> Recipe:
-    return load_recipe(begin_here(data, overrides, text=text, label=label).recipe)
+def begun(data: str, *overrides: str, **options: str) -> Beginning:
+    """Begin with options such as `--text`, and settings as a command has them."""
+    names = {"task": "task", "model": "model", "text": "data.text", "label": "data.label"}
+    by_option = {names[name]: (f"--{name}", value) for name, value in options.items()}
+    return begin_here(data, overrides, options=by_option)
+
+
+def infer(data: str, *overrides: str, **options: str) -> Recipe:
+    """Return the recipe of the run that is begun."""
+    made = begun(data, *overrides, **options)
+    return load_recipe(made.recipe, made.of_run)
 
 
 def table(columns: tuple[str, ...], name: str = "shop.csv", rows: int = 60) -> None:
@@ -122,20 +131,20 @@ def test_the_task_decides_what_is_made_of_rows_that_could_be_several(tmp_path: P
     assert (priced.task, priced.data.text) == ("text-regression", ("review",))
     classes = infer("shop.csv", "task=text-classification", label="price")
     assert (classes.task, classes.data.label) == ("text-classification", "price")
-    with pytest.raises(SettingError, match=r"no task 'text-regresion'. Did you mean 'text-regression'"):
-        infer("shop.csv", "task=text-regresion")
-    with pytest.raises(DataError, match="was not recognised as rows for task forecasting"):
-        infer("shop.csv", "task=forecasting")
+    with pytest.raises(SettingError, match=r"^--task: there is no task 'text-regresion'. Did you mean"):
+        infer("shop.csv", task="text-regresion")
+    with pytest.raises(DataError, match=r"^--task: shop.csv was not recognised as rows for forecasting"):
+        infer("shop.csv", task="forecasting")
 
 
 def test_columns_that_a_task_does_not_read_speak_against_it() -> None:
     table(("size", "stars", "label"))
-    made = begin_here("shop.csv", text="size", label="label")
+    made = begun("shop.csv", text="size", label="label")
     assert made.task == "text-classification" and not any("tabular" in task for task in made.others)
     with pytest.raises(SettingError, match=r"--text: is not used by task tabular-classification\. Remove it"):
-        begin_here("shop.csv", ["task=tabular-classification"], text="size")
+        begun("shop.csv", task="tabular-classification", text="size")
     with pytest.raises(DataError, match=r"or name its columns, such as data\.target=COLUMN\.$"):
-        begin_here("shop.csv", ["task=seq2seq"], text="size")
+        begun("shop.csv", task="seq2seq", text="size")
 
 
 @pytest.mark.parametrize(
@@ -253,10 +262,23 @@ def test_a_recipe_that_says_the_same_is_taken_and_no_other_is_overwritten() -> N
     first = begin_here("shop.csv")
     assert first.recipe == Path("shop.yaml") and first.recipe in first.files
     again = begin_here("shop.csv")
-    assert again.recipe == first.recipe and not again.files
-    other = begin_here("shop.csv", ["train.epochs=1"])
-    assert other.recipe == Path("shop-2.yaml") and load_recipe(other.recipe).train.epochs == 1
-    assert load_recipe(first.recipe).train.epochs != 1
+    assert again.recipe == first.recipe and not again.files and not again.notes
+    other = begun("shop.csv", label="size")
+    assert other.recipe == Path("shop-2.yaml") and load_recipe(other.recipe).data.label == "size"
+    assert other.notes[0].startswith("shop.yaml is there for something else")
+    assert load_recipe(first.recipe).data.label == "label"
+
+
+def test_settings_of_a_run_leave_the_recipe_its_model_and_its_name_as_they_are() -> None:
+    table(("size", "label"))
+    first = begin_here("shop.csv")
+    text = first.recipe.read_text()
+    settings = ("train.epochs=1", "optimizer.adamw.learning_rate=0.1", "evaluate.every=5")
+    made = begun("shop.csv", *settings)
+    assert (made.recipe, made.files, made.of_run) == (first.recipe, (), settings)
+    assert first.recipe.read_text() == text
+    recipe = load_recipe(made.recipe, made.of_run)
+    assert (recipe.name, recipe.train.epochs, recipe.evaluate.every) == ("shop", 1, 5)
 
 
 def test_a_model_from_scratch_is_made_once(tmp_path: Path) -> None:
@@ -268,7 +290,58 @@ def test_a_model_from_scratch_is_made_once(tmp_path: Path) -> None:
     assert begin_here("shop.csv").recipe == Path("shop.yaml")
     assert Path("shop-model/tokenizer.json").stat().st_mtime_ns == learned
     Path("shop.yaml").unlink()  # and the model stays: it may be used
-    assert begin_here("shop.csv").recipe == Path("shop-2.yaml")
+    made = begin_here("shop.csv")
+    assert made.recipe == Path("shop-2.yaml")
+    assert "shop-model is there for something else, and is left as it is" in made.notes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"task": "image-clasification"},
+            r"^--task: there is no task .* Did you mean 'image-classification'",
+        ),
+        (
+            {"task": "tabular-regression"},
+            r"^--task: photos was not recognised .* Take image-classification\.$",
+        ),
+        ({"label": "kind"}, r"^--label: photos is a folder of files by their classes, so it has no columns"),
+        ({"model": "mlp"}, r"^--model: photos was not recognised .* Leave the model out\.$"),
+    ],
+)
+def test_errors_about_a_folder_name_the_option_and_no_columns(
+    options: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    for kind in ("cats", "dogs"):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / f"photos/{kind}/0.png")
+    with pytest.raises((DataError, SettingError), match=words):
+        begun("photos", **options)
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_a_misspelled_network_is_said_with_the_nearest() -> None:
+    table(("size", "stars", "label"))
+    with pytest.raises(SettingError, match=r"^--model: there is no network 'tabmm'. Did you mean 'tabm'\?"):
+        begun("shop.csv", model="tabmm")
+
+
+def test_a_label_that_no_task_can_learn_is_said_as_that() -> None:
+    table(("text", "label"))
+    with pytest.raises(DataError, match=r"^--label: column 'text' of shop.csv has 60 different values in 60"):
+        infer("shop.csv", label="text")
+
+
+def test_rows_without_a_label_or_a_text_are_left_out_and_said() -> None:
+    rows = [f"some text of row {place}" if place % 10 else "" for place in range(40)]
+    labels = ["" if place % 4 == 1 else "ab"[place % 2] for place in range(40)]
+    Path("a.csv").write_text(
+        "text,label\n" + "".join(f"{row},{label}\n" for row, label in zip(rows, labels, strict=True))
+    )
+    made = begin_here("a.csv")
+    assert load_recipe(made.recipe).data.bad_rows == "skip"
+    assert "10 rows have no 'label' to learn, 4 rows have no 'text': those rows are left out" in made.notes
 
 
 def test_rows_of_a_function_are_recognised_too(tmp_path: Path) -> None:
