@@ -211,7 +211,11 @@ def alternating(parts: tuple[int, ...], count: int) -> NDArray[np.uint16]:
 
 
 def mixed(dataset: Any) -> Draws | None:
-    """Return the draws of a data set that is a mixture, or is balanced, whole; None of any other."""
+    """Return the draws of a data set that is a mixture, or is balanced, whole; None of any other.
+
+    Raises:
+        DataError: a source has no example, or gives none of an epoch.
+    """
     examples = whole_examples(dataset)
     if examples is None:
         return None
@@ -219,5 +223,23 @@ def mixed(dataset: Any) -> Draws | None:
     if not weighed and examples.balance is None:
         return None
     if examples not in _DRAWS:
-        _DRAWS[examples] = Draws(examples.sources, examples.members(), examples.balance)
+        draws = Draws(examples.sources, examples.members(), examples.balance)
+        if weighed:
+            _check_each_gives(draws)
+        _DRAWS[examples] = draws
     return _DRAWS[examples]
+
+
+def _check_each_gives(draws: Draws) -> None:
+    """See that every source gives an example of each epoch: one that gives none of the first gives none of any.
+
+    Raises:
+        DataError: one does not.
+    """
+    for name, count in zip(draws.names, draws.counts, strict=True):
+        if not count:
+            raise DataError(
+                f"data.train.{name}",
+                f"its weight gives it none of the {len(draws):,} examples of an epoch, which ends with the first source that is through",
+                "Give it more weight, or let epochs end with the last one: data.stopping_strategy: all_exhausted.",
+            )

@@ -205,6 +205,16 @@ def test_a_source_without_a_row_is_refused_by_its_name() -> None:
         mixed(examples({"a": 3, "b": 0}, a=1, b=1))
 
 
+def test_a_source_whose_weight_gives_no_example_of_an_epoch_is_refused_by_its_name() -> None:
+    sizes = {"a": 9, "b": 40}
+    with pytest.raises(
+        DataError, match=r"data\.train\.b: its weight gives it none of the 9 examples of an epoch"
+    ):
+        mixed(examples(sizes, a=1, b=0.001))
+    every = mixed(examples(sizes, "all_exhausted", a=1, b=0.001))
+    assert every is not None and min(every.counts) >= 40
+
+
 def test_a_part_of_the_examples_goes_on_knowing_its_sources_and_their_lines() -> None:
     data = examples({"a": 4, "b": 3}, a=1, b=1).at([1, 3, 4, 6])
     assert data.numbers == [0, 0, 1, 1]
