@@ -6,17 +6,16 @@ Results go to stdout, with `--json` as one object on the last line; everything e
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from snugfit.cli import completion
+from snugfit.cli.catalogue import recipe, schema, tasks, techniques
 from snugfit.cli.certify import certify
 from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
@@ -34,16 +33,18 @@ from snugfit.cli.options import (
     QuietOption,
     RecipeArgument,
     RegistryOption,
+    RunArgument,
     StopAfterOption,
     TimeOption,
     number_or_word,
 )
-from snugfit.cli.output import refuse, show, usage, write
+from snugfit.cli.output import refuse, show, usage
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
 from snugfit.cli.runs import runs
 from snugfit.cli.soup import soup
 from snugfit.cli.streams import lasting_streams
+from snugfit.cli.track import track_app
 from snugfit.cli.training import (
     placement_settings,
     resume_run,
@@ -73,12 +74,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-track_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(track_app, name="track", help="Send runs to a tracker.")
 app.add_typer(find_app, name="find", help="Find a setting of a recipe by trying it.")
 app.add_typer(new_app, name="new", help="Begin a technique of your own.")
 
-_Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
 _RunOrNone = Annotated[
     Path | None,
     typer.Argument(
@@ -362,7 +361,7 @@ app.command(
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")
-def report(run: _Run, as_json: JsonOption = False) -> None:
+def report(run: RunArgument, as_json: JsonOption = False) -> None:
     """Write a run's report.html anew."""
     from snugfit.report.page import write_report
 
@@ -408,148 +407,17 @@ app.command(
 )(doctor)
 
 
-@app.command(epilog="Example: snugfit techniques ema")
-def techniques(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="One technique or preset, in full; package.module:Class is imported.",
-            autocompletion=completion.techniques,
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List what recipes can use, or describe one of them.
-
-    Techniques that installed packages list are shown with their package, and are imported when they are named alone.
-    """
-    from snugfit.recipe import technique_catalogue
-
-    preset = technique_catalogue.preset_card(name) if name is not None else None
-    cards = technique_catalogue.cards(name) if preset is None else []
-    values: dict[str, Any]
-    if preset is not None:
-        values, text = {"preset": preset}, technique_catalogue.preset_page(preset)
-    elif name is not None:
-        values, text = {"techniques": cards}, technique_catalogue.page(cards[0])
-    else:
-        listed = technique_catalogue.listed()
-        values, text = {"techniques": cards, "packages": listed}, technique_catalogue.listing(cards, listed)
-    if as_json:
-        show(values, as_json)
-    else:
-        print(text)
-
-
-@app.command(
+app.command(epilog="Example: snugfit techniques ema")(techniques)
+app.command(
     short_help="List what recipes can train, or describe one task.",
     epilog="Example: snugfit tasks text-classification",
-)
-def tasks(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="One task, in full.", autocompletion=completion.tasks),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List what a recipe can train, or describe one task: its rows, its settings, and what comes of it."""
-    from snugfit.recipe import task_catalogue
-
-    facts = task_catalogue.tasks(name)
-    if name is not None:
-        values, text = {"tasks": facts}, task_catalogue.page(facts[0])
-    else:
-        others = task_catalogue.listed()
-        values, text = {"tasks": facts, "packages": others}, task_catalogue.listing(facts, others)
-    if as_json:
-        show(values, as_json)
-    else:
-        print(text)
-
-
-@app.command(
+)(tasks)
+app.command(
     short_help="List the settings of recipes, or describe one.",
     epilog="Example: snugfit recipe early_stopping.patience",
-)
-def recipe(
-    key: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="KEY",
-            help="One setting in full, or a section's settings.",
-            autocompletion=completion.settings,
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the settings of recipes, or describe one: meaning, type, default, example, which commands read it."""
-    from snugfit.recipe import reference
-
-    settings = reference.entries(key)
-    if as_json:
-        show({"settings": [entry.as_dict() for entry in settings]}, as_json)
-    else:
-        print(
-            reference.page(settings[0])
-            if [entry.key for entry in settings] == [key]
-            else reference.listing(settings)
-        )
-
-
-@app.command(epilog="Example: snugfit schema -o snugfit.schema.json")
-def schema(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Print the JSON schema of recipes, for editors.
-
-    An editor finds it by a recipe's first line: # yaml-language-server: $schema=snugfit.schema.json
-    """
-    from snugfit.recipe import schema_with_plugins
-
-    content = schema_with_plugins()
-    if output is not None:
-        write(output, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        show({"schema": str(output)}, as_json)
-    elif as_json:
-        show(content, as_json)
-    else:
-        print(json.dumps(content, indent=2, ensure_ascii=False))
-
-
+)(recipe)
+app.command(epilog="Example: snugfit schema -o snugfit.schema.json")(schema)
 app.command(epilog="Example: snugfit env > environment.txt")(env)
-
-
-@track_app.callback()
-def _track() -> None:
-    """Send runs to a tracker."""
-
-
-@track_app.command(
-    epilog="Example: snugfit track replay runs/agnews/20261121-0930-1a2b --uri http://host:5000"
-)
-def replay(
-    run: _Run,
-    uri: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI",
-            help="Another tracker than the run's own, or tensorboard, wandb, trackio or package.module:Class.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Send what a run's tracker has not got yet.
-
-    With another tracker's address or name, the whole run is sent there: with tensorboard it is written for TensorBoard, into the run's folder.
-    """
-    from snugfit.tracking.sender import replay as send
-
-    replayed = send(run, uri)
-    show(dataclasses.asdict(replayed), as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from snugfit.cli import completion
 
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")
+]
 RecipeArgument = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
 OverrideArguments = Annotated[
     list[str] | None,
