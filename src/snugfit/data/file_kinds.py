@@ -1,4 +1,4 @@
-"""Suffixes of files that are pictures or sounds, and changes that are drawn for those that are trained on. To import it loads no torch."""
+"""Kinds of files: pictures, sounds and predictions, and changes that are drawn for those that are trained on. To import it loads no torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ AUGMENTATIONS = ("crop", "flip", "rotate", "color", "erase")
 SOUND_SUFFIXES = frozenset((".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff", ".au"))
 """Kinds of sounds that soundfile reads everywhere."""
 SOUND_AUGMENTATIONS = ("crop", "time_mask", "frequency_mask")
+
+SOURCE_LINE = "source_line"
+"""Column of predictions that has the line of each row in the file that they are for; no rows of users have one."""
+_HEAD_BYTES = 2**16
+
+
+def holds_predictions(path: Path) -> bool:
+    """Return whether a table of texts was written as predictions, by its first line: a header, or a first row in JSON.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return SOURCE_LINE.encode() in file.readline(_HEAD_BYTES)
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror}", "Name a file that can be read.") from error
 
 
 def pictures_in(folder: Path) -> list[Path]:

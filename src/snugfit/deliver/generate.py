@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import Fault, settle
+from snugfit.data.file_kinds import SOURCE_LINE
 from snugfit.deliver.generation_memory import in_numbers, within_memory
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
@@ -19,8 +20,6 @@ from snugfit.kit.generation import Generation, positions_of, writes_another_text
 if TYPE_CHECKING:
     from snugfit.data.file_rows import FileRows
     from snugfit.planner.generation import GenerationPlan
-
-LINE = "source_line"
 
 
 def load_generator(
@@ -116,7 +115,7 @@ def generate_file(
         )
     rows = read(data, labelled=False, bad_rows=bad_rows)
     column = predictor.inference.columns[0]
-    if taken := {column, LINE} & set(rows.columns):
+    if taken := {column, SOURCE_LINE} & set(rows.columns):
         raise DataError(
             data, f"has a column '{min(taken)}' already", "Rename it: answers go under that name."
         )
@@ -133,7 +132,7 @@ def generate_file(
                 tell(f"row {start + 1:,} of {len(places):,} …")
                 predictions = predictor.predict_examples([rows.examples[place] for place in part], part)
                 for place, prediction in zip(part, predictions, strict=True):
-                    line = {**rows.rows[place], **prediction, LINE: rows.lines[place]}
+                    line = {**rows.rows[place], **prediction, SOURCE_LINE: rows.lines[place]}
                     empty += not prediction[column]
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
         os.replace(temporary, output)

@@ -19,6 +19,7 @@ from torch import nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
+from snugfit.data.file_kinds import SOURCE_LINE
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of
@@ -300,9 +301,6 @@ def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -
     return check_technique(technique_class, name, setting, discover())(**values)
 
 
-_LINE = "source_line"
-
-
 def predict_file(
     source: str | Path,
     data: str,
@@ -335,7 +333,7 @@ def predict_file(
         raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
     first, *more = [each.with_beams(num_beams) for each in _predictors((source, *others), uri, allow_code)]
     predictor = first.in_detail(top, proba)
-    added = (*predictor.inference.columns, _LINE)
+    added = (*predictor.inference.columns, SOURCE_LINE)
     rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
     taken = set(added) & set(rows.columns)
     if taken:
@@ -512,7 +510,7 @@ def _merged(rows: FileRows, predictions: Sequence[Sequence[Mapping[str, Any]]]) 
                 name: f"{value:.6f}" if isinstance(value, float) else value
                 for name, value in prediction.items()
             }
-            yield {name: cell(value) for name, value in {**row, **cells, _LINE: line}.items()}
+            yield {name: cell(value) for name, value in {**row, **cells, SOURCE_LINE: line}.items()}
 
 
 def cell(value: Any) -> Any:

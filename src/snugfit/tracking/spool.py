@@ -166,6 +166,12 @@ def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
     path = Path(path)
     try:
         content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            path.parent,
+            f"is not the folder of a run: it has no {path.name}",
+            "Name one, RUNS/NAME/ID; snugfit runs lists them.",
+        ) from error
     except OSError as error:
         raise RunFolderError(
             path, f"the run's events cannot be read: {error.strerror}", "Put a whole file back."

@@ -241,7 +241,7 @@ def test_a_folder_that_cannot_be_written_and_a_missing_file_are_run_folder_error
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
         Spool(tmp_path / "file" / "events.jsonl")
-    with pytest.raises(RunFolderError, match="cannot be read"):
+    with pytest.raises(RunFolderError, match="is not the folder of a run: it has no none.jsonl"):
         read_events(tmp_path / "none.jsonl")
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
 from snugfit.data.file_formats import READERS
-from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, files_in, pictures_in
+from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, files_in, holds_predictions, pictures_in
 from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError
@@ -54,9 +54,13 @@ class Surroundings:
 
 
 def survey(folder: Path) -> Surroundings:
-    """Return what lies in a folder, by names alone."""
+    """Return what lies in a folder, by names; predictions that were written there are no rows to train on."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    tables = [path for path in files if path.suffix.lower() in READERS and not _NO_ROWS.match(path.stem)]
+    tables = [
+        path
+        for path in files
+        if path.suffix.lower() in READERS and not _NO_ROWS.match(path.stem) and not holds_predictions(path)
+    ]
     held_out = [path for path in tables if part_of(path)[1] in ("validation", "test")]
     rows = [path for path in tables if path not in held_out] or held_out
     rows.sort(key=lambda path: (part_of(path)[1] != "training", -path.stat().st_size))

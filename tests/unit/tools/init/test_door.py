@@ -494,6 +494,17 @@ def test_a_table_all_of_whose_columns_are_useful_names_none() -> None:
     assert load_recipe(begin("rows.csv").recipe).data.columns is None
 
 
+def test_predictions_in_a_folder_are_no_rows_to_train_on(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "cat-or-dog", ["cat", "dog"])
+    Path("predictions.csv").write_text(
+        "image,prediction,probability,source_line\n"
+        + "".join(f"{n}.png,cat,0.{n},{n}\n" for n in range(1, 40))
+    )
+    assert load_recipe(begin().recipe).task == "image-classification"
+    with pytest.raises(DataError, match="was recognised|column"):  # a file that is named is looked at
+        begin("predictions.csv", ["data.label=kind"])
+
+
 def test_a_folder_among_others_holds_the_pictures(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pets", ["cat", "dog"])
     made = begin()
