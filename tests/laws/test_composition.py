@@ -125,7 +125,7 @@ def test_an_optimizer_must_be_given_once() -> None:
         (None, "ema", "must be a list, found 'ema'"),
         (discover()["sgd"], [], r"optimizer: is the class SGD. Make it: SGD\("),
         (torch.optim.SGD, [], "optimizer: is the class SGD"),
-        ("adamw", [], "optimizer: 'adamw' is none"),
+        ("adamw", [], "optimizer: got 'adamw', expected a torch optimizer"),
     ],
 )
 def test_what_is_no_technique_is_refused_by_name(optimizer: object, techniques: object, words: str) -> None:

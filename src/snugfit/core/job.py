@@ -14,7 +14,7 @@ from snugfit.core.lengths import LENGTH, is_length, number_of_updates
 from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.core.windows import Cuts, Sizes, Sums, grown_over
 from snugfit.errors import SettingError, nearest
-from snugfit.system.user_objects import PYTHON_PATH
+from snugfit.system.user_objects import PYTHON_PATH, check_takes_one
 
 AUTO: Literal["auto"] = "auto"
 MicroBatch = Literal["auto"] | Count | None
@@ -284,6 +284,14 @@ class Checkpoint(Section):
 Hook = Callable[[Any], Mapping[str, float] | str | None]
 """From what happened to numbers that are logged, to the reason to stop as text, or to None."""
 
+_SEEN = {
+    "on_update": "the result of the update",
+    "on_evaluation": "the metrics",
+    "on_checkpoint": "the path of the checkpoint",
+    "on_end": "the result of the run",
+}
+"""What hooks are called with, in words."""
+
 _HOOK: Any = {"takes": "package.module:function or null", "pattern": f"^{PYTHON_PATH}$"}
 
 
@@ -345,6 +353,9 @@ class Job:
                 raise SettingError(
                     f"hooks.{name}", f"must be a function, found '{hook}'", "Give the function itself."
                 )
+            check_takes_one(hook, f"hooks.{name}", _SEEN[name])
+        check_takes_one(self.evaluate.keep_when, "evaluate.keep_when", "the evaluations so far")
+        check_takes_one(function, "early_stopping.stop_when", "the evaluations so far")
 
     @classmethod
     def of(cls, *, shuffle: bool = True, **given: Any) -> Job:

@@ -33,7 +33,9 @@ def listed(optimizer: Any, techniques: Any) -> list[Technique]:
         )
     if not isinstance(optimizer, (torch.optim.Optimizer, Technique, type(None))):
         raise SettingError(
-            "optimizer", f"{optimizer!r} is none", "Give a torch optimizer, or a technique such as AdamW()."
+            "optimizer",
+            f"got {optimizer!r}, expected a torch optimizer or a technique that is one",
+            "Give torch.optim.AdamW(model.parameters(), lr=1e-3), or a technique such as AdamW().",
         )
     if isinstance(techniques, (str, Technique)) or not isinstance(techniques, Sequence):
         raise SettingError(

@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
-from snugfit.core.tree import leaves
+from snugfit.core.tree import leaves, map_tree
 from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index, whole_examples
 from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
@@ -331,7 +332,7 @@ class _Fetch:
 
     def rows(self, indices: list[int], rows: torch.Tensor) -> Batch:
         """Return rows of a data set of tensors, as a window."""
-        data = tuple([tensor.index_select(0, rows) for tensor in self._dataset.tensors])
+        data = tuple([tensor.detach().index_select(0, rows) for tensor in self._dataset.tensors])
         return Batch(data, len(indices), tuple(indices))
 
     def example(self, key: Key) -> Any:
@@ -369,16 +370,24 @@ class _Fetch:
         # a window is told from all others by its first example; collating may draw too, to mask words for instance
         seed_host(derive_seed(self._seed, "collate", *keys[0]))
         try:
-            return self._collate(examples)
+            return _without_gradients(self._collate(examples))
         except SnugfitError:
             raise
         except Exception as error:
             some = ", ".join(origin_of(self._dataset, index, self._split) for _, index in keys[:8])
+            remedy = "Give a collate function" if self._collate is default_collate else "Correct collate"
             raise DataError(
                 "data",
                 f"examples cannot be put into one batch: {describe(error)}",
-                f"Give a collate function. They are {some}{(' …' if len(keys) > 8 else '.')}",
+                f"{remedy}. They are {some}{(' …' if len(keys) > 8 else '.')}",
             ) from error
+
+
+def _without_gradients(data: Any) -> Any:
+    """Return a window whose tensors collect no gradient: of rows nothing is learned, and theirs would grow from epoch to epoch."""
+    if not any(tensor.requires_grad for tensor in leaves(data)):
+        return data
+    return map_tree(Tensor.detach, data)
 
 
 _HOST = torch.device("cpu")

@@ -236,7 +236,8 @@ def _check_each_gives(draws: Draws) -> None:
     Raises:
         DataError: one does not.
     """
-    for name, count in zip(draws.names, draws.counts, strict=True):
+    assert draws.sources is not None
+    for name, count in zip(draws.sources.names, draws.counts, strict=True):
         if not count:
             raise DataError(
                 f"data.train.{name}",

@@ -183,7 +183,7 @@ def load_bundle(
                     raise ModelError(
                         "model",
                         f"{folder} holds modules that {', '.join(next(iter(entry)) for entry in extended)} added",
-                        "Make the model, let the technique prepare it, and give it: load_bundle(folder, model=my_model)",
+                        "Make the model, let the technique prepare it, and give it: sf.load(run, model=my_model)",
                     )
                 model = extend(model, extended)
         _load_plain(model, folder, made_buffers)
@@ -208,7 +208,7 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
         raise ModelError(
             "model",
             f"{folder} holds the weights of a model made in Python, and no package.module:function to make it again",
-            "Give the model: load_bundle(folder, model=my_model)",
+            "Give the model: sf.load(run, model=my_model)",
         )
     return load_python_model(meta["model"], folder=search)
 

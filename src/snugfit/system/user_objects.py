@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 import traceback
@@ -82,6 +83,29 @@ def load_object(
             raise error(setting, f"'{module_name}' has no '{object_name}'", nearest(part, names))
         target = getattr(target, part)
     return target
+
+
+def check_takes_one(function: Any, setting: str, what: str) -> None:
+    """See that a function of the user's can be called with one argument; what says nothing of its arguments passes.
+
+    Args:
+        what: the argument, in words.
+    Raises:
+        SettingError: it cannot.
+    """
+    if not callable(function):
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # made in C, without a signature
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise SettingError(
+            setting, f"{name}{signature} cannot be called with one argument, {what}", "Let it take that one."
+        ) from error
 
 
 def describe(failure: BaseException) -> str:

@@ -330,3 +330,26 @@ def test_a_window_has_its_rows_as_they_are_when_it_is_asked_for(
         if number in (1, 2, 20):
             write(data)
     assert written == [[0.0]] * 2 + [[1.0]] + [[2.0]] * 18 + [[3.0]] * 19
+
+
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_rows_that_require_a_gradient_collect_none(of_rows: bool) -> None:
+    points = torch.randn(EXAMPLES, 3, requires_grad=True)
+    labels = torch.zeros(EXAMPLES, dtype=torch.long)
+    dataset: Any = list(zip(points, labels, strict=True)) if of_rows else TensorDataset(points, labels)
+    order = Order(EXAMPLES, WINDOW, seed=0)
+    for window in Loader(dataset, order).windows(0, PER_EPOCH):
+        assert not window.data[0].requires_grad
+        torch.testing.assert_close(window.data[0], points.detach()[list(window.ids)])
+
+
+def test_a_collate_that_fails_is_said_to_be_corrected_and_a_missing_one_to_be_given() -> None:
+    def broken(examples: list[Any]) -> Any:
+        raise ValueError("no such key")
+
+    uneven = [torch.zeros(length) for length in range(1, 1 + EXAMPLES)]
+    order = Order(EXAMPLES, WINDOW, seed=0)
+    with pytest.raises(DataError, match=r"no such key.* Correct collate\. They are"):
+        next(iter(Loader(uneven, order, collate=broken).windows(0, 1)))
+    with pytest.raises(DataError, match=r"Give a collate function\. They are"):
+        next(iter(Loader(uneven, order).windows(0, 1)))

@@ -76,7 +76,7 @@ def test_a_plain_model_is_made_again_by_its_python_path(tmp_path):
 
 def test_a_plain_model_that_cannot_be_made_asks_for_it(tmp_path):
     save_bundle(tmp_path / "best", Tied(), META)
-    with pytest.raises(ModelError, match=r"load_bundle\(folder, model=my_model\)"):
+    with pytest.raises(ModelError, match=r"sf\.load\(run, model=my_model\)"):
         load_bundle(tmp_path / "best")
     with pytest.raises(ModelError, match=r"do not fit Linear: .*Put its code back"):
         load_bundle(tmp_path / "best", model=nn.Linear(2, 2))

@@ -102,7 +102,7 @@ class RunResult(Shown):
 
     def summary_lines(self) -> list[str]:
         """Return how it ended, its best and its last scores, where it is, and what it can be asked."""
-        head = f"RunResult: {self.status}, {counted(self.updates, 'update')}, {self.epochs:.4g} epochs, {format_seconds(self.seconds)}"
+        head = f"RunResult: {self.status}, {counted(self.updates, 'update')}, {self.epochs:.4g} epoch{'' if self.epochs == 1 else 's'}, {format_seconds(self.seconds)}"
         if self.peak_memory_bytes:
             head += f", peak memory {format_bytes(self.peak_memory_bytes)}"
         lines = [head]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import snugfit as sf
+from snugfit.errors import SettingError
 from snugfit.tracking.spool import read_events
 from tests.unit.run.training.runs import points, small_model
 
@@ -267,3 +268,17 @@ class _Rows(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         return tuple(tensor[index].clone() for tensor in self._tensors)
+
+
+@pytest.mark.parametrize("name", ["on_update", "on_evaluation", "on_checkpoint", "on_end", "stop_when"])
+def test_a_function_that_cannot_take_what_it_is_called_with_is_refused_before_the_run(
+    name: str, tmp_path: Path
+) -> None:
+    def two(first: Any, second: Any) -> None: ...
+
+    for function, signature in ((lambda: None, r"\(\)"), (two, r"\(first: .*, second: .*\)")):
+        with pytest.raises(
+            SettingError, match=rf"{name}: .*{signature} .*cannot be called with one argument"
+        ):
+            train(tmp_path, **{name: function})
+    assert not list(tmp_path.iterdir())
