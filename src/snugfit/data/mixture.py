@@ -219,25 +219,24 @@ def mixed(dataset: Any) -> Draws | None:
     examples = whole_examples(dataset)
     if examples is None:
         return None
-    weighed = examples.sources is not None and examples.sources.weights is not None
-    if not weighed and examples.balance is None:
+    sources = examples.sources if examples.sources is not None and examples.sources.weights else None
+    if sources is None and examples.balance is None:
         return None
     if examples not in _DRAWS:
         draws = Draws(examples.sources, examples.members(), examples.balance)
-        if weighed:
-            _check_each_gives(draws)
+        if sources is not None:
+            _check_each_gives(sources.names, draws)
         _DRAWS[examples] = draws
     return _DRAWS[examples]
 
 
-def _check_each_gives(draws: Draws) -> None:
+def _check_each_gives(names: Sequence[str], draws: Draws) -> None:
     """See that every source gives an example of each epoch: one that gives none of the first gives none of any.
 
     Raises:
         DataError: one does not.
     """
-    assert draws.sources is not None
-    for name, count in zip(draws.sources.names, draws.counts, strict=True):
+    for name, count in zip(names, draws.counts, strict=True):
         if not count:
             raise DataError(
                 f"data.train.{name}",
