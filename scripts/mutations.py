@@ -241,9 +241,37 @@ MUTATIONS = (
     Mutation(
         "two ranks: the row that a rank without rows computes is counted",
         "step/compute.py",
-        "LossTerms(terms.values, torch.zeros_like(terms.values))",
+        "replace(terms, weights=torch.zeros_like(terms.values))",
         "terms",
         ("tests/ranks/test_rank_law.py::test_ranks_with_fewer_rows_and_none_give_the_update_of_one",),
+    ),
+    Mutation(
+        "groups on ranks: they are of the rows of each rank",
+        "step/compute.py",
+        "whole_window(self.step.strategy, self.batch)",
+        "self.batch",
+        ("tests/ranks/test_rank_groups.py",),
+    ),
+    Mutation(
+        "parts of a loss: those at the worst point are logged too",
+        "step/loss_parts.py",
+        "if self.passes != number or not",
+        "if not",
+        ("tests/unit/step/test_loss_parts.py",),
+    ),
+    Mutation(
+        "teacher: the map between features is delivered",
+        "techniques/learning/distillation.py",
+        "    if _PROJECTIONS not in model._modules:",
+        "    if True:",
+        ("tests/unit/techniques/test_distillation.py",),
+    ),
+    Mutation(
+        "hidden squares: what is seen counts too",
+        "core/losses.py",
+        "return LossTerms(patches.mean(dim=(2, 4)), mask.to(wide))",
+        "return LossTerms(patches.mean(dim=(2, 4)))",
+        ("tests/unit/tasks/test_masked_pictures.py",),
     ),
     Mutation(
         "compressed gradients: what is left out of a window is in units of its own",

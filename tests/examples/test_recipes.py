@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     ResNetConfig,
     ResNetForImageClassification,
+    ViTConfig,
 )
 
 from snugfit.cli import main
@@ -169,6 +170,23 @@ def test_contrastive_pretraining(tmp_path: Path, capsys: pytest.CaptureFixture[s
         Image.fromarray(drawn.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
     data = [f"data.train={tmp_path}", "data.size=16", f"model={tmp_path / 'small'}"]
     found = run(capsys, "contrastive_pretraining.yaml", *data)
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
+def test_masked_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=16,
+        patch_size=4,
+    ).save_pretrained(tmp_path / "vit")
+    drawn = np.random.default_rng(0)
+    for number in range(140):
+        Image.fromarray(drawn.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    data = [f"data.train={tmp_path}", f"model={tmp_path / 'vit'}"]
+    found = run(capsys, "masked_pictures.yaml", *data)
     assert (found["status"], found["updates"]) == ("finished", 2)
 
 

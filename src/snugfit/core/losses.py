@@ -241,7 +241,7 @@ class Weighted:
 
 def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
     """Return the user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`."""
-    never_negative = unwrapped(loss) in (cross_entropy, causal_lm)  # their weights are 0 and 1
+    never_negative = unwrapped(loss) in (cross_entropy, causal_lm, masked_pixels)  # their weights are 0 and 1
 
     def checked(outputs: Any, batch: Batch) -> LossTerms:
         terms = as_terms(loss(outputs, batch.data), batch.rows)
@@ -454,6 +454,27 @@ class NTXent:
         return LossTerms(values.view(2, rows).mean(dim=0))
 
 
+def masked_pixels(outputs: Any, data: Any) -> LossTerms:
+    """Absolute error of drawn pictures in each hidden patch, its mean over the patch, in float32 at least; patches that are seen have weight 0.
+
+    Outputs and entry `pixel_values` have the shape (rows, channels, height, width), entry `mask` (rows, patches down, patches across).
+
+    Source: Xie et al. 2022 (SimMIM), arXiv:2111.09886, equation 1.
+    """
+    drawn, mask = logits_of(outputs), data.get("mask") if isinstance(data, Mapping) else None
+    if not isinstance(mask, Tensor) or drawn.shape != data["pixel_values"].shape:
+        raise SettingError(
+            "loss",
+            f"masked_pixels of outputs of shape {tuple(drawn.shape)}, and data "
+            + ("without a mask" if mask is None else f"of shape {tuple(data['pixel_values'].shape)}"),
+            "Take task masked-pictures, or give your own loss(outputs, data).",
+        )
+    wide = _wide(drawn.dtype)
+    error = (drawn.to(wide) - data["pixel_values"].to(wide)).abs().mean(dim=1)
+    patches = error.unflatten(2, (mask.shape[2], -1)).unflatten(1, (mask.shape[1], -1))
+    return LossTerms(patches.mean(dim=(2, 4)), mask.to(wide))
+
+
 LOSSES: Mapping[str, Loss] = {
     "cross_entropy": cross_entropy,
     "causal_lm": causal_lm,
@@ -463,6 +484,7 @@ LOSSES: Mapping[str, Loss] = {
     "info_nce": InfoNCE(),
     "info_nce_symmetric": InfoNCE(symmetric=True),
     "nt_xent": NTXent(),
+    "masked_pixels": masked_pixels,
 }
 
 

@@ -173,6 +173,20 @@ def load_masked_lm(source: str | Path, **options: Unpack[LoadOptions]) -> Loaded
     return LoadedModel(loaded.model, loaded.messages)
 
 
+def load_masked_pictures(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
+    """Load an encoder of pictures that draws hidden patches, in float32; the arguments are those of `load_classifier`.
+
+    Raises:
+        ModelError: it cannot be loaded, or is no such encoder.
+    """
+    from snugfit.models.masked_encoder import prepare_config
+
+    loaded = _load(
+        "AutoModelForMaskedImageModeling", source, lambda config: prepare_config(config, source), **options
+    )
+    return LoadedModel(loaded.model, loaded.messages)
+
+
 def load_text_to_text(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load a model that reads one text and writes another, in float32; the arguments are those of `load_classifier`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,26 +48,39 @@ class PairEncoder(nn.Module):
         projections: Tensor = self.projection(features).unflatten(0, (rows, views))
         return projections
 
+    def seen_by_head(self, pixel_values: Tensor) -> Tensor:
+        """Return what a head would see of pictures (rows, channels, height, width): shape (rows, features)."""
+        features: Tensor = self.backbone(pixel_values=pixel_values).logits
+        return features
+
     @property
     def encoder(self) -> nn.Module:
         """The backbone as a classifier of transformers again, with the same weights and a head of zeros for one label."""
-        made: nn.Module
-        with torch.device("meta"):
-            made = type(self.backbone)(self.backbone.config)
-        name = head_of(made, type(made).__name__)
-        state = dict(self.backbone.state_dict())
-        some = next(self.backbone.parameters())
-        for key, weight in made.get_submodule(name).state_dict().items():
-            state[f"{name}.{key}"] = torch.zeros(weight.shape, dtype=some.dtype, device=some.device)
-        try:
-            made.load_state_dict(state, assign=True)
-        except RuntimeError as error:
-            raise ModelError(
-                "model",
-                f"techniques have changed the modules of {type(made).__name__}, which is delivered as transformers has it",
-                "Leave out those that add or replace modules.",
-            ) from error
-        return made.eval()
+        return without_head(type(self.backbone), self.backbone.config, self.backbone.state_dict())
+
+
+def without_head(kind: Callable[[Any], nn.Module], config: Any, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return a classifier of transformers with these weights of its body, and a head of zeros for one label.
+
+    Raises:
+        ModelError: the weights are not those of its body.
+    """
+    made: nn.Module
+    with torch.device("meta"):
+        made = kind(config)
+    name = head_of(made, type(made).__name__)
+    state, some = dict(weights), next(iter(weights.values()))
+    for key, weight in made.get_submodule(name).state_dict().items():
+        state[f"{name}.{key}"] = torch.zeros(weight.shape, dtype=some.dtype, device=some.device)
+    try:
+        made.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise ModelError(
+            "model",
+            f"techniques have changed the modules of {type(made).__name__}, which is delivered as transformers has it",
+            "Leave out those that add or replace modules.",
+        ) from error
+    return made.eval()
 
 
 def head_of(classifier: nn.Module, source: str) -> str:
@@ -93,8 +106,9 @@ def head_of(classifier: nn.Module, source: str) -> str:
 
 def features_of(model: nn.Module, pixel_values: Tensor) -> Tensor:
     """Return what the head of a classifier sees of pictures (rows, channels, height, width): shape (rows, features)."""
-    if isinstance(model, PairEncoder):
-        features: Tensor = model.backbone(pixel_values=pixel_values).logits
+    own = getattr(model, "seen_by_head", None)
+    if own is not None:
+        features: Tensor = own(pixel_values)
         return features
     with _seen_by(model.get_submodule(head_of(model, type(model).__name__))) as seen:
         model(pixel_values=pixel_values)

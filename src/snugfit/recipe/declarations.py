@@ -200,8 +200,10 @@ class Data(Section):
         ("crop", "flip"),
         takes=f"a list of {', '.join(AUGMENTATIONS)}",
     )
-    mask_probability: Annotated[float, Bound(above=0, below=1)] = setting(
-        "part of the tokens of a text that is hidden and predicted, drawn anew in each epoch", 0.15
+    mask_probability: Annotated[float, Bound(above=0, below=1)] | None = setting(
+        "part of the tokens of a text, or of a picture, that is hidden and predicted, drawn anew in each epoch; null: 0.15 of tokens, 0.6 of a picture",
+        None,
+        example=0.3,
     )
     seconds: Annotated[float, Bound(above=0)] | None = setting(
         "length that sounds are cut or filled up to, in seconds; null: as much as the model hears, or 10 where it hears any length",

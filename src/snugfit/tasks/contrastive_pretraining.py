@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import ModelError
-from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.pictures import PICTURE_ROWS, picture_settings, read_picture_rows
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.pictures import PICTURE_ROWS, encoder_inference, picture_settings, read_picture_rows
 from snugfit.tasks.recipe_model import load_from, source_files
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
@@ -18,7 +16,6 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from torch import nn
 
-    from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
@@ -68,50 +65,7 @@ def _encoder(model: nn.Module) -> nn.Module:
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
-    from snugfit.data.examples import FILE, Examples
-    from snugfit.data.picture_format import PictureFormat
-    from snugfit.data.pictures import Pictures, collate, load_picture_rows
-
-    image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
-
-    def encoded(rows: Sequence[Row]) -> MapStyle:
-        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
-        return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
-
-    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
-        if labelled:
-            raise ModelError(
-                "model",
-                f"it was pretrained ({CARD.name}), and the projection that its loss compares is not delivered",
-                "Train a classifier on it, and evaluate that: model: RUN/best, with the technique freeze for a linear probe.",
-            )
-        read_rows = partial(load_picture_rows, image=image, label=None, labels=(), bad_rows=bad_rows)
-        return read_rows(source, picture_format, folder=Path.cwd())
-
-    return Inference(
-        encode=encoded,
-        collate=collate,
-        forward=_features,
-        decode=_embeddings,
-        columns=("embedding",),
-        read=read,
-    )
-
-
-def _features(model: nn.Module, data: Mapping[str, Any]) -> Any:
-    from snugfit.data.pictures import INPUT
-    from snugfit.models.pair_encoder import features_of
-
-    return {"logits": features_of(model, data[INPUT])}
-
-
-def _embeddings(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
-    """Return the features of each picture, as a head would see them."""
-    from snugfit.core.losses import logits_of
-    from snugfit.core.scalar_reads import read
-
-    features = read(logits_of(outputs).float(), assume=[[0.0]] * len(examples))
-    return [{"embedding": values} for values in features]
+    return encoder_inference(meta, CARD.name, "the projection that its loss compares")
 
 
 def _read_rows(recipe: Recipe) -> Part:

@@ -54,11 +54,11 @@ _SAMPLE = """\
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.marked_example import marked_parts
-    from snugfit.data.masked import MaskedSettings, MaskedTexts, load_masked
+    from snugfit.data.masked import PROBABILITY, MaskedSettings, MaskedTexts, load_masked
     from snugfit.models.huggingface import load_masked_lm
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
-    probability = recipe.data.mask_probability
+    probability = PROBABILITY if recipe.data.mask_probability is None else recipe.data.mask_probability
     settings = MaskedSettings(mask_probability=probability, **row_settings(recipe))
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_masked(settings, tokenizer, folder=recipe.folder)

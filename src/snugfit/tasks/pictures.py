@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import SettingError
+from snugfit.errors import ModelError, SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.label_sets import LabelSets
     from snugfit.data.picture_format import PictureFormat
@@ -194,6 +196,59 @@ def _mirrored(pictures: Any) -> MapStyle:
     from snugfit.data.pictures import Mirrored
 
     return Mirrored(pictures)
+
+
+def encoder_inference(meta: Mapping[str, Any], task: str, left_out: str) -> Inference:
+    """Return the use of an encoder that was learned without labels: what a head would see of each picture.
+
+    Args:
+        task: that it was learned by.
+        left_out: the part that its loss is of, which is not delivered.
+    """
+    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures import Pictures, collate, load_picture_rows
+
+    image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
+
+    def encoded(rows: Sequence[Row]) -> MapStyle:
+        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
+        return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
+
+    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
+        if labelled:
+            raise ModelError(
+                "model",
+                f"it was pretrained ({task}), and {left_out} is not delivered",
+                "Train a classifier on it, and evaluate that: model: RUN/best, with the technique freeze for a linear probe.",
+            )
+        read_rows = partial(load_picture_rows, image=image, label=None, labels=(), bad_rows=bad_rows)
+        return read_rows(source, picture_format, folder=Path.cwd())
+
+    return Inference(
+        encode=encoded,
+        collate=collate,
+        forward=_features,
+        decode=_embeddings,
+        columns=("embedding",),
+        read=read,
+    )
+
+
+def _features(model: nn.Module, data: Mapping[str, Any]) -> Any:
+    from snugfit.data.pictures import INPUT
+    from snugfit.models.pair_encoder import features_of
+
+    return {"logits": features_of(model, data[INPUT])}
+
+
+def _embeddings(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
+    """Return the features of each picture, as a head would see them."""
+    from snugfit.core.losses import logits_of
+    from snugfit.core.scalar_reads import read
+
+    features = read(logits_of(outputs).float(), assume=[[0.0]] * len(examples))
+    return [{"embedding": values} for values in features]
 
 
 def _view(augment: Sequence[str], pictures: Any, number: int) -> MapStyle:

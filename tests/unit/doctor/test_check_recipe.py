@@ -79,6 +79,14 @@ def write_picture_model(folder: Path) -> Path:
     return folder
 
 
+def write_transformer(folder: Path) -> Path:
+    from transformers import ViTConfig
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    ViTConfig(**sizes, image_size=16, patch_size=4).save_pretrained(folder)
+    return folder
+
+
 def write_pictures(folder: Path) -> Path:
     import numpy as np
     from PIL import Image
@@ -139,9 +147,9 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         write_small_sound_model(tmp_path / "small", 0.5)
         write_tones(tmp_path / "sounds", 60)
         given = [f"model={tmp_path / 'small'}", f"data.train={tmp_path / 'sounds'}", "data.seconds=null"]
-    elif recipe.startswith("contrastive_pretraining"):
-        model = write_picture_model(tmp_path / "resnet")
-        photos = write_pictures(tmp_path / "photos")
+    elif recipe.startswith(("contrastive_pretraining", "masked_pictures")):
+        write = write_picture_model if recipe.startswith("contrastive") else write_transformer
+        model, photos = write(tmp_path / "network"), write_pictures(tmp_path / "photos")
         given = [f"model={model}", f"data.train={photos}", "data.size=16"]
     elif recipe.startswith("multi_label_image"):
         photos = write_pictures(tmp_path / "photos")

@@ -119,7 +119,7 @@ def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
             "text-classification",
             "text-clasification",
             ":2: task",
-            "audio-classification, causal-lm, contrastive-pretraining, forecasting, image-classification, instruction, masked-lm, multi-label-classification, multi-label-image-classification, preference, python, segmentation, sentence-embedding, seq2seq, tabular-classification, tabular-regression, text-classification, text-regression or token-classification",
+            "audio-classification, causal-lm, contrastive-pretraining, forecasting, image-classification, instruction, masked-lm, masked-pictures, multi-label-classification, multi-label-image-classification, preference, python, segmentation, sentence-embedding, seq2seq, tabular-classification, tabular-regression, text-classification, text-regression or token-classification",
         ),
         ("train: {epochs: 2, global_batch: 16}", "train:", ":8: train", "found null"),
         ("epochs: 2", "epochs: 2, updates: 5", ":8: train", "found both"),

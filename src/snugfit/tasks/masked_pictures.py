@@ -1,0 +1,102 @@
+"""An encoder of pictures, learned without labels: hidden squares of a picture are drawn from those around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.pictures import PICTURE_ROWS, encoder_inference, picture_settings, read_picture_rows
+from snugfit.tasks.recipe_model import load_from, source_files
+from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.task import Task, loss_of
+from snugfit.tasks.task_card import Card
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from snugfit.data.usable_rows import Part
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+
+
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.masked_pictures import PROBABILITY, Squares, collate_masked, load_masked_pictures
+    from snugfit.data.picture_format import format_of
+    from snugfit.models import huggingface
+    from snugfit.models.masked_encoder import MaskedEncoder, patch_side
+    from snugfit.step.build import Material
+
+    data, folder = recipe.data, recipe.folder
+    config, processor = huggingface.input_settings(
+        recipe.model, from_scratch=recipe.from_scratch, folder=folder
+    )
+    loaded = load_from(recipe, partial(huggingface.load_masked_pictures, folder=folder, empty=empty), keep)
+    picture_format = format_of(config, processor, recipe.model).with_side(data.size)
+    probability = PROBABILITY if data.mask_probability is None else data.mask_probability
+    model = MaskedEncoder(loaded.model)
+    squares = Squares.of(picture_format, patch_side(model.backbone.config), probability)
+    pictures = load_masked_pictures(picture_settings(recipe, None), picture_format, squares, folder=folder)
+    return Task(
+        Material(model, pictures.train, pictures.validation, loss_of(recipe), collate_masked),
+        meta={
+            "task": recipe.task,
+            "image_column": data.image,
+            "pictures": picture_format.as_dict(),
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=pictures.report.as_dict(),
+        fingerprints=pictures.fingerprints,
+        sources=source_files(recipe),
+        messages=(*pictures.report.warnings, *loaded.messages),
+        processor=picture_format.processor(),
+        example_rows=pictures.example_rows,
+        delivered=_encoder,
+    )
+
+
+def _encoder(model: nn.Module) -> nn.Module:
+    """Return what is delivered of the model: all but the layer that draws, and the token in place of what is hidden."""
+    from snugfit.models.masked_encoder import MaskedEncoder
+
+    return model.encoder if isinstance(model, MaskedEncoder) else model
+
+
+def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
+    return encoder_inference(meta, CARD.name, "the layer that draws what is hidden")
+
+
+def _read_rows(recipe: Recipe) -> Part:
+    return read_picture_rows(recipe, None)
+
+
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    """Return a proposal where pictures are named and nothing else, behind the one that compares views of them."""
+    image = data.get("image")
+    if not isinstance(source, Rows) or image is None or not source.names_pictures(image):
+        return None
+    return Recognition(
+        data={"image": image, "augment": ("crop", "flip")},
+        reason=f"{len(source.rows):,} pictures, without labels",
+        score=0.1,
+        examples=len(source.rows),
+        comments={"data.augment": "changes of the pictures, before squares of them are hidden"},
+    )
+
+
+CARD = Card(
+    name="masked-pictures",
+    summary="Draw hidden squares of pictures from those around them, as transformers of pictures are pretrained.",
+    loss="masked_pixels",
+    losses=("masked_pixels",),
+    settings=(*PICTURE_ROWS, "mask_probability"),
+    load=_load,
+    inference=_inference,
+    model="pictures",
+    recognize=_recognize,
+    read_rows=_read_rows,
+    rows="a folder of pictures, or a file of rows with their paths",
+    new_rows="PICTURES",
+    pipeline="image-feature-extraction",
+)
