@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,3 +187,17 @@ def test_sparse_and_nested_tensors_have_no_rows_to_compare() -> None:
     for batch in (torch.eye(4).to_sparse(), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])):
         rows.forward(1, batch, "train.py:1", grad=False, place=0)
     assert rows.held_out() == [] and rows.overlaps() == []
+
+
+def test_what_torch_jit_script_knows_of_a_wrapper_by_its_id_ends_with_it() -> None:
+    """Another function may have the id afterwards, and would be compiled as that operator."""
+    from torch.jit import _builtins
+
+    _builtins._get_builtin_table()
+    owner = SimpleNamespace(__name__="owner", argmax=lambda scores: scores)
+    patches = Patches()
+    patches.wrap(owner, "argmax", lambda original: lambda scores: original(scores))
+    wrapper = owner.argmax
+    _builtins._register_builtin(wrapper, "aten::argmax")
+    patches.undo()
+    assert _builtins._find_builtin(wrapper) is None

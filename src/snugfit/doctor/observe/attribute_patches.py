@@ -52,6 +52,7 @@ class Patches:
             owner, name, type(attribute)(made) if isinstance(attribute, classmethod | staticmethod) else made
         )
         self.wrapped.append((owner, name, attribute))
+        self.on_undo(lambda: _forget(made))
         self.on_undo(
             (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, attribute))
         )
@@ -85,6 +86,14 @@ class Patches:
         if self._finder is not None:
             sys.meta_path.remove(self._finder)
             self._finder = None
+
+
+def _forget(made: Callable[..., Any]) -> None:
+    """Take a function out of what torch.jit.script knows by its id, which another one may have after it, such as another script's loss."""
+    builtins = sys.modules.get("torch.jit._builtins")
+    known = getattr(builtins, "_builtin_table", None)
+    if known:  # None until a script compiles something
+        known.pop(id(made), None)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
