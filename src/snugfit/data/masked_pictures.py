@@ -13,10 +13,8 @@ from torch import Tensor
 
 from snugfit.data.drawn_view import DrawnView
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.labelled_files import load_files
-from snugfit.data.picture_files import PICTURE_FILES
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pictures import INPUT, Pictures, PictureSettings
+from snugfit.data.pictures import INPUT, Pictures, PictureSettings, files_of
 from snugfit.data.report import DataReport
 from snugfit.errors import DataError, SettingError
 
@@ -116,16 +114,7 @@ def load_masked_pictures(
     Raises:
         DataError: a source cannot be used, pictures are faulty and the policy is 'fail', or too little is left.
     """
-    files = load_files(
-        PICTURE_FILES,
-        train=settings.train,
-        validation=settings.validation,
-        column=settings.image,
-        label=None,
-        bad_rows=settings.bad_rows,
-        seed=settings.seed,
-        folder=folder,
-    )
+    files = files_of(settings, None, folder)
     if not files.train or (settings.validation is not None and not files.validation):
         raise DataError(
             "data",

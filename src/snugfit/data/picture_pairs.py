@@ -12,10 +12,8 @@ from torch import Tensor
 
 from snugfit.data.drawn_view import DrawnView
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.labelled_files import load_files
-from snugfit.data.picture_files import PICTURE_FILES
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pictures import INPUT, Pictures, PictureSettings
+from snugfit.data.pictures import INPUT, Pictures, PictureSettings, files_of
 from snugfit.data.report import DataReport
 from snugfit.errors import DataError, SettingError
 
@@ -67,17 +65,7 @@ def load_picture_pairs(
             "is empty, and two views of a picture would be the same",
             "Give changes that leave what a picture shows, such as [crop, flip, color].",
         )
-    files = load_files(
-        PICTURE_FILES,
-        train=settings.train,
-        validation=settings.validation,
-        column=settings.image,
-        label=None,
-        bad_rows=settings.bad_rows,
-        seed=settings.seed,
-        leaks=settings.leaks,
-        folder=folder,
-    )
+    files = files_of(settings, None, folder)
     for setting, rows in (("data.train", files.train), ("data.validation", files.validation)):
         if len(rows) < FEWEST and (setting == "data.train" or settings.validation is not None):
             raise DataError(

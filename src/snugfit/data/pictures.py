@@ -14,7 +14,7 @@ from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.file_kinds import check_augmentations
 from snugfit.data.file_rows import FileRows
 from snugfit.data.label_sets import LabelSets
-from snugfit.data.labelled_files import load_file_rows, load_files
+from snugfit.data.labelled_files import LabelledFiles, load_file_rows, load_files
 from snugfit.data.leaks import LeakSettings
 from snugfit.data.picture_files import PICTURE_FILES
 from snugfit.data.picture_format import PictureFormat
@@ -119,17 +119,7 @@ def load_pictures(
     Raises:
         DataError: a source cannot be used, pictures are faulty and the policy is 'fail', or too little is left.
     """
-    files = load_files(
-        PICTURE_FILES,
-        train=settings.train,
-        validation=settings.validation,
-        column=settings.image,
-        label=settings.label,
-        bad_rows=settings.bad_rows,
-        seed=settings.seed,
-        leaks=settings.leaks,
-        folder=folder,
-    )
+    files = files_of(settings, settings.label, folder)
     return PictureData(
         train=Pictures(files.train, picture_format, settings.augment, change),
         validation=Pictures(files.validation, picture_format) if files.validation else None,
@@ -137,6 +127,27 @@ def load_pictures(
         report=files.report,
         fingerprints=files.fingerprints,
         example_rows=files.example_rows,
+    )
+
+
+def files_of(settings: PictureSettings, label: str | LabelSets | None, folder: Path | None) -> LabelledFiles:
+    """Return the pictures to train and to validate on that can be used.
+
+    Args:
+        label: the place of their labels; None where none are read.
+    Raises:
+        DataError: as for `load_pictures`.
+    """
+    return load_files(
+        PICTURE_FILES,
+        train=settings.train,
+        validation=settings.validation,
+        column=settings.image,
+        label=label,
+        bad_rows=settings.bad_rows,
+        seed=settings.seed,
+        leaks=settings.leaks,
+        folder=folder,
     )
 
 

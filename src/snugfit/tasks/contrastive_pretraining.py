@@ -7,15 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference
-from snugfit.tasks.pictures import PICTURE_ROWS, encoder_inference, picture_settings, read_picture_rows
-from snugfit.tasks.recipe_model import load_from, source_files
+from snugfit.tasks.pictures import (
+    PICTURE_ROWS,
+    encoder_inference,
+    encoder_task,
+    picture_settings,
+    read_picture_rows,
+)
+from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
@@ -38,30 +42,10 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     load = partial(load_classifier, labels=FEATURES, of=PICTURES, folder=folder, empty=empty)
     loaded = load_from(recipe, load, keep)
     model = PairEncoder(loaded.model, recipe.model, _WIDTH, seed, empty=empty)
-    return Task(
-        Material(model, pairs.train, pairs.validation, loss_of(recipe), collate_pairs),
-        meta={
-            "task": recipe.task,
-            "image_column": data.image,
-            "pictures": picture_format.as_dict(),
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data=pairs.report.as_dict(),
-        fingerprints=pairs.fingerprints,
-        sources=source_files(recipe),
-        # the head is taken out, so that what is drawn for it is nothing to say
-        messages=(*pairs.report.warnings, *(each for each in loaded.messages if "the head" not in each)),
-        processor=picture_format.processor(),
-        example_rows=pairs.example_rows,
-        delivered=_encoder,
-    )
-
-
-def _encoder(model: nn.Module) -> nn.Module:
-    """Return what is delivered of the model: all but the projection."""
-    from snugfit.models.pair_encoder import PairEncoder
-
-    return model.encoder if isinstance(model, PairEncoder) else model
+    material = Material(model, pairs.train, pairs.validation, loss_of(recipe), collate_pairs)
+    # the head is taken out, so that what is drawn for it is nothing to say
+    messages = [each for each in loaded.messages if "the head" not in each]
+    return encoder_task(recipe, material, picture_format, pairs, messages)
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:

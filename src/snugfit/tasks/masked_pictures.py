@@ -7,15 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference
-from snugfit.tasks.pictures import PICTURE_ROWS, encoder_inference, picture_settings, read_picture_rows
-from snugfit.tasks.recipe_model import load_from, source_files
+from snugfit.tasks.pictures import (
+    PICTURE_ROWS,
+    encoder_inference,
+    encoder_task,
+    picture_settings,
+    read_picture_rows,
+)
+from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
@@ -38,29 +42,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     model = MaskedEncoder(loaded.model)
     squares = Squares.of(picture_format, patch_side(model.backbone.config), probability)
     pictures = load_masked_pictures(picture_settings(recipe, None), picture_format, squares, folder=folder)
-    return Task(
-        Material(model, pictures.train, pictures.validation, loss_of(recipe), collate_masked),
-        meta={
-            "task": recipe.task,
-            "image_column": data.image,
-            "pictures": picture_format.as_dict(),
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data=pictures.report.as_dict(),
-        fingerprints=pictures.fingerprints,
-        sources=source_files(recipe),
-        messages=(*pictures.report.warnings, *loaded.messages),
-        processor=picture_format.processor(),
-        example_rows=pictures.example_rows,
-        delivered=_encoder,
-    )
-
-
-def _encoder(model: nn.Module) -> nn.Module:
-    """Return what is delivered of the model: all but the layer that draws, and the token in place of what is hidden."""
-    from snugfit.models.masked_encoder import MaskedEncoder
-
-    return model.encoder if isinstance(model, MaskedEncoder) else model
+    material = Material(model, pictures.train, pictures.validation, loss_of(recipe), collate_masked)
+    return encoder_task(recipe, material, picture_format, pictures, loaded.messages)
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:

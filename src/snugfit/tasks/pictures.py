@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.label_sets import LabelSets
+    from snugfit.data.masked_pictures import MaskedPictureData
     from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.picture_pairs import PairData
     from snugfit.data.pictures import PictureSettings
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+    from snugfit.step.build import Material
     from snugfit.step.metrics import RowMetric
 
 PICTURE_ROWS = ("image", "size", "augment", "bad_rows")
@@ -196,6 +199,38 @@ def _mirrored(pictures: Any) -> MapStyle:
     from snugfit.data.pictures import Mirrored
 
     return Mirrored(pictures)
+
+
+def encoder_task(
+    recipe: Recipe,
+    material: Material,
+    picture_format: PictureFormat,
+    data: PairData | MaskedPictureData,
+    messages: Sequence[str],
+) -> Task:
+    """Return an encoder that is learned without labels, of which `encoder` of its model alone is delivered."""
+    from snugfit.models.masked_encoder import MaskedEncoder
+    from snugfit.models.pair_encoder import PairEncoder
+
+    def delivered(model: nn.Module) -> nn.Module:
+        return model.encoder if isinstance(model, MaskedEncoder | PairEncoder) else model
+
+    return Task(
+        material,
+        meta={
+            "task": recipe.task,
+            "image_column": recipe.data.image,
+            "pictures": picture_format.as_dict(),
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data=data.report.as_dict(),
+        fingerprints=data.fingerprints,
+        sources=source_files(recipe),
+        messages=(*data.report.warnings, *messages),
+        processor=picture_format.processor(),
+        example_rows=data.example_rows,
+        delivered=delivered,
+    )
 
 
 def encoder_inference(meta: Mapping[str, Any], task: str, left_out: str) -> Inference:

@@ -16,7 +16,6 @@ from transformers import (
     AutoModelForImageClassification,
     ConvNextConfig,
     ResNetConfig,
-    ViTConfig,
     ViTImageProcessorPil,
 )
 
@@ -35,6 +34,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin
 from snugfit.tools.setup import recipe_setup
 from tests.unit.core.test_nt_xent import equation
+from tests.unit.tasks.coloured_pictures import VIT, write_pictures
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -51,28 +51,12 @@ evaluate: {every: 2}
 plan: {micro_batch: 3, device: cpu, numerics: fp32}
 track: {mlflow: false}
 """
-VIT = ViTConfig(
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    image_size=16,
-    patch_size=4,
-)
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    generator = torch.Generator().manual_seed(0)
-    for name, colour in (("red", 0), ("green", 1)):
-        Path("pictures", name).mkdir(parents=True)
-        for number in range(12):
-            values = torch.randint(0, 120, (18, 20, 3), generator=generator, dtype=torch.uint8)
-            values[..., colour] += 130
-            Image.fromarray(values.numpy()).save(f"pictures/{name}/{number:02}.png")
-    VIT.save_pretrained("vit")
-    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained("vit")
+    write_pictures()
     Path("pairs.yaml").write_text(RECIPE)
     return tmp_path
 

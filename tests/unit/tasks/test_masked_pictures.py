@@ -35,6 +35,7 @@ from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.setup import recipe_setup
+from tests.unit.tasks.coloured_pictures import SIZES, write_pictures
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
@@ -50,22 +51,12 @@ evaluate: {every: 2}
 plan: {micro_batch: 3, device: cpu, numerics: fp32}
 track: {mlflow: false}
 """
-SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-VIT = ViTConfig(**SIZES, image_size=16, patch_size=4)
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    generator = torch.Generator().manual_seed(0)
-    for name, colour in (("red", 0), ("green", 1)):
-        Path("pictures", name).mkdir(parents=True)
-        for number in range(12):
-            values = torch.randint(0, 120, (18, 20, 3), generator=generator, dtype=torch.uint8)
-            values[..., colour] += 130
-            Image.fromarray(values.numpy()).save(f"pictures/{name}/{number:02}.png")
-    VIT.save_pretrained("vit")
-    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained("vit")
+    write_pictures()
     Path("squares.yaml").write_text(RECIPE)
     return tmp_path
 
