@@ -66,6 +66,7 @@ from snugfit.system.processes import (
     record_failure,
 )
 from snugfit.system.redaction import redact
+from snugfit.units import parse_bytes
 
 _INTERRUPTED = 130
 
@@ -322,6 +323,9 @@ def predict(
     others: _Others = None,
     views: _Views = "1",
     num_beams: _Beams = 1,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of the device, for texts that are written: 6GiB.")
+    ] = None,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -341,6 +345,7 @@ def predict(
             others=tuple(others or ()),
             views=number_or_word(views),
             num_beams=num_beams,
+            memory=None if memory is None else parse_bytes(memory, "memory"),
             top=top,
             proba=proba,
             bad_rows=bad_rows,

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _PIECE = 2**22
 _BATCH = 1000
 
+_EXAMPLE_ROWS = 8
+_BEGINNING = 200
+"""Characters of a text that an example shows."""
+
 
 @dataclass(frozen=True)
 class CausalSettings(RowSettings):
@@ -48,6 +52,7 @@ class CausalData:
     report: DataReport
     fingerprints: Mapping[str, str]
     tokenizer: PreTrainedTokenizerBase
+    example_rows: Sequence[dict[str, Any]] = ()
 
 
 def load_causal(
@@ -117,7 +122,14 @@ def load_causal(
         ),
         fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
+        example_rows=_beginnings(texts[-1][0], settings.text),
     )
+
+
+def _beginnings(texts: Examples, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the beginnings of the first texts as rows to go on with."""
+    first = [str(texts[place])[:_BEGINNING] for place in range(min(len(texts), _EXAMPLE_ROWS))]
+    return [{columns[0]: text, **dict.fromkeys(columns[1:], "")} for text in first]
 
 
 def _sides(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -316,3 +316,29 @@ def _without_nulls(value: Any) -> Any:
 
 def _in_words(value: Any) -> str:
     return f"{kind_of(value)} ({shorten(value)})" if value else "empty" if value is not None else "null"
+
+
+def rows_to_answer(
+    rows: Iterable[Mapping[str, Any]], form: str, text: Sequence[str], completion: str, *, most: int = 8
+) -> list[dict[str, Any]]:
+    """Return the first rows as they are when their answers are asked for: the columns of the prompt, or the messages before the last answer.
+
+    Rows whose messages are more than plain texts, such as calls of tools, are left out.
+    """
+    asked: list[dict[str, Any]] = []
+    for row in rows:
+        if len(asked) == most:
+            break
+        try:
+            messages = conversation_of(row, form, text=text, completion=completion).messages
+        except BadRow:
+            continue
+        if form == PAIRS:
+            asked.append({column: row[column] for column in text})
+            continue
+        ends = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        before = messages[: ends[-1]]
+        if before and all(isinstance(message.get("content"), str) for message in before):
+            plain = [{"role": message["role"], "content": message["content"]} for message in before]
+            asked.append({"messages": plain})
+    return asked

@@ -21,6 +21,7 @@ from snugfit.data.conversations import (
     columns_of_form,
     conversation_of,
     recognise,
+    rows_to_answer,
 )
 from snugfit.data.examples import Examples
 from snugfit.data.file_rows import Collate, FileRows
@@ -59,7 +60,8 @@ class InstructSettings(RowSettings):
 class InstructData:
     """Examples of at most `max_length` tokens; `labels` are the tokens of answers and of the ends of their turns, -100 elsewhere.
 
-    `stops` are the tokens by which a generation ends, `form` is that of rows to be answered, beside `messages`.
+    `stops` are the tokens by which a generation ends, `form` is that of rows to be answered, beside `messages`;
+    `example_rows` are some of those.
     """
 
     train: Examples
@@ -69,6 +71,7 @@ class InstructData:
     fingerprints: Mapping[str, str]
     stops: tuple[int, ...] = ()
     form: str = MESSAGES
+    example_rows: Sequence[dict[str, Any]] = ()
 
 
 def load_instruct(
@@ -130,6 +133,7 @@ def load_instruct(
         form=next((form for form in forms[0] if form != MESSAGES), MESSAGES),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=coder.stops,
+        example_rows=rows_to_answer(tables[-1].rows, forms[-1][0], settings.text, settings.completion),
     )
 
 

@@ -76,6 +76,7 @@ class PreferenceData:
     report: DataReport
     fingerprints: Mapping[str, str]
     stops: tuple[int, ...] = ()
+    example_rows: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,18 @@ def load_preferences(
         ),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=writer.coder.stops,
+        example_rows=_rows_to_answer(tables[-1].rows, settings.text),
     )
+
+
+def _rows_to_answer(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the prompts of the first rows that have one of plain text, as rows to be answered."""
+    asked = []
+    for row in rows[:_EXAMPLE_ROWS]:
+        columns = prompt_columns(list(row), text)
+        if all(isinstance(row.get(column), str) for column in columns):
+            asked.append({column: row[column] for column in columns})
+    return asked
 
 
 def prompt_columns(columns: Sequence[str], text: Sequence[str]) -> tuple[str, ...]:
@@ -269,6 +281,8 @@ def labelled_of(
         )
     return Answered(prompt, answer), bool(good)
 
+
+_EXAMPLE_ROWS = 8
 
 _TRUTHS = {"true": True, "false": False}
 """Labels as files of text alone, such as CSV, have them."""

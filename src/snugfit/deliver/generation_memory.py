@@ -77,7 +77,11 @@ def within_memory(
     """
     use = predictor.inference
     if use.generation is None:
-        raise ModelError(predictor.source, "writes no texts", "Leave out memory.")
+        raise ModelError(
+            predictor.source,
+            f"is of the task '{predictor.meta.get('task')}', which writes no texts whose memory is planned",
+            "Leave out memory.",
+        )
     torch_device = torch.device(find_device(device))
     machine = machine or _this_machine(torch_device, predictor.model)
     budget = _budget(memory, machine, torch_device)

@@ -311,6 +311,7 @@ def predict_file(
     top: int = 1,
     proba: bool = False,
     num_beams: int = 1,
+    memory: int | None = None,
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -324,6 +325,7 @@ def predict_file(
         views: of each row, whose predictions are averaged: as it is, and drawn as in training; or "flips", as it is and mirrored.
         top, proba: as of `Predictor.in_detail`.
         num_beams: as of `Predictor.with_beams`.
+        memory: bytes that a model which writes texts may take of its device, which is planned first (`generation_memory`).
     Returns:
         Counts: rows, rows left out by reason, and rows by the label that is predicted.
     Raises:
@@ -331,7 +333,10 @@ def predict_file(
     """
     if output.exists() and Path(data).exists() and output.samefile(data):
         raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
-    first, *more = [each.with_beams(num_beams) for each in _predictors((source, *others), uri, allow_code)]
+    loaded = _predictors((source, *others), uri, allow_code, "auto" if memory is None else "cpu")
+    first, *more = [each.with_beams(num_beams) for each in loaded]
+    if memory is not None and (more or views != 1):
+        raise SettingError("memory", "is planned for one model and one view", "Leave out the others.")
     predictor = first.in_detail(top, proba)
     added = (*predictor.inference.columns, SOURCE_LINE)
     rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
@@ -345,6 +350,8 @@ def predict_file(
         rows, outputs = ensemble.outputs(data, labelled=False, bad_rows=bad_rows)
         predictions = ensemble.decode(outputs, rows, top=top, every=proba)
     else:
+        if memory is not None:
+            predictor = _within(predictor, rows, memory)
         predictions = predictor.predict_examples(rows.examples)
     with _saved(predictor, output, predictions) as written:
         whole = [predictor.unfolded(each) for each in written]
@@ -426,10 +433,20 @@ def _scores(
     return evaluate(predictor.scored(), windows, made_metrics(named, predictor.inference.own_metrics))
 
 
-def _predictors(sources: Sequence[str | Path], uri: str | None, allow_code: bool) -> list[Predictor]:
+def _within(predictor: Predictor, rows: FileRows, memory: int) -> Predictor:
+    """Return the predictor on its device, with its texts planned for so many bytes."""
+    from snugfit.deliver.generation_memory import within_memory
+
+    lengths = [predictor.inference.length(rows.examples[place]) for place in range(len(rows.examples))]
+    return within_memory(predictor, lengths, memory)[0]
+
+
+def _predictors(
+    sources: Sequence[str | Path], uri: str | None, allow_code: bool, device: str = "auto"
+) -> list[Predictor]:
     """Return the models of sources, each of which predicts for files."""
     bundles = [bundle for source in sources for bundle in bundles_of(source, uri=uri)]
-    predictors = [load_predictor(bundle, allow_code=allow_code) for bundle in bundles]
+    predictors = [load_predictor(bundle, device, allow_code=allow_code) for bundle in bundles]
     for predictor in predictors:
         _check_reads(predictor)
     return predictors

@@ -27,7 +27,19 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # MLflow ha
         params: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> pandas.DataFrame:
         """Predict for the rows of a data frame."""
-        return pandas.DataFrame(self.predictor.predict(model_input.to_dict("records")))
+        rows = [
+            {name: _plain(value) for name, value in row.items()} for row in model_input.to_dict("records")
+        ]
+        return pandas.DataFrame(self.predictor.predict(rows))
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as JSON has it: MLflow makes arrays of lists to fit the signature, whose entries may be lists again."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if hasattr(value, "tolist") and getattr(value, "ndim", 0):
+        value = value.tolist()
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 mlflow.models.set_model(BundleModel())

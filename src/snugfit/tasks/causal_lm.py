@@ -81,5 +81,6 @@ CARD = Card(
     model="decoder",
     recognize=_recognize,
     sample=(PLAIN_TEXT, _SAMPLE),
+    plain_rows=True,
     pipeline="text-generation",
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
+    from snugfit.data.masked import MaskedTexts
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -50,6 +51,8 @@ _SAMPLE = """\
 {"text": "Every cloud has a silver lining."}
 {"text": "Fortune favours the bold."}
 """
+
+_EXAMPLE_ROWS = 8
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
@@ -74,7 +77,18 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         tokenizer,
         meta={"mask_probability": probability, "mask_seed": recipe.train.seed},
         example=marked_parts(shown, tokenizer),
+        example_rows=_gaps(data.validation or data.train, recipe.data.text, tokenizer),
     )
+
+
+def _gaps(texts: MaskedTexts, columns: Sequence[str], tokenizer: Any) -> list[dict[str, Any]]:
+    """Return the first texts, each with a gap in place of its middle word, as rows to fill."""
+    rows = []
+    for place in range(min(len(texts), _EXAMPLE_ROWS)):
+        words = tokenizer.decode(texts.rows[place]["input_ids"], skip_special_tokens=True).split()
+        words[len(words) // 2 : len(words) // 2 + 1] = [tokenizer.mask_token]
+        rows.append({columns[0]: " ".join(words), **dict.fromkeys(columns[1:], "")})
+    return rows
 
 
 def _load_empty(recipe: Recipe, name: str) -> nn.Module:
@@ -193,6 +207,7 @@ CARD = Card(
     recognize=_recognize,
     rows="a file of texts, or one text, read in blocks",
     new_rows="NEW.jsonl",
+    plain_rows=True,
     pipeline="fill-mask",
     sample=(".jsonl", _SAMPLE),
 )

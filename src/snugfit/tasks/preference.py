@@ -197,5 +197,6 @@ CARD = Card(
     model="decoder",
     recognize=_recognize,
     read_rows=_read_rows,
+    plain_rows=True,
     pipeline="text-generation",
 )

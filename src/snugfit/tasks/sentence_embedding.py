@@ -168,6 +168,7 @@ CARD = Card(
     read_rows=_read_rows,
     rows="a file of rows with a text and one that belongs to it, perhaps with one that does not",
     new_rows="NEW.jsonl",
+    plain_rows=True,
     pipeline="feature-extraction",
     sample=(".jsonl", _SAMPLE),
 )

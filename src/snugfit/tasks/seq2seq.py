@@ -306,6 +306,7 @@ CARD = Card(
     read_rows=_read_rows,
     rows="a file of rows with a text to read and one to write",
     new_rows="NEW.jsonl",
+    plain_rows=True,
     pipeline="text2text-generation",
     sample=(".jsonl", _SAMPLE),
 )

@@ -89,5 +89,6 @@ CARD = Card(
     recognize=_recognize,
     read_rows=partial(read_table_rows, classes=False),
     rows=ROWS,
+    plain_rows=True,
     pipeline="tabular-regression",
 )

@@ -232,7 +232,13 @@ def language_model(
     check_length(loaded.model, recipe.data.max_length)
     meta = {"conversations": data.report.form or None, "completion_column": recipe.data.completion}
     return task_of_texts(
-        recipe, material_of(recipe, loaded, data, load, loss), loaded, data, tokenizer, meta=meta
+        recipe,
+        material_of(recipe, loaded, data, load, loss),
+        loaded,
+        data,
+        tokenizer,
+        meta=meta,
+        example_rows=data.example_rows,
     )
 
 

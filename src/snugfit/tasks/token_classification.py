@@ -186,5 +186,6 @@ CARD = Card(
     rows="a file of rows with lists of words and of their tags, or with texts and spans of characters",
     new_rows="NEW.jsonl",
     sample=(".jsonl", _SAMPLE),
+    plain_rows=True,
     pipeline="token-classification",
 )

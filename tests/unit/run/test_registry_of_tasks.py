@@ -1,0 +1,130 @@
+"""The model of each kind of task is registered with signature and example, compared, and trained on from the registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers import LlamaConfig
+
+from snugfit.deliver.model_registry import resolve_model
+from snugfit.recipe import load_recipe
+from snugfit.run.from_recipe import train_recipe
+from snugfit.run.trained_model import load
+from tests.unit.data.test_chat_template import TEMPLATES
+from tests.unit.data.test_instruct import by_letters
+from tests.unit.tasks.tiny_encoder import write_encoder
+from tests.unit.tasks.tiny_writer import write_t5
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("mlflow")
+
+CHATS = [
+    {"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]}
+    for ask, answer in (("red?", "warm"), ("blue?", "cold"), ("sun?", "day"), ("moon?", "night"))
+]
+PAIRS = [{"text": each, "completion": f"{each} {each}"} for each in ("ann", "bob", "rome", "oslo")]
+TEXTS = [
+    {"text": each}
+    for each in ("ann met bob in rome .", "bob lives in new york .", "good film .", "bad food .")
+]
+PREFERENCES = [{"prompt": each["text"], "chosen": "ann", "rejected": "bob"} for each in PAIRS]
+WRITTEN = [{"source": "ann good", "target": "good ann"}, {"source": "bob bad", "target": "bad bob"}]
+ALIKE = [
+    {"anchor": "good film", "positive": "very good film"},
+    {"anchor": "bad food", "positive": "not good food"},
+]
+NUMBERS = [{"size": str(each), "price": str(2.5 * each)} for each in range(12)]
+NAMED = [
+    {"tokens": ["ann", "met", "bob"], "tags": ["B-P", "O", "B-P"]},
+    {"tokens": ["in", "rome"], "tags": ["O", "B-L"]},
+]
+
+CASES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
+    "instruction": ("decoder", CHATS, "max_length: 96"),
+    "instruction, pairs": ("decoder", PAIRS, "max_length: 96"),
+    "causal-lm": ("decoder", TEXTS, "max_length: 32"),
+    "preference": ("decoder", PREFERENCES, "max_length: 96"),
+    "masked-lm": ("encoder", TEXTS, "max_length: 16"),
+    "seq2seq": ("writer", WRITTEN, "max_length: 16, text: source, target: target, target_length: 8"),
+    "sentence-embedding": ("encoder", ALIKE, "max_length: 16, text: anchor, positive: positive"),
+    "token-classification": ("encoder", NAMED, "max_length: 16, text: tokens, label: tags"),
+    "tabular-regression": ("mlp", NUMBERS, "label: price"),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    template, marks, _ = TEMPLATES["gemma: no system"]
+    tokenizer = by_letters(template, marks)
+    tokenizer.save_pretrained(folder / "decoder")
+    LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        eos_token_id=tokenizer.eos_token_id,
+        architectures=["LlamaForCausalLM"],
+    ).save_pretrained(folder / "decoder")
+    write_encoder(folder / "encoder", mask=True)
+    write_t5(folder / "writer")
+    return folder
+
+
+Train = Callable[..., Any]
+
+
+@pytest.fixture
+def uri(new_store: Callable[[str], str]) -> str:
+    return new_store("runs/mlflow.db")
+
+
+@pytest.fixture
+def train(models: Path, tmp_path: Path, uri: str) -> Train:
+    """Trains two updates of a case, registered as `kept` in the store of the test."""
+
+    def run(case: str, *overrides: str) -> Any:
+        model, rows, data = CASES[case]
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+        task, scratch = case.partition(",")[0], model == "decoder"
+        lines = {
+            "name": "kept",
+            "task": task,
+            "model": model if model == "mlp" else models / model,
+            "from_scratch": json.dumps(scratch),
+            "data": f"{{train: rows.jsonl, validation: null, {data}}}",
+            "train": "{updates: 2, global_batch: 2}",
+            "plan": "{device: cpu, numerics: fp32}",
+            "track": f"{{register: kept, uri: '{uri}'}}",
+            "output": "runs",
+        }
+        path = tmp_path / "recipe.yaml"
+        path.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()))
+        return train_recipe(load_recipe(path, list(overrides), allow_code=True))
+
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_moves(
+    case: str, train: Train, uri: str
+) -> None:
+    result = train(case)
+    assert result.status == "finished"
+    folder = resolve_model("models:/kept@champion", uri=uri)
+    model = next(path for path in folder.parents if (path / "MLmodel").is_file())
+    description = yaml.safe_load((model / "MLmodel").read_text())
+    inputs = {each["name"] for each in json.loads(description["signature"]["inputs"])}
+    examples = json.loads((model / "input_example.json").read_text())
+    assert inputs == set(examples["columns"])
+    rows = [dict(zip(examples["columns"], values, strict=True)) for values in examples["data"]]
+    stored = load("models:/kept@champion", uri=uri)
+    assert stored.predict(rows) == load(result.run_dir).predict(rows)
+    assert set(json.loads(description["signature"]["outputs"])[0]) >= {"name", "type"}
