@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.deliver.mlflow_session import downloaded, session
 from snugfit.errors import RunFolderError, TrackingError
+from snugfit.system.cache_folder import cache_folder
+from snugfit.system.digest import digest_of_file
 from snugfit.system.json_text import parse_json
 from snugfit.tracking.uri import check_uri, database_path, resolve_uri
 
@@ -134,6 +137,26 @@ def resolve_model(
             "Name a version that Snugfit registered.",
         )
     return bundles[0].parent
+
+
+def lasting_folder(model: str, *, uri: str | None = None, output: str | os.PathLike[str] = "runs") -> Path:
+    """Return the folder of a registered model as it is now, which stays: that of a local store, or a copy in the user's cache.
+
+    Raises:
+        TrackingError: as of `resolve_model`.
+    """
+    folder = resolve_model(model, uri=uri, output=output).absolute()
+    if database_path(resolve_uri(uri, output)) is not None:
+        return folder
+    # the digests of all weights are in the file, so one content has one place
+    copied = cache_folder() / "registry" / digest_of_file(folder / BUNDLE_FILE)[:16]
+    if not copied.is_dir():
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=copied.parent, prefix=".copy-") as draft:
+            made = shutil.copytree(folder, Path(draft) / "bundle")
+            with contextlib.suppress(FileExistsError):  # another process was first
+                made.rename(copied)
+    return copied
 
 
 def compare(

@@ -37,7 +37,7 @@ def _plain(value: Any) -> Any:
     """Return a cell as JSON has it: MLflow makes arrays of lists to fit the signature, whose entries may be lists again."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
-    if hasattr(value, "tolist") and getattr(value, "ndim", 0):
+    if hasattr(value, "tolist") and getattr(value, "ndim", None):
         value = value.tolist()
     return [_plain(each) for each in value] if isinstance(value, list) else value
 

@@ -29,6 +29,7 @@ from snugfit.tasks.task_card import Card
 from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
 
 _LIMIT_BYTES = 2**20
+REGISTERED = "models:/"
 _ONE_OR_MORE = ("text", "label_columns", "columns", "categories", "series", "known", "past")
 """Settings of `data` that take one name, or a list of names."""
 
@@ -92,6 +93,8 @@ def build(
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
     recipe = read_section(m.Recipe, filled, places)
 
+    if recipe.model.startswith(REGISTERED):
+        recipe = replace(recipe, model=_of_registry(recipe))
     importer = Importer(origin, recipe.folder, allow_code, written_code(recipe))
     recipe = replace(recipe, track=_with_trackers(recipe.track, importer, places))
     optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places, importer)
@@ -110,6 +113,17 @@ def build(
     )
     check_recipe(recipe, given, places)
     return recipe
+
+
+def _of_registry(recipe: m.Recipe) -> str:
+    """Return the folder of the registered version that a recipe trains on: the alias may move, and the run goes on from what it began with.
+
+    Raises:
+        TrackingError: the registry, the name, the alias or the version is not there.
+    """
+    from snugfit.deliver.model_registry import lasting_folder
+
+    return str(lasting_folder(recipe.model, uri=recipe.track.uri, output=recipe.output))
 
 
 def _read(path: Path) -> str:

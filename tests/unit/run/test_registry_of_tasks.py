@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from transformers import LlamaConfig
 
 from snugfit.deliver.model_registry import resolve_model
+from snugfit.errors import TrackingError
 from snugfit.recipe import load_recipe
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
@@ -128,3 +130,31 @@ def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_m
     stored = load("models:/kept@champion", uri=uri)
     assert stored.predict(rows) == load(result.run_dir).predict(rows)
     assert set(json.loads(description["signature"]["outputs"])[0]) >= {"name", "type"}
+
+
+@pytest.mark.parametrize("case", ["instruction", "causal-lm", "seq2seq", "masked-lm"])
+def test_a_recipe_trains_on_from_the_version_that_is_registered_as_it_begins_adapters_merged(
+    case: str, train: Train, uri: str
+) -> None:
+    adapters = "techniques=[{lora: {rank: 2}}]"
+    first = train(case, adapters)
+    began = resolve_model("models:/kept@champion", uri=uri)
+    further = train(case, "model=models:/kept@champion", "from_scratch=false", "train.updates=1")
+    recipe = yaml.safe_load((Path(further.run_dir) / "recipe.yaml").read_text())
+    assert Path(recipe["model"]) == began
+    assert resolve_model("models:/kept@champion", uri=uri) != began, "the alias has moved"
+    untrained = train(
+        case, "model=models:/kept/1", "from_scratch=false", "optimizer={sgd: {learning_rate: 1.0e-12}}"
+    )
+    before, after = load(first.run_dir).model.state_dict(), load(untrained.run_dir).model.state_dict()
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-7)
+
+
+def test_a_name_that_is_not_registered_is_refused_before_anything_is_read(
+    train: Train, tmp_path: Path
+) -> None:
+    with pytest.raises(TrackingError, match="'nothing' is registered"):
+        train("causal-lm", "model=models:/nothing@champion")
+    assert not list((tmp_path / "runs").glob("kept/*"))

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import snugfit as sf
 from snugfit.cli.app import app
 from snugfit.deliver.generate import answer_to, generate_file, load_generator
+from snugfit.deliver.predict import predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.generation import Generation
 from snugfit.recipe import load_recipe
@@ -224,3 +225,54 @@ def test_the_run_shows_what_is_read_and_what_is_scored(trained: str) -> None:
     story = read_story(Path(trained))
     assert any("⟦warm<end_of_turn>⟧" in line for line in header_lines(story.run))
     assert "<mark>warm&lt;end_of_turn&gt;</mark>" in render(story, Path(trained))
+
+
+def test_what_answers_take_is_told_before_the_first_and_too_little_memory_is_refused(
+    trained: str, project: Path, tmp_path: Path
+) -> None:
+    def run(*options: str) -> Any:
+        command = ["generate", trained, str(project / "facts.jsonl"), "-o", str(tmp_path / "out.jsonl")]
+        return CliRunner().invoke(app, [*command, *options])
+
+    done = run("--memory", "64GiB")
+    assert done.exit_code == 0, done.stderr
+    assert "Answers: 6 at once" in done.stderr and "of 64 GiB (weights" in done.stderr
+    whole = (tmp_path / "out.jsonl").read_text()
+    assert [json.loads(line)["answer"] for line in whole.splitlines()] == [answer for _, answer in FACTS]
+    (tmp_path / "out.jsonl").unlink()
+    with pytest.raises(SettingError, match=r"memory: 20 MiB are too little for one answer"):
+        generate_file(
+            load_generator(trained, Generation()),
+            str(project / "facts.jsonl"),
+            tmp_path / "out.jsonl",
+            memory=20 * 2**20,
+        )
+    assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+def test_a_prompt_that_fills_the_models_positions_is_named_before_anything_is_written(
+    trained: str, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(map(json.dumps, questions("red?", "red? " * 40))) + "\n")
+    generator = load_generator(trained, Generation())
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: the prompt has 215 tokens, and the model reads 128"):
+        generate_file(generator, str(rows), tmp_path / "out.jsonl")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.jsonl"]
+    counts = generate_file(generator, str(rows), tmp_path / "out.jsonl", bad_rows="skip")
+    assert (counts["rows"], counts["skipped"]) == (1, {"prompt too long": 1})
+
+
+def test_predictions_within_memory_are_those_without(trained: str, project: Path, tmp_path: Path) -> None:
+    for name, memory in (("plain.csv", None), ("planned.csv", 64 * 2**30)):
+        predict_file(trained, str(project / "facts.jsonl"), tmp_path / name, memory=memory)
+    assert (tmp_path / "plain.csv").read_text() == (tmp_path / "planned.csv").read_text()
+
+
+def test_numbers_are_other_ones_only_where_they_are_asked_for(trained: str) -> None:
+    plain = load_generator(trained, Generation())
+    half = load_generator(trained, Generation(), numbers="bf16")
+    assert {each.dtype for each in plain.model.parameters()} == {torch.float32}
+    assert {each.dtype for each in half.model.parameters()} == {torch.bfloat16}
+    with pytest.raises(SettingError, match=r"quantize: there is no format 'nf5'\. Did you mean 'nf4'"):
+        load_generator(trained, Generation(), quantize="nf5")
