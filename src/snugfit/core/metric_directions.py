@@ -36,6 +36,7 @@ _HIGHER = (
 _LOWER = (
     "loss",
     "perplexity",
+    "perplexity_per_byte",
     "mse",
     "mae",
     "rmse",

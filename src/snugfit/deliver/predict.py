@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.batch import IGNORE_INDEX, Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.file_kinds import SOURCE_LINE
@@ -29,6 +29,8 @@ from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle,
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics import made_metrics, named_metrics
+from snugfit.step.text_metrics import OfWrittenTexts, TextScore
+from snugfit.strategies.base import Strategy
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
@@ -430,7 +432,43 @@ def _scores(
     order = Order(len(rows.examples), BATCH_ROWS, shuffle=False)
     windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / BATCH_ROWS))
     named = named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd())
-    return evaluate(predictor.scored(), windows, made_metrics(named, predictor.inference.own_metrics))
+    made = made_metrics(named, predictor.inference.own_metrics)
+    answered: dict[str, OfWrittenTexts] = {}
+    if predictor.inference.forward is None:  # of a model whose answers go on with their prompts
+        answered = {name: metric for name, metric in made.items() if isinstance(metric, OfWrittenTexts)}
+    scores = evaluate(
+        predictor.scored(), windows, {name: metric for name, metric in made.items() if name not in answered}
+    )
+    scores |= _scores_of_answers(predictor, [rows.examples[place] for place in range(count)], answered)
+    return {name: scores[name] for name in ("loss", *made)}
+
+
+def _scores_of_answers(
+    predictor: Predictor, examples: Sequence[Mapping[str, Any]], metrics: Mapping[str, OfWrittenTexts]
+) -> dict[str, float]:
+    """Return metrics of the answers that a model writes, beside the last answer that each example has."""
+    if not metrics:
+        return {}
+    prompts, targets = zip(*map(_last_answer, examples), strict=True)
+    column = predictor.inference.columns[0]
+    written = [str(each[column]) for each in predictor.predict_examples(list(prompts))]
+    scores = {name: TextScore(metric) for name, metric in metrics.items()}
+    for score in scores.values():
+        pairs = zip(written, targets, strict=True)
+        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in pairs)
+    return {name: score.compute(Strategy()) for name, score in scores.items()}
+
+
+def _last_answer(example: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the tokens before the last answer of an example, and that answer.
+
+    >>> _last_answer({"input_ids": [1, 2, 3, 4, 5], "labels": [-100, 2, -100, 4, -100]})
+    ([1, 2, 3], [4])
+    """
+    ids, labels = list(example["input_ids"]), list(example["labels"])
+    end = max((place + 1 for place, label in enumerate(labels) if label != IGNORE_INDEX), default=0)
+    start = max((place + 1 for place in range(end) if labels[place] == IGNORE_INDEX), default=0)
+    return ids[:start], ids[start:end]
 
 
 def _within(predictor: Predictor, rows: FileRows, memory: int) -> Predictor:

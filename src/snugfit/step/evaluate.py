@@ -22,6 +22,7 @@ from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.kit.lm_head import whole
 from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.step.byte_perplexity import BytePerplexity
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics import RowMetric, make_metric, perplexity
 from snugfit.step.micro_batching import Replan, first_line, sizes
@@ -92,10 +93,11 @@ def evaluate(
         OutOfMemory: a single row is too much.
     """
     made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
+    of_outputs = any(not isinstance(metric, BytePerplexity) for metric in made.values())
     every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
     by_part: dict[str, _Totals] = {}
     with _scoring(scored):
-        for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
+        for part, outputs, terms in _scored_parts(scored, batches, keep=of_outputs, tell=tell):
             every.add(terms)
             for name, values in (terms.parts or {}).items():
                 by_part.setdefault(name, _Totals()).add(LossTerms(values, terms.weights))
@@ -117,7 +119,9 @@ def evaluate(
     for name, (part_sum, part_weight) in _summed(each[0] for each in ranks).items():
         scores[name] = part_sum / part_weight if part_weight > 0 else math.nan
     for name in metrics:
-        scores[name] = made[name].compute(scored.strategy) if name in made else perplexity(scores["loss"])
+        value = made[name].compute(scored.strategy) if name in made else 1.0
+        of_loss = name not in made or isinstance(made[name], BytePerplexity)
+        scores[name] = perplexity(scores["loss"] * value) if of_loss else value
     for name, own, of in zip(sources.names if sources else (), others[::2], others[1::2], strict=True):
         if of > 0:
             scores[f"{LOSS_OF}{name}"] = own / of

@@ -20,6 +20,7 @@ from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
+from snugfit.step.byte_perplexity import BytePerplexity, PerByte
 from snugfit.step.label_metrics import OF_LABEL_SETS, macro_f1_of
 from snugfit.step.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.step.quantile_metrics import OF_QUANTILES, MeanOverSteps
@@ -234,6 +235,7 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
 OF_TASKS = {
     **dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), "spans of tagged words"),
     **dict.fromkeys(("chrf", "rouge_l", "bleu"), "written texts"),
+    "perplexity_per_byte": "texts that a language model goes on with",
 }
 """Metrics that a task makes, as they are of more than logits and labels, and what they are of: `Material.metrics` has them."""
 
@@ -341,6 +343,8 @@ def make_metric(metric: str | RowMetric) -> Metric:
         return Collected(metric, metric.reduced)
     if isinstance(metric, OfWrittenTexts):
         return TextScore(metric)
+    if isinstance(metric, PerByte):
+        return BytePerplexity(metric)
     if callable(metric):
         return _RowMean(metric)
     check_metrics([metric])

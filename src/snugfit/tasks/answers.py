@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.tasks.decoded import decoder_of
 from snugfit.tasks.inference import Inference, Prediction, ReadRows, Row
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def answering(
     generation: Generation | None = None,
     read: ReadRows | None = None,
     streamer: Any = None,
+    *,
+    scored: bool = False,
 ) -> Inference:
     """Return the use of a causal language model.
 
@@ -35,9 +38,12 @@ def answering(
         stops: tokens that end an answer.
         generation: how answers are chosen; the most likely tokens by default.
         streamer: of transformers, is told each token of a single row.
+        scored: whether rows may have answers to compare its own with.
     """
     from snugfit.core.losses import causal_lm
     from snugfit.kit.generation import Generation, generate, padded_left
+    from snugfit.step.byte_perplexity import PerByte
+    from snugfit.step.text_metrics import text_metrics
 
     padding = tokenizer.pad_token_id
     settings = generation or Generation()
@@ -45,10 +51,10 @@ def answering(
     def run(model: nn.Module, batch: Any, places: Sequence[int]) -> list[list[int]]:
         return generate(model, batch, places, stops, settings, streamer)
 
+    text = decoder_of(tokenizer)
+
     def decode(answers: list[list[int]], _examples: Sequence[Any]) -> list[Prediction]:
-        return [
-            {ANSWER: str(tokenizer.decode(answer, skip_special_tokens=True)).strip()} for answer in answers
-        ]
+        return [{ANSWER: text(answer).strip()} for answer in answers]
 
     return Inference(
         encode=encode,
@@ -59,12 +65,16 @@ def answering(
         run=run,
         generation=settings,
         with_generation=lambda settings, streamer: answering(
-            tokenizer, encode, stops, settings, read, streamer
+            tokenizer, encode, stops, settings, read, streamer, scored=scored
         ),
         stops=tuple(stops),
         read=read,
         loss=causal_lm,
-        metrics=("perplexity",),
+        metrics=("perplexity", "perplexity_per_byte"),
+        own_metrics={
+            "perplexity_per_byte": PerByte(text),
+            **(text_metrics(lambda tokens: text(tokens).strip()) if scored else {}),
+        },
     )
 
 
@@ -128,7 +138,7 @@ def _conversing(
             conversation=None if checked else conversation,
         )
 
-    return answering(tokenizer, prompts, coder.stops, read=read)
+    return answering(tokenizer, prompts, coder.stops, read=read, scored=True)
 
 
 def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:

@@ -226,14 +226,17 @@ def language_model(
     """
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
+    from snugfit.step.byte_perplexity import PerByte
+    from snugfit.tasks.decoded import decoder_of
 
     load = partial(load_causal_lm, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
     loaded = load_from(recipe, load, keep)
+    metrics = None if loss is not None else {"perplexity_per_byte": PerByte(decoder_of(tokenizer))}
     check_length(loaded.model, recipe.data.max_length)
     meta = {"conversations": data.report.form or None, "completion_column": recipe.data.completion}
     return task_of_texts(
         recipe,
-        material_of(recipe, loaded, data, load, loss),
+        material_of(recipe, loaded, data, load, loss, metrics),
         loaded,
         data,
         tokenizer,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import snugfit as sf
 from snugfit.cli.app import app
 from snugfit.deliver.generate import answer_to, generate_file, load_generator
-from snugfit.deliver.predict import predict_file
+from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.generation import Generation
 from snugfit.recipe import load_recipe
@@ -127,8 +127,6 @@ def test_a_file_of_conversations_is_answered_line_by_line(
 
 
 def test_it_is_evaluated_on_answers(trained: str, project: Path) -> None:
-    from snugfit.deliver.predict import evaluate_file
-
     scores = evaluate_file(trained, str(project / "facts.jsonl"))
     assert scores["rows"] == len(FACTS)
     assert scores["metrics"]["perplexity"] == pytest.approx(
@@ -276,3 +274,18 @@ def test_numbers_are_other_ones_only_where_they_are_asked_for(trained: str) -> N
     assert {each.dtype for each in half.model.parameters()} == {torch.bfloat16}
     with pytest.raises(SettingError, match=r"quantize: there is no format 'nf5'\. Did you mean 'nf4'"):
         load_generator(trained, Generation(), quantize="nf5")
+
+
+def test_answers_are_scored_as_texts_beside_those_of_the_rows(
+    trained: str, project: Path, tmp_path: Path
+) -> None:
+    names = ("perplexity", "exact_match", "chrf")
+    scores = evaluate_file(trained, str(project / "facts.jsonl"), names)["metrics"]
+    assert list(scores) == ["loss", *names]
+    assert (scores["exact_match"], scores["chrf"]) == (1.0, 1.0)
+    wrong = [json.loads(line) for line in (project / "facts.jsonl").read_text().splitlines()]
+    wrong[0]["messages"][1]["content"] = "cool"
+    (tmp_path / "wrong.jsonl").write_text("\n".join(map(json.dumps, wrong)) + "\n")
+    scores = evaluate_file(trained, str(tmp_path / "wrong.jsonl"), names)["metrics"]
+    assert scores["exact_match"] == pytest.approx(5 / 6)
+    assert scores["chrf"] < 1.0
