@@ -448,6 +448,11 @@ class Track(Section):
     experiment: str = setting(
         "experiment of MLflow that the run belongs to, and project of the other trackers", "snugfit"
     )
+    answers: Count | None = setting(
+        "number of prompts, always the same, whose answers the report shows at each evaluation as they change; of tasks that write texts",
+        None,
+        example=3,
+    )
     register: str | None = setting(
         "name under which the best model is registered; null: it is not", None, example="news"
     )

@@ -67,6 +67,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.incidents(story),
         sections.data(story),
         sections.example(story),
+        sections.answers(story),
         planned(story),
         over_an_update(timeline, plan),
         sections.certified(story),

@@ -242,6 +242,28 @@ def example(story: Story) -> str:
     return f"<section><h2>What the model reads</h2><pre class=example>{text}</pre><p class=note>{note}</p></section>"
 
 
+MOST_ANSWERS = 8
+"""Evaluations whose answers are shown: the first, the last, and some between them."""
+
+
+def answers(story: Story) -> str:
+    """Return what the model said to the same prompts at several evaluations; "" where the run tells none."""
+    told = [event for event in story.answers if isinstance(event.get("rows"), list)]
+    if not told:
+        return ""
+    step = max(1, (len(told) - 1) / (MOST_ANSWERS - 1))
+    places = sorted({min(round(number * step), len(told) - 1) for number in range(MOST_ANSWERS)})
+    body = ""
+    for number, row in enumerate(told[-1]["rows"]):
+        said = [
+            [written(told[place].get("update")), str(mapping(rows[number]).get("answer", "")) or "(empty)"]
+            for place in places
+            if number < len(rows := told[place]["rows"])
+        ]
+        body += f"<h3>{escape(str(mapping(row).get('prompt', '')))}</h3>{table(['update', 'answer'], said, numbers=1)}"
+    return f"<section><h2>Answers to the same prompts</h2>{body}</section>"
+
+
 def _label_bars(labels: dict[str, float]) -> str:
     if not labels:
         return ""

@@ -43,6 +43,7 @@ class Story:
     evaluations: Sequence[Event]
     checkpoints: Sequence[Event]
     registered: Sequence[Event]
+    answers: Sequence[Event]
     incidents: Sequence[Incident]
     end: Event | None
     started: float
@@ -136,6 +137,7 @@ def story_of(events: Sequence[Event], name: str, id: str, seconds: float, *, ign
         evaluations=kinds.get("evaluation", []),
         checkpoints=kinds.get("checkpoint", []),
         registered=kinds.get("register", []),
+        answers=kinds.get("answers", []),
         incidents=_incidents(events),
         end=closing[-1] if closing and closing[-1]["event"] == "end" else None,
         started=_time(events[0]),

@@ -25,6 +25,7 @@ from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, planned, write_beginning
 from snugfit.run.run import RunSpec, execute, joined_ranks
+from snugfit.run.sample_answers import sample_answers
 from snugfit.run.smoke import as_smoke
 from snugfit.run.time_limit import TimeLimit
 from snugfit.run.trackers import Tracking
@@ -207,7 +208,10 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
     if options.sides is not None:
         return prepare_sides(recipe, options.sides)
     parts = strategy.shards and not any(each.reads_weights for each in recipe.all_techniques())
-    return prepare(recipe, keep=strategy.part if parts else None)
+    task = prepare(recipe, keep=strategy.part if parts else None)
+    if recipe.track.answers is not None and not options.is_smoke:
+        task = replace(task, answers=sample_answers(recipe, task, recipe.track.answers))
+    return task
 
 
 def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> Tracking | None:

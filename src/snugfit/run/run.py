@@ -163,6 +163,7 @@ def execute(spec: RunSpec) -> RunResult:
                 accept_changes=spec.accept_changes,
                 strategy=strategy,
             )
+            training.answers = task.answers
             if spec.predicted is not None:
                 training.expect(spec.predicted)
             if strategy.rank > 0:

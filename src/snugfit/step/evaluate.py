@@ -96,7 +96,7 @@ def evaluate(
     of_outputs = any(not isinstance(metric, BytePerplexity) for metric in made.values())
     every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
     by_part: dict[str, _Totals] = {}
-    with _scoring(scored):
+    with scoring(scored):
         for part, outputs, terms in _scored_parts(scored, batches, keep=of_outputs, tell=tell):
             every.add(terms)
             for name, values in (terms.parts or {}).items():
@@ -183,13 +183,13 @@ def _read(totals: Sequence[_Totals]) -> list[float]:
 
 def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:
     """Score these rows of a batch, one at a time, for whoever looks at what that takes; no result is kept."""
-    with _scoring(scored):
+    with scoring(scored):
         for row in rows:
             _score(scored, batch.select([row]), keep=True)
 
 
 @contextmanager
-def _scoring(scored: Scored) -> Iterator[None]:
+def scoring(scored: Scored) -> Iterator[None]:
     """Temporarily put the model in its state for evaluation; on exit it and the global random state are as before."""
     model = scored.model
     with (

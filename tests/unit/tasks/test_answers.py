@@ -225,6 +225,7 @@ def test_the_run_shows_what_is_read_and_what_is_scored(trained: str) -> None:
     assert "<mark>warm&lt;end_of_turn&gt;</mark>" in render(story, Path(trained))
 
 
+@pytest.mark.slow
 def test_what_answers_take_is_told_before_the_first_and_too_little_memory_is_refused(
     trained: str, project: Path, tmp_path: Path
 ) -> None:
@@ -289,3 +290,48 @@ def test_answers_are_scored_as_texts_beside_those_of_the_rows(
     scores = evaluate_file(trained, str(tmp_path / "wrong.jsonl"), names)["metrics"]
     assert scores["exact_match"] == pytest.approx(5 / 6)
     assert scores["chrf"] < 1.0
+
+
+def changed(project: Path, tmp_path: Path, *overrides: str) -> Path:
+    """Train a few updates that are scored on the way; returns the run's folder."""
+    held_out = ("data.validation=" + str(project / "facts.jsonl"), "evaluate.every=2", "train.updates=5")
+    settings = [*held_out, f"output={tmp_path / 'runs'}", *overrides]
+    return Path(str(train_recipe(load_recipe(project / "facts.yaml", settings, allow_code=True)).run_dir))
+
+
+@pytest.mark.slow
+def test_answers_to_the_same_prompts_are_told_at_each_evaluation_and_change_no_weight(
+    project: Path, tmp_path: Path
+) -> None:
+    techniques = "techniques=[{lora: {rank: 2, dropout: 0.1}}, {ema: {decay: 0.5}}]"
+    told = changed(project, tmp_path, techniques, "track.answers=2")
+    events = [json.loads(line) for line in (told / "events.jsonl").read_text().splitlines()]
+    answers = [each for each in events if each["event"] == "answers"]
+    assert [each["update"] for each in answers] == [2, 4, 5]
+    assert [row["prompt"] for each in answers for row in each["rows"]] == ["red?", "blue?"] * 3
+    page = (told / "report.html").read_text()
+    assert "Answers to the same prompts" in page and "<h3>blue?</h3>" in page
+    best = max(each["update"] for each in events if each["event"] == "evaluation" and each["best"])
+    (shown,) = [each["rows"] for each in answers if each["update"] == best]
+    generator = load_generator(told, Generation(64))
+    assert [row["answer"] for row in shown] == [
+        each["answer"] for each in generator.predict(questions("red?", "blue?"))
+    ]
+    untold = changed(project, tmp_path, techniques)
+    assert not [
+        line for line in (untold / "events.jsonl").read_text().splitlines() if '"answers"' in line[:30]
+    ]
+    for name, weight in sf.load(told).model.state_dict().items():
+        assert torch.equal(weight, sf.load(untold).model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [("techniques=[{lora: {}}, {weight_streaming: {}}]", "weight_streaming"), ("plan.strategy=fsdp", "fsdp")],
+)
+def test_a_model_that_is_not_on_one_device_is_not_asked_while_it_trains(
+    project: Path, tmp_path: Path, override: str, words: str
+) -> None:
+    with pytest.raises(SettingError, match=rf"track\.answers: .*{words}"):
+        changed(project, tmp_path, override, "track.answers=2")
+    assert not list((tmp_path / "runs").glob("facts/*"))

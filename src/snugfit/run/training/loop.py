@@ -31,7 +31,7 @@ from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import TAKEN, UpdateEvents
 from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
-from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.metrics import RowMetric, monitored
 from snugfit.step.micro_batching import Replan
@@ -40,6 +40,7 @@ from snugfit.step.step import Step
 from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
+from snugfit.tasks.task import Answers
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Training:
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
         accept_changes: names of the identity that may differ from the checkpoint's.
+        answers: what the model says to a few rows, which is told at each evaluation.
         planned: the micro-batch that was asked for; what it came to is the step's.
         deterministic: whether it computes by deterministic operators.
     """
@@ -72,6 +74,7 @@ class Training:
     planned: MicroBatch = None
     deterministic: bool = False
     accept_changes: Sequence[str] = ()
+    answers: Answers | None = None
 
     def __post_init__(self) -> None:
         self.monitor = monitored(self.job.evaluate.best_metric, self.metrics)
@@ -145,6 +148,7 @@ class Training:
         if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
             self.emit(DOING, text="saving the model")
             save_best(self, {})
+            self._answer()
             return
         self.emit(DOING, text=f"evaluating {self.validation.order.examples:,} rows")
         with closing(_whole(self.validation, stop)) as windows:
@@ -182,6 +186,7 @@ class Training:
             best=best,
             seconds=time.monotonic() - start,
         )
+        self._answer()
         if best and before is not None and before["weights"] != seams.weights_name:
             name, _ = self.monitor
             self.emit(
@@ -190,6 +195,15 @@ class Training:
                 f"kept. The best of the {before['weights']} weights is no longer: {name} {before['metrics'][name]:.4g} at update "
                 f"{before['update']}.",
             )
+
+    def _answer(self) -> None:
+        """Tell what the weights that are scored say to the rows of `answers`."""
+        if self.answers is None:
+            return
+        scored = Scored.of(self.step)
+        with scoring(scored):
+            rows = [dict(row) for row in self.answers(scored.model)]
+        self.emit("answers", update=self.step.progress.updates, rows=rows)
 
     def _settle(self, stop: StopRequest) -> None:
         self.step.settle(lambda: _whole(self.loader, stop))

@@ -1,0 +1,66 @@
+"""Answers of a model while it trains: what it says to a few prompts, always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.errors import SettingError
+from snugfit.tasks.task import Answers, Task
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_ANSWER_TOKENS = 64
+"""Tokens at most of an answer that is shown while a model trains."""
+
+
+def sample_answers(recipe: Recipe, task: Task, count: int) -> Answers:
+    """Return what asks a model for its answers to the first examples of the task.
+
+    Raises:
+        SettingError: models of the task write no texts, or this one could not while it trains.
+    """
+    from snugfit.deliver.predict import predictor_of
+    from snugfit.kit.generation import Generation
+
+    away = [each.card.name for each in recipe.all_techniques() if each.card.name == "weight_streaming"]
+    if recipe.plan.strategy.startswith("fsdp"):
+        away.append(f"plan.strategy: {recipe.plan.strategy}")
+    if away:
+        raise SettingError(
+            "track.answers",
+            f"asks a model whose weights are not on one device ({', '.join(away)})",
+            "Leave it out, and ask the best model afterwards: snugfit generate RUN.",
+        )
+    predictor = predictor_of(nn.Module(), task.meta, task.tokenizer, "cpu", "the model")
+    use = predictor.use
+    if use is None or use.with_generation is None or not task.example_rows:
+        raise SettingError(
+            "track.answers",
+            f"is of tasks whose models write texts, and the task is {recipe.task}",
+            "Leave it out.",
+        )
+    asking = use.with_generation(Generation(_ANSWER_TOKENS), None)
+    rows = task.example_rows[:count]
+
+    def answers(model: nn.Module) -> list[dict[str, Any]]:
+        device = next(model.parameters()).device
+        predictions = replace(predictor, model=model, device=device, use=asking).predict(rows)
+        column = asking.columns[0]
+        return [
+            {"prompt": _in_words(row), "answer": each[column]}
+            for row, each in zip(rows, predictions, strict=True)
+        ]
+
+    return answers
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    """Return a row as a reader sees it: its last message, or its columns."""
+    if messages := row.get("messages"):
+        return str(messages[-1]["content"])
+    return "\n".join(str(value) for value in row.values() if value)
