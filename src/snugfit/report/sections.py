@@ -247,20 +247,20 @@ MOST_ANSWERS = 8
 
 
 def answers(story: Story) -> str:
-    """Return what the model said to the same prompts at several evaluations; "" where the run tells none."""
-    told = [event for event in story.answers if isinstance(event.get("rows"), list)]
-    if not told:
+    """Return what the model says to the same prompts at several evaluations; "" where the run tells none."""
+    shown = [event for event in story.answers if isinstance(event.get("rows"), list)]
+    if not shown:
         return ""
-    step = max(1, (len(told) - 1) / (MOST_ANSWERS - 1))
-    places = sorted({min(round(number * step), len(told) - 1) for number in range(MOST_ANSWERS)})
+    step = max(1, (len(shown) - 1) / (MOST_ANSWERS - 1))
+    places = sorted({min(round(number * step), len(shown) - 1) for number in range(MOST_ANSWERS)})
     body = ""
-    for number, row in enumerate(told[-1]["rows"]):
-        said = [
-            [written(told[place].get("update")), str(mapping(rows[number]).get("answer", "")) or "(empty)"]
+    for number, row in enumerate(shown[-1]["rows"]):
+        cells = [
+            [written(shown[place].get("update")), str(mapping(rows[number]).get("answer", "")) or "(empty)"]
             for place in places
-            if number < len(rows := told[place]["rows"])
+            if number < len(rows := shown[place]["rows"])
         ]
-        body += f"<h3>{escape(str(mapping(row).get('prompt', '')))}</h3>{table(['update', 'answer'], said, numbers=1)}"
+        body += f"<h3>{escape(str(mapping(row).get('prompt', '')))}</h3>{table(['update', 'answer'], cells, numbers=1)}"
     return f"<section><h2>Answers to the same prompts</h2>{body}</section>"
 
 
