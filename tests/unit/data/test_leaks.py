@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from snugfit.cli import main
 from snugfit.data.hold_out import HoldOut
 from snugfit.data.leaks import LeakSettings
 from snugfit.data.text import TextSettings, load_text
@@ -155,3 +156,20 @@ def test_tasks_that_compare_no_rows_have_no_such_setting(tmp_path: Path) -> None
     path.write_text("task: python\nmodel: m:f\ndata: {train: m:g, leaks: drop}\n")
     with pytest.raises(SettingError, match=r"data\.leaks"):
         load_recipe(path, allow_code=True)
+
+
+def test_a_test_set_is_compared_by_the_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{n},{n % 2}" for n in range(20)]
+    for name, own in (("rows", rows), ("test", ["3,0", "40,1"]), ("other", ["41,0", "42,1"])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,label", *own]) + "\n")
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        "task: tabular-classification\nmodel: mlp\ndata: {train: rows.csv}\ntrack: {mlflow: false}\n"
+    )
+    command = ["doctor", str(path), "data.leaks=fail"]
+    assert main([*command, f"data.validation={tmp_path / 'test.csv'}"]) == 2
+    assert re.search(
+        r"1 of 2 validation rows are also trained on \(\S*/test.csv:2 is \S*/rows.csv:5\)",
+        capsys.readouterr().err,
+    )
+    assert main([*command, f"data.validation={tmp_path / 'other.csv'}"]) == 0
