@@ -20,8 +20,8 @@ from snugfit.errors import DataError, nearest_file
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
 
-_KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
-"""WebDataset's: the key of a member is its path up to the first dot of its last part, and its field what stands behind."""
+_KEY = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
+"""The key of a member is its path up to the first dot of its last part, and its field what stands behind. Hidden files have none."""
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERED = re.compile(r"(.*?)([-_.]?)\d+")
