@@ -15,6 +15,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
+from snugfit.data.stream import StreamedExamples
 from snugfit.models.bundle import save_bundle
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events, Silent
@@ -63,6 +64,10 @@ class SeenLoader:
     @property
     def order(self) -> Order:
         return self.inner.order
+
+    @property
+    def stream(self) -> StreamedExamples | None:
+        return self.inner.stream
 
     def origins(self, ids: Sequence[int]) -> list[str]:
         return self.inner.origins(ids)
