@@ -24,6 +24,9 @@ PRUNERS = ("median", "hyperband", "none")
 DRAWS = 20
 """Draws before one that was tried already is replaced by one that was not."""
 
+_FIRST_TRIALS, _CANDIDATES = 10, 8
+"""Trials before TPE begins to learn from them, and independent draws of which such a trial is one."""
+
 _REASON, _RUN, _SECONDS = "reason", "run_dir", "seconds"
 
 
@@ -162,26 +165,50 @@ class Study:
 def draw(space: Space, before: Sequence[Any], *, seed: int, higher: bool) -> dict[str, Any]:
     """Return the values of the trial that follows those `before` it, by TPE: a pure function of its arguments and of Optuna's version.
 
-    No combination is drawn twice as long as there are others.
+    No combination is drawn twice as long as there are others. Of the first trials, of which nothing can be learned yet, each is the one of a
+    few draws that is farthest from those before it: independent draws often come close to one another, and leave the rest of a range out.
 
     Args:
         before: all trials, as Optuna keeps them.
-    Source: Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization".
+    Source: Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization"; Mitchell 1991, "Spectrally optimal sampling for
+    distribution ray tracing", for the first ones.
     """
     import optuna
 
     distributions = distributions_of(space)
-    sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "trial", len(before)) % 2**32)
+    sampler = optuna.samplers.TPESampler(
+        n_startup_trials=_FIRST_TRIALS, seed=derive_seed(seed, "trial", len(before)) % 2**32
+    )
     with _quiet():
         draft = optuna.create_study(sampler=sampler, direction=_direction(higher))
         draft.add_trials(before)
         tried = {_key(each.params) for each in before}
+        if 0 < len(before) < _FIRST_TRIALS:
+            drawn = [draft.ask(distributions).params for _ in range(_CANDIDATES)]
+            farthest = max(
+                drawn, key=lambda each: min(_distance(space, each, other.params) for other in before)
+            )
+            if _key(farthest) not in tried:
+                return farthest
         for _ in range(DRAWS):
-            drawn: dict[str, Any] = draft.ask(distributions).params
-            if _key(drawn) not in tried:
-                return drawn
+            params: dict[str, Any] = draft.ask(distributions).params
+            if _key(params) not in tried:
+                return params
     left = (_drawn(space, each) for each in combinations(space))
     return next(each for each in left if _key(each) not in tried)
+
+
+def _distance(space: Space, first: dict[str, Any], second: dict[str, Any]) -> float:
+    """Return how far two combinations are from each other, each setting in units of its range; two choices are as far as its ends."""
+    parts = []
+    for name, each in space.items():
+        if isinstance(each, Choices):
+            parts.append(float(first[name] != second[name]))
+            continue
+        scale = math.log if each.log else float
+        low, high, *ends = map(scale, (each.low, each.high, first[name], second[name]))
+        parts.append(abs(ends[0] - ends[1]) / ((high - low) or 1.0))
+    return math.hypot(*parts)
 
 
 def distributions_of(space: Space) -> dict[str, Any]:

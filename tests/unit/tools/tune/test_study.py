@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from contextlib import closing
 from pathlib import Path
@@ -51,6 +52,21 @@ def test_draws_depend_on_the_seed_and_the_trials_before_and_on_nothing_else(tmp_
     (tmp_path / "other").mkdir()
     with opened(tmp_path / "other", seed=1) as study:
         assert search(study, 1)[0].parameters != whole[0].parameters
+
+
+def test_the_first_trials_cover_a_range_whatever_the_seed(tmp_path: Path):
+    space: Space = {"rate": Range(1e-4, 1e-2, log=True)}
+    for seed in range(6):
+        (tmp_path / str(seed)).mkdir()
+        with opened(tmp_path / str(seed), space, seed) as study:
+            rates = [study.next().parameters["rate"] for _ in range(1)]
+            study.end(value=1.0)
+            for _ in range(4):
+                rates.append(study.next().parameters["rate"])
+                study.end(value=1.0)
+        places = sorted((math.log10(rate) + 4) / 2 for rate in rates)
+        assert abs(math.log10(rates[0] / rates[1])) / 2 > 0.3  # of the whole range
+        assert min(after - before for before, after in itertools.pairwise(places)) > 0.05
 
 
 @pytest.mark.slow
