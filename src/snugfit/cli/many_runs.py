@@ -23,7 +23,7 @@ def each_shown(quiet: bool) -> Watch:
     def watch(_title: str) -> Iterator[Display]:
         from snugfit.display import TerminalDisplay
 
-        with TerminalDisplay(quiet=quiet) as display:
+        with TerminalDisplay(quiet=quiet, of_many=True) as display:
             yield display
 
     return watch

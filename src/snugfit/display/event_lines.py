@@ -205,8 +205,10 @@ def _windows(numbers: list[int]) -> str:
     return f"window{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) -> list[str]:
-    """Return where the run lives and what to type next."""
+def next_lines(
+    run: Mapping[str, Any], end: Mapping[str, Any], registered: str, *, of_many: bool = False
+) -> list[str]:
+    """Return where the run lives and what to type next; what comes after one `of_many` runs is said of all of them."""
     folder = run_dir(run)
     if not folder:
         return []
@@ -218,6 +220,8 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
         lines.append(f"{'left out':<10}{_many(sum(skipped), 'row')} in {os.path.join(folder, QUARANTINE)}")
     if os.path.exists(os.path.join(folder, "report.html")):
         lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")
+    if of_many:
+        return lines
     if end.get("resumable"):
         of_recipe = (run.get("recipe") or {}).get("task") is not None
         again = f"snugfit resume {folder}" if of_recipe else f'sf.train(…, resume="{folder}")'

@@ -47,10 +47,16 @@ class TerminalDisplay:
         stream: stderr by default. If it is not a terminal it gets plain lines, one every few seconds and at each
             evaluation.
         screen: in place of what fits the stream.
+        of_many: whether the run is one of many, whose command says what to do next.
     """
 
     def __init__(
-        self, *, quiet: bool = False, stream: TextIO | None = None, screen: Screen | None = None
+        self,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        screen: Screen | None = None,
+        of_many: bool = False,
     ) -> None:
         self._screen: Screen | None = None if quiet else screen or make_screen(stream)
         self._standing = Standing()
@@ -61,6 +67,7 @@ class TerminalDisplay:
         self._predicted: Mapping[str, Any] = {}
         self._end: Event | None = None
         self._registered = ""
+        self._of_many = of_many
 
     def __enter__(self) -> Self:
         if self._screen is not None:
@@ -109,7 +116,9 @@ class TerminalDisplay:
             if self._skipped > _SHOWN_SKIPS:
                 screen.say(f"{self._skipped - _SHOWN_SKIPS:,} more windows were skipped", "yellow")
             if self._end is not None:
-                for line in next_lines(self._standing.run, self._end, self._registered):
+                for line in next_lines(
+                    self._standing.run, self._end, self._registered, of_many=self._of_many
+                ):
                     screen.say(line)
 
     def _draw(self, screen: Screen, now: float) -> None:

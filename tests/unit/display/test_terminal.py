@@ -180,6 +180,15 @@ def test_a_stopped_run_says_why_and_how_to_go_on():
     assert lines[-1] == "next      snugfit resume runs/news/20261121-1"
 
 
+def test_one_of_many_runs_leaves_what_is_next_to_their_command():
+    stream = io.StringIO()
+    with TerminalDisplay(stream=stream, of_many=True) as display:
+        for event in (RUN, end()):
+            display(event)
+    lines = stream.getvalue().splitlines()
+    assert "run       runs/news/20261121-1" in lines and not any(line.startswith("next") for line in lines)
+
+
 def test_a_stored_model_is_what_to_predict_with_next():
     lines = shown(RUN, end(), {"event": "register", "name": "news", "version": "3", "alias": "champion"})
     assert "stored    news version 3 as champion" in lines
