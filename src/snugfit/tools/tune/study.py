@@ -185,7 +185,7 @@ def draw(space: Space, before: Sequence[Any], *, seed: int, higher: bool) -> dic
         tried = {_key(each.params) for each in before}
         if 0 < len(before) < _FIRST_TRIALS:
             drawn = [draft.ask(distributions).params for _ in range(_CANDIDATES)]
-            farthest = max(
+            farthest: dict[str, Any] = max(
                 drawn, key=lambda each: min(_distance(space, each, other.params) for other in before)
             )
             if _key(farthest) not in tried:
