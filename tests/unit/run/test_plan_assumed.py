@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from snugfit.data.assumed import assumed_text
 from snugfit.errors import DataError, SettingError
@@ -232,3 +232,24 @@ def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(t
     assert answer.prediction.peak_by_kind["weights"] == pytest.approx(weights, rel=1e-4)
     assert answer.prediction.peak_by_kind["optimizer"] == pytest.approx(8 * adapters, rel=1e-3)
     assert answer.about["parameters"]["total"] == linear + plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [False, True], ids=["assumed", "there"])
+def test_a_named_teacher_is_counted_by_its_configuration_alone(folder: Path, data: bool):
+    """It has no weights on disk; its features are of another width."""
+    teacher = LlamaConfig(
+        vocab_size=40, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=2
+    )
+    teacher.save_pretrained(folder / "large")
+    if data:
+        (folder / "new.txt").write_text("w1 w2 w3 " * 400)
+        add_tokenizer(folder)
+    of = "features: {model.layers.1: model.layers.2}, projections: {model.layers.1: [16, 64]}"
+    taught = planned(folder, f"techniques=[{{distillation: {{teacher: large, {of}}}}}]")
+    alone = planned(folder)
+    weights = sum(each.nbytes for each in LlamaForCausalLM(teacher).parameters())
+    more = taught.prediction.peak_by_kind["averages"] - alone.prediction.peak_by_kind.get("averages", 0)
+    assert more == pytest.approx(weights, rel=0.01)
+    projection = 4 * (16 * 64 + 64)
+    assert taught.prediction.peak_by_kind["weights"] - alone.prediction.peak_by_kind["weights"] == projection
