@@ -201,6 +201,19 @@ def _occasions(group: Sequence[Incident]) -> str:
     return f"{times}from update {first.update:,.0f} to update {last.update:,.0f}"
 
 
+_IN_WORDS = {
+    "truncated": "texts cut",
+    "max_length": "tokens at most, each",
+    "tokens_total": "tokens in all",
+    "tokens_max": "tokens of the longest",
+    "tokens_median": "tokens, median",
+    "windowed": "texts read in windows",
+    "form": "rows are",
+    "baseline": "without learning",
+}
+"""Counts of a data set as people say them."""
+
+
 def data(story: Story) -> str:
     """Return the section of rows and labels; "" where nothing is known of them."""
     counts = mapping(story.run.get("data"))
@@ -215,8 +228,12 @@ def data(story: Story) -> str:
     rows += [(f"– {reason}", number) for reason, number in skipped.items()]
     if skipped:
         rows.append(("– file and line of each", QUARANTINE))
-    others = (*names, "skipped", "labels", "sources", "balanced", "balanced_by")
-    rest = {key: value for key, value in counts.items() if key not in others}
+    others = (*names, "skipped", "labels", "sources", "unit", "balanced", "balanced_by")
+    rest = {
+        _IN_WORDS.get(key, key.replace("_", " ")): value
+        for key, value in counts.items()
+        if key not in others and value not in (0, [], "")
+    }
     sources = counts.get("sources")
     for source in map(mapping, sources if isinstance(sources, list) else ()):
         name, _, words = source_words(source).partition(": ")

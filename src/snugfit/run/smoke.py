@@ -34,7 +34,11 @@ def as_smoke(spec: RunSpec, overfit_batches: int | None) -> RunSpec:
     # a rate that falls would end the learning before the memorising
     techniques = [each for each in spec.techniques if not _lowers_rate(each)]
     shorten = partial(_few_rows, overfit_batches)
-    return dataclasses.replace(spec, techniques=techniques, shorten=shorten, conclude=_judged)
+    which = "one batch" if overfit_batches == 1 else f"the same {overfit_batches} batches"
+    note = f"overfit   {OVERFIT_PASSES} passes over {which}, in place of the length of the recipe; a schedule that lowers the rate is left out"
+    return dataclasses.replace(
+        spec, techniques=techniques, shorten=shorten, conclude=_judged, notes=(*spec.notes, note)
+    )
 
 
 def _few_rows(batches: int, job: Job, task: Task) -> tuple[Job, Task]:

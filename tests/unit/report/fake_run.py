@@ -42,6 +42,10 @@ RUN: dict[str, Any] = {
         "train": 5400,
         "validation": 600,
         "skipped": {"empty text": 7, "missing label": 5},
+        "max_length": 128,
+        "truncated": 0,
+        "tokens_total": 243_000,
+        "tokens_max": 97,
         "labels": {"World": 1341, "Sports": 1377, "Business": 1326, "Sci/Tech": 1356},
     },
 }

@@ -134,6 +134,15 @@ def test_a_long_run_stays_under_one_megabyte_and_keeps_its_spike(run_dir: Path) 
     assert highest[0] == pytest.approx(1000 * 4321 / 8000, abs=1)
 
 
+def test_counts_of_the_data_are_said_in_words(run_dir: Path) -> None:
+    write_run(run_dir)
+    text = write_report(run_dir).read_text()
+    assert not re.search(
+        r"tokens_|max_length</t|bad_rows</t", text.partition("Data</h2>")[2].partition("</section>")[0]
+    )
+    assert "tokens of the longest" in text and "texts cut" not in text  # none was
+
+
 def test_text_from_a_run_is_escaped(run_dir: Path) -> None:
     hostile = '<script>alert("1")</script>'
     write_run(run_dir, updates=5, name=hostile, metrics=lambda update: {f"{hostile}/{hostile}": 1.0})

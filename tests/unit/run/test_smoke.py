@@ -115,8 +115,13 @@ def test_overfitting_says_whether_the_model_can_memorise(run: Run, rate: float, 
     assert result.stop_reason is not None
     assert result.stop_reason.startswith(f"overfit: {verdict}")
     assert "of 2 batches" in result.stop_reason
-    rows = [event for event in read_events(Path(result.run_dir) / "events.jsonl") if event["event"] == "end"]
-    assert rows[0]["stop_reason"] == result.stop_reason
+    events = read_events(Path(result.run_dir) / "events.jsonl")
+    (end,) = (event for event in events if event["event"] == "end")
+    assert end["stop_reason"] == result.stop_reason
+    kinds = [event["event"] for event in events]
+    (note,) = (event for event in events if event["event"] == "note")
+    assert f"{OVERFIT_PASSES} passes over the same 2 batches" in note["text"]
+    assert kinds.index("note") < kinds.index("run")  # before it begins
 
 
 def test_overfitting_keeps_a_schedule_without_which_the_rate_has_no_meaning(run: Run) -> None:

@@ -162,7 +162,12 @@ def named_model(name: str) -> LocalModel:
     """
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, CONFIG)
+    try:
+        config = try_to_load_from_cache(name, CONFIG)
+    except ValueError as error:  # no name that the hub could have
+        raise ModelError(
+            "model", f"'{name}' is no file, no folder and no name of a model", "Correct the path."
+        ) from error
     if isinstance(config, str):
         return model_at(Path(config).parent, name, "in the cache of Hugging Face")
     check_hub_reachable(name)

@@ -73,7 +73,8 @@ def find_model(source: str | None) -> LocalModel | None:
         path = path.parent
     if path.is_dir():
         return model_at(path, str(path), f"in {path}") if (path / CONFIG).is_file() else None
-    if path.exists() or path.suffix.lower() in (*READERS, _SCRIPT) or source.count("/") > 1:
+    is_path = source.endswith("/") or source.count("/") > 1
+    if path.exists() or path.suffix.lower() in (*READERS, _SCRIPT) or is_path:
         return None
     return named_model(source)
 

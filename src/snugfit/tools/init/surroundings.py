@@ -14,7 +14,7 @@ from snugfit.data.file_formats import READERS
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, files_in, holds_predictions, pictures_in
 from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
-from snugfit.errors import DataError
+from snugfit.errors import DataError, nearest_file
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 from snugfit.tools.init.request import Request
 
@@ -192,6 +192,10 @@ def read_script(path: Path) -> Script:
     try:
         script = Script(path, path.read_text(encoding="utf-8"))
         _ = script.tree
+    except FileNotFoundError as error:
+        scripts = (each.name for each in path.parent.glob("*.py"))
+        hint = nearest_file(path.name, scripts) or "Correct the path."
+        raise DataError(path, "there is no such script", hint) from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(path, f"cannot be read: {error}", "Name a script that can be read.") from error
     except SyntaxError as error:

@@ -19,7 +19,7 @@ from PIL import Image
 from snugfit.cli import main
 from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.data.tokens import special_tokens_of_pairs
-from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.errors import DataError, ModelError, SettingError, UserError
 from snugfit.models.small import write_small_model
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
@@ -492,6 +492,19 @@ def test_a_table_all_of_whose_columns_are_useful_names_none() -> None:
     rows = [f"{number * 7 % 11}.5,{'xyz'[number % 3]},{number % 2}" for number in range(40)]
     Path("rows.csv").write_text("\n".join(["size,city,label", *rows]))
     assert load_recipe(begin("rows.csv").recipe).data.columns is None
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nothere/", r"there is no file nothere"),
+        ("not here", r"'not here' is no file, no folder and no name of a model"),
+        ("nothere.csv", r"there is no file nothere\.csv"),
+    ],
+)
+def test_what_is_not_there_is_one_message(source: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        begin(source)
 
 
 def test_predictions_in_a_folder_are_no_rows_to_train_on(tmp_path: Path) -> None:
