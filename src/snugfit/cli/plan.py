@@ -209,7 +209,10 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
     from snugfit.display.search_line import search_line
     from snugfit.planner.worker import Worker
+    from snugfit.recipe.load import read_file
+    from snugfit.recipe.strict_yaml import Places
 
+    read_file(Path(path), Places(path))  # a mistake in the file is said before libraries are loaded for it
     with ExitStack() as stack:
         watch = stack.enter_context(search_line())
         worker = Worker(not asked.probe, watch, best_so_far=True)  # loads its libraries while we load ours

@@ -48,6 +48,19 @@ def load_recipe(
     """
     path = Path(path)
     places = Places(str(path))
+    tree = read_file(path, places)
+    allowed = allow_code or code_consent.is_here(path)
+    recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem, allow_code=allowed)
+    code_consent.require(recipe.code, path, folder=recipe.folder, allowed=allowed)
+    return recipe
+
+
+def read_file(path: Path, places: Places) -> Mapping[str, Any]:
+    """Return the settings as a recipe's file has them, before any is looked at; this loads no heavy library.
+
+    Raises:
+        SettingError: the file cannot be read, or is no YAML of settings; names the line.
+    """
     tree = read_yaml(_read(path), str(path), places)
     if not isinstance(tree, Mapping):
         if isinstance(tree, (list, tuple)) and path.suffix.lower() in READERS:
@@ -58,10 +71,7 @@ def load_recipe(
             f"a recipe is a list of settings such as 'task: text-classification', found {content}",
             "Write it so.",
         )
-    allowed = allow_code or code_consent.is_here(path)
-    recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem, allow_code=allowed)
-    code_consent.require(recipe.code, path, folder=recipe.folder, allowed=allowed)
-    return recipe
+    return tree
 
 
 def build(

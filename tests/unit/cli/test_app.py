@@ -562,3 +562,13 @@ def test_the_process_ends_with_the_code_of_its_command(code: int, monkeypatch: p
     monkeypatch.setattr(snugfit.cli.app, "leave", left.append)
     snugfit.cli.run()
     assert left == [code]
+
+
+def test_a_recipe_that_cannot_be_read_starts_no_planner(tmp_path, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr("snugfit.planner.worker.Worker", lambda *given, **named: started.append(given))
+    (tmp_path / "torn.yaml").write_text("train: {epochs: 1\n")
+    for name, words in (("none.yaml", "there is no recipe none.yaml"), ("torn.yaml", "torn.yaml:")):
+        assert main(["plan", name]) == 2
+        assert words in capsys.readouterr().err
+    assert not started
