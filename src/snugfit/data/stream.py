@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 from bisect import bisect_right
 from collections import deque
@@ -212,7 +213,8 @@ class StreamedExamples:
                 if problem is not None and self.stream.buffer > 1:
                     raise problem  # which row comes when depends on those that are missing
                 if block:
-                    chain = hashlib.sha256(f"{chain} {digest(block)}".encode()).hexdigest()
+                    content = "\n".join([chain, *map(_content, block)])
+                    chain = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
                     end = start + len(block)
                     self._ends.append(end)
                     self._chains.append(chain)
@@ -315,6 +317,23 @@ def examples_of(
             f"Give {prefix}global_batch.",
         )
     return StreamedExamples(stream, updates * window, seed=seed, skip=skip, setting=setting)
+
+
+def counted(train: Any, validation: Any) -> dict[str, Any]:
+    """Return how many examples there are to train on and to validate on, and their unit where they are streamed."""
+    unit = {} if streamed(train) is None else {"unit": "streamed examples"}
+    return {"train": len(train), "validation": 0 if validation is None else len(validation), **unit}
+
+
+def _content(row: Any) -> str:
+    """Return what tells a row from another: as JSON, with the digests of values that JSON has not.
+
+    JSON takes a tenth of the time that a digest takes of lists of numbers.
+    """
+    try:
+        return json.dumps(row, default=digest)
+    except (TypeError, ValueError):  # keys that JSON has not, or a row within itself
+        return digest(row)
 
 
 def _kind(source: Any) -> str:

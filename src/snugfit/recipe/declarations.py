@@ -83,7 +83,7 @@ class Data(Section):
     key: ClassVar[str] = "data"
 
     train: str | tuple[str, ...] | Mapping[str, Any] = setting(
-        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures or sounds with a folder for each class, or package.module:function; several of them as a list, or by name with weights",
+        "training rows: a CSV, TSV, JSON, JSON Lines, Parquet or text file, shards (shards-{000..003}.tar, or their folder), a data set of Hugging Face (hf://OWNER/NAME/CONFIG:SPLIT, or the folder of save_to_disk), a folder of pictures or sounds with a folder for each class, or package.module:function; several of them as a list, or by name with weights",
         takes="a file, a list of files, or files by name, each with from, weight and rename",
         example="rows.csv",
     )

@@ -21,7 +21,7 @@ from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
 from snugfit.data.hold_out import SHARES, hold_out_of
 from snugfit.data.order import training_order
-from snugfit.data.stream import as_stream, examples_of
+from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
@@ -210,7 +210,7 @@ def module_spec(
             "loss": given["loss"] if isinstance(given["loss"], str) else None,
             "numerics": next(map(as_entry, numerics), "fp32"),
         },
-        data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
+        data=counted(data, held_out),
         fingerprints={},
         messages=messages,
     )

@@ -40,7 +40,7 @@ def training_rows(recipe: Recipe) -> Any:
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
-    from snugfit.data.stream import streamed
+    from snugfit.data.stream import counted, streamed
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material
 
@@ -76,7 +76,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
             "collate": collate,
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
-        data={"train": len(train), "validation": 0 if held_out is None else len(held_out)},
+        data=counted(train, held_out),
         fingerprints={},
         messages=messages,
     )
