@@ -199,6 +199,14 @@ def test_audio_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
 
 
+def test_image_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_picture_model(tmp_path / "small")
+    subprocess.run([sys.executable, EXAMPLES / "draw_shards.py", tmp_path / "shapes"], check=True)
+    data = [f"data.train={tmp_path / 'shapes'}", f"model={tmp_path / 'small'}"]
+    found = run(capsys, "image_shards.yaml", *data)
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     lines = [f"{number},{'ab'[number % 2]},{number % 3}" for number in range(200)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snugfit.data.bad_rows import Fault
@@ -177,6 +177,7 @@ def _shards_of(path: Path, request: Request, tell: Tell) -> Source:
     tell(f"reading {train.name} …")
     rows, faults = read_rows(train)
     request.check_columns(rows)
+    rows = replace(rows, path=path)  # a recipe is named by the folder, not by a pattern
     validation, test = (parts.get("validation"), parts.get("test")) if train != path else (None, None)
     name = os.path.relpath(train)
     name = os.path.abspath(train) if name.startswith("..") else name

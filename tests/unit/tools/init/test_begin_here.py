@@ -15,6 +15,7 @@ from snugfit.models.small import write_small_model
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.tools.init import local_models
 from snugfit.tools.init.door import Beginning, begin_here
+from tests.unit.data.shard_files import png, write_shard
 
 TEXTS = [f"the {what} was {how}" for what in ("film", "food", "room") for how in ("good", "bad", "new")]
 
@@ -107,6 +108,25 @@ def test_a_folder_of_pictures_is_enough(tmp_path: Path) -> None:
     made = begin_here("photos")
     assert (made.task, made.model) == ("image-classification", "./photos-model")
     assert Path("photos-model/config.json").exists()
+
+
+def test_a_folder_of_shards_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, rows in (("train-0", range(6)), ("train-1", range(6, 12)), ("val-0", range(12, 15))):
+        members = {
+            f"{row}.{kind}": png(row) if kind == "png" else str(row % 2)
+            for row in rows
+            for kind in ("png", "cls")
+        }
+        write_shard(tmp_path / "shards" / f"{name}.tar", members)
+    made = begin_here("shards")
+    assert (made.task, made.model) == ("image-classification", "./shards-model")
+    data = load_recipe(made.recipe).data
+    assert [Path(name).name for name in (*data.train_sources, str(data.validation))] == [
+        "train-[0-9]*.tar",
+        "val-[0-9]*.tar",
+    ]
+    assert (data.image, data.label) == ("image", "label")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Runs over streams, as Python and recipes ask for them: their length, what is held out, and what cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import snugfit as sf
+from snugfit.errors import UserError
+from snugfit.recipe import load_recipe
+from snugfit.tasks.prepare import prepare
+from tests.unit.run.training.runs import points
+
+
+def rows() -> Iterator[tuple[Tensor, Tensor]]:
+    yield from points(30)
+
+
+def train(data: Any, **settings: Any) -> Any:
+    given = {"updates": 6, "global_batch": 4, "display": None, "output": None, "track": False, **settings}
+    return sf.train(nn.Linear(2, 3), data, loss="cross_entropy", **given)
+
+
+def test_the_first_rows_are_held_out_and_never_trained_on() -> None:
+    read: list[Tensor] = []
+
+    def collate(examples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        inputs, labels = (torch.stack(each) for each in zip(*examples, strict=True))
+        read.append(inputs)
+        return inputs, labels
+
+    result = train(
+        sf.Stream(rows, buffer=4),
+        validation=7,
+        updates=23,
+        metrics="accuracy",
+        evaluate_every=23,
+        evaluate_batch=7,
+        collate=collate,
+    )
+    assert result.updates == 23 and "accuracy" in result.last["metrics"]
+    first = [inputs for inputs, _ in points(30)][:7]
+    windows = [inputs for batch in read if len(batch) == 4 for inputs in batch]
+    held_out = [inputs for batch in read if len(batch) == 7 for inputs in batch]
+    assert held_out and not any(torch.equal(one, other) for one in first for other in windows)
+    assert all(any(torch.equal(one, other) for other in first) for one in held_out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"updates": None}, "updates: is missing, and data (rows) is a stream"),
+        ({"validation": 0.1}, "got 0.1, and data (rows) is a stream"),
+        ({"validation": 0}, "got 0, and data (rows) is a stream"),
+        ({"validation": 30}, "takes the first 30 rows, and rows has 30"),
+        ({"batch_tokens": 64}, "batch_tokens: needs the tokens of each example"),
+    ],
+)
+def test_what_a_stream_has_not_is_asked_for(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError) as error:
+        train(rows, **settings)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [(rows, "can be read once"), (lambda: lambda: iter(()), "has no rows"), (lambda: 3, "is a int")],
+    ids=["a generator", "an empty one", "a number"],
+)
+def test_what_is_no_stream_is_told(make: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(UserError) as error:
+        train(make())
+    assert problem in str(error.value)
+
+
+CODE = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Linear(2, 3)
+
+def rows():
+    yield from ((torch.ones(2) * number, torch.tensor(number % 3)) for number in range(9))
+
+class Again:
+    def __iter__(self):
+        return rows()
+
+def again():
+    return Again()
+"""
+RECIPE = """
+name: own
+task: python
+model: own:build
+data: {train: own:ROWS, validation: null}
+train: {updates: 5, global_batch: 4}
+optimizer: {sgd: {learning_rate: 0.1}}
+"""
+
+
+@pytest.mark.parametrize("name", ["rows", "again"])
+def test_a_recipe_streams_what_a_function_gives(name: str, tmp_path: Path) -> None:
+    module = f"streams_of_{name}"
+    (tmp_path / f"{module}.py").write_text(CODE)
+    (tmp_path / "own.yaml").write_text(RECIPE.replace("ROWS", name).replace("own:", f"{module}:"))
+    task = prepare(load_recipe(tmp_path / "own.yaml"))
+    examples = task.material.train
+    labels = [int(examples[number][0][0]) for number in range(len(examples))]
+    assert len(labels) == 20 and sorted(labels[:9]) == sorted(labels[9:18]) == list(range(9))
+    assert task.data["unit"] == "streamed examples"
+    with pytest.raises(UserError) as error:
+        prepare(load_recipe(tmp_path / "own.yaml", ["data.validation=0.1"]))
+    assert "it has no length" in str(error.value)
