@@ -120,7 +120,9 @@ class Examples(Sequence[Any]):
             [line for part in parts for line in part.lines or [NO_LINE] * len(part)],
             # a part with lines is spoken of by them
             next((part.unit for part in parts if part.lines is None), parts[0].unit),
-            names=[name for part in parts for name in part.names or [""] * len(part)],
+            names=[name for part in parts for name in part.names or [""] * len(part)]
+            if any(part.names for part in parts)
+            else None,
             sources=table.sources,
             starts=starts,
             table=None if any(part.table is None for part in parts) else table,

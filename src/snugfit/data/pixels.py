@@ -7,10 +7,8 @@ imports whichever it finds, for texts too.
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from snugfit.data.picture_format import PictureFormat
-from snugfit.data.tar_members import opened_file
+from snugfit.data.tar_members import file_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -151,13 +149,8 @@ def opened(source: Any, channels: int = 3) -> Image.Image:
         warnings.simplefilter(
             "ignore", Image.DecompressionBombWarning
         )  # those too large for any use are refused
-        with _file_of(source) as file, Image.open(file) as picture:
+        with file_of(source) as file, Image.open(file) as picture:
             return _in_mode(ImageOps.exif_transpose(picture), channels)
-
-
-def _file_of(source: Any) -> AbstractContextManager[Any]:
-    """Return a file by its path, or what is an open file already."""
-    return opened_file(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else nullcontext(source)
 
 
 def _in_mode(picture: Image.Image, channels: int) -> Image.Image:

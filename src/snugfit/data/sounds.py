@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from snugfit.data.sides import Validation, check_validation
 from snugfit.data.sound_files import SOUND_FILES, sound_library
 from snugfit.data.sound_format import SoundFormat
 from snugfit.data.sources import RowSource
-from snugfit.data.tar_members import opened_file
+from snugfit.data.tar_members import file_of
 from snugfit.errors import MissingExtra, SettingError
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ def waveform(source: Any, rate: int, samples: int, *, drawn: bool = False) -> ND
         start, count = _part(len(whole), own, rate, samples, drawn=drawn)
         values = whole[start : start + count].reshape(count, -1)
     else:
-        with _file_of(source) as file, sound_library().SoundFile(file) as sound:
+        with file_of(source) as file, sound_library().SoundFile(file) as sound:
             own = int(sound.samplerate)
             start, count = _part(sound.frames, own, rate, samples, drawn=drawn)
             sound.seek(start)
@@ -253,11 +251,6 @@ def _part(frames: int, own: int, rate: int, samples: int, *, drawn: bool) -> tup
     """Return where to begin to read, and how many frames at the sound's own rate."""
     count = min(frames, -(-samples * own // rate))
     return (_below(frames - count + 1) if drawn else 0), count
-
-
-def _file_of(source: Any) -> AbstractContextManager[Any]:
-    """Return a file by its path, or what is an open file already."""
-    return opened_file(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else nullcontext(source)
 
 
 def _below(limit: int) -> int:

@@ -10,9 +10,9 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from snugfit.system.cache_folder import cache_folder
 from snugfit.system.disk_errors import disk_problem
@@ -89,6 +89,11 @@ def opened_file(path: str) -> BinaryIO:
     if inside is None:
         return open(path, "rb")  # the caller closes it
     return io.BytesIO(read_member(*inside))
+
+
+def file_of(source: Any) -> AbstractContextManager[Any]:
+    """Return a file by its path, as `opened_file`; what is an open file already is given back, and stays open."""
+    return opened_file(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else nullcontext(source)
 
 
 def read_member(tar: str, name: str) -> bytes:
