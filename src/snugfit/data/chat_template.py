@@ -159,8 +159,11 @@ class ChatTemplate:
 
     def _turn(self, messages: Sequence[Message], tools: list[Any] | None) -> tuple[str, str]:
         """Return the text before the last message, and what the template writes of it up to the end of the turn."""
-        asked, whole = self._written(messages[:-1], tools, asks=True), self._written(messages, tools)
-        content = str(messages[-1].get("content") or "")
+        content, whole = str(messages[-1].get("content") or ""), self._written(messages, tools)
+        if len(messages) > 1:
+            asked = self._written(messages[:-1], tools, asks=True)
+        else:  # transformers asks for no answer to nothing: the assistant begins where its text does
+            asked = whole.removesuffix(self.tail).removesuffix(content.strip())
         body = content
         # a template may open an answer otherwise than it writes one down, with a <think>, or change it by what it holds
         if whole.startswith(asked) and whole.endswith(self.tail) and len(whole) > len(asked) + len(self.tail):

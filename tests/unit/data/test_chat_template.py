@@ -378,3 +378,29 @@ def test_the_end_of_a_turn_is_found_whatever_an_answer_holds() -> None:
     made = coder("chatml")
     assert isinstance(made.template, ChatTemplate)
     assert (made.template.tail, made.template.turn_end) == ("<|im_end|>\n", "<|im_end|>")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_conversation_that_the_assistant_begins_is_scored_from_its_first_word_on(name: str) -> None:
+    turns = [("assistant", "a"), ("user", "b c?"), ("assistant", "d.")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    whole = conversation_of({"messages": messages}, "messages", text=["text"], completion="completion")
+    end = TEMPLATES[name][2]
+    scored = "".join(part for _, part in texts(coder(name), whole))
+    assert scored.startswith(f"a{end}") and scored.endswith(f"d.{end}")
+    assert "b c?" not in scored
+
+
+def test_a_template_that_refuses_an_assistant_who_begins_says_so_itself() -> None:
+    strict = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('the user begins') }}{% endif %}"
+    template, marks, _ = TEMPLATES["chatml"]
+    made = Coder(by_letters(strict + template, marks), InstructSettings("a.jsonl", max_length=100))
+    messages = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
+    whole = conversation_of(
+        {"messages": [*messages, {"role": "assistant", "content": "c"}]},
+        "messages",
+        text=["text"],
+        completion="completion",
+    )
+    with pytest.raises(BadRow, match="refuses it: the user begins"):
+        made.examples(whole)
