@@ -11,6 +11,7 @@ from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers, is_local
 from snugfit.deliver.export.hf import auto_class
+from snugfit.deliver.export.preprocessing import write_generation_config
 from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import ScoredRows
@@ -27,6 +28,10 @@ from peft import PeftModel
 
 base = transformers.AUTO.from_pretrained("BASE"MORE)
 model = PeftModel.from_pretrained(base, "FOLDER")
+"""
+
+_STOPS = """\
+model.generation_config = transformers.GenerationConfig.from_pretrained("FOLDER")  # up to the tokens that ended its answers
 """
 
 
@@ -59,11 +64,13 @@ def _settings(subject: ExportedModel) -> dict[str, Any]:
     return {"num_labels": len(labels)} if labels else {}
 
 
-def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, _scored: ScoredRows) -> Written:
+def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
     assert subject.bundle is not None
     shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
     if subject.predictor.tokenizer is not None:
         save_tokenizer(subject.predictor.tokenizer, folder)
+    if subject.generates:
+        write_generation_config(subject, folder, scored)
     quantization = base_quantization(subject)
     more = "".join(f", {name}={value!r}" for name, value in _settings(subject).items())
     if quantization:
@@ -71,6 +78,8 @@ def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, _scored
         more += f", quantization_config=transformers.BitsAndBytesConfig({settings})"
     base = _base_elsewhere(subject)
     usage = _USAGE.replace("AUTO", auto_class(subject)).replace("BASE", base).replace("MORE", more)
+    if subject.generates:
+        usage += _STOPS
     notes = []
     if is_local(_base(subject)):
         notes.append(
@@ -97,7 +106,6 @@ def _read_back(
         "base": _base(subject),
         "settings": _settings(subject),
         "quantization": quantization,
-        "give_stops": True,
         **prompts_of(scored),
     }
     reading = read("peft", folder, scored, request)

@@ -28,7 +28,7 @@ def write_preprocessing(
         cut = bool(subject.meta.get("labels")) or subject.labels_texts
         save_tokenizer(tokenizer, folder, subject.meta.get("max_length") if cut else None)
     if subject.generates:
-        _write_generation_config(subject, folder, scored)
+        write_generation_config(subject, folder, scored)
     if subject.kind == "pictures":
         from snugfit.data.picture_format import PictureFormat
 
@@ -46,7 +46,7 @@ def write_preprocessing(
     return sentences
 
 
-def _write_generation_config(subject: ExportedModel, folder: Path, scored: ScoredRows) -> None:
+def write_generation_config(subject: ExportedModel, folder: Path, scored: ScoredRows) -> None:
     """Write how others generate: up to the tokens that ended the answers that were scored."""
     from transformers import GenerationConfig
 

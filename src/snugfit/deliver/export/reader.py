@@ -56,6 +56,8 @@ def read_peft(request: Request, _inputs: Inputs) -> Outputs:
         more["quantization_config"] = transformers.BitsAndBytesConfig(**request["quantization"])
     base = kind.from_pretrained(request["base"], **more)
     model = peft.PeftModel.from_pretrained(base, request["folder"]).eval()
+    if Path(request["folder"], "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(request["folder"])
     return {
         "library": f"peft {peft.__version__}",
         **_logits(model, _inputs),

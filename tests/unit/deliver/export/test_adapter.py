@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from snugfit.deliver.export.export_model import export_source
+from snugfit.deliver.predict import load_predictor
 from snugfit.errors import ModelError
 from snugfit.kit.adapters.adapters import adapted, merged
 from snugfit.models.bundle import save_bundle
@@ -65,6 +67,9 @@ def test_peft_gives_with_the_adapter_what_the_merged_model_was_scored_with(
     assert {"adapter_config.json", "adapter_model.safetensors", "README.md"} <= set(result["files"])
     card = (tmp_path / "out" / "README.md").read_text()
     assert "PeftModel.from_pretrained" in card and "ab" * 32 in card and str(tmp_path) not in card
+    stops = json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"]
+    assert stops == list(load_predictor(run / "best", "cpu").inference.stops)
+    assert "GenerationConfig.from_pretrained" in card
     assert 'from_pretrained("./base")' in card and "`./base` stands for a local folder" in card
 
 
