@@ -312,6 +312,7 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
             {
                 "others": ("runs/my/2",),
                 "views": 4,
+                "memory": None,
                 "top": 1,
                 "proba": False,
                 "num_beams": 1,
