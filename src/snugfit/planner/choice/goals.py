@@ -74,10 +74,12 @@ class Goal:
         limit = float("inf")
         if level > FREE and finer:
             limit = self._worthwhile(finer).prediction.seconds_per_update / self.worth
-        if self.name != "finest":  # what is coarser is the choice where it is that many times as fast
+        if self.name == "finest":  # a coarser plan only says what precision costs: it bounds no finer one
+            same = [each for each in fitting if each.level is level or each.level <= level <= FREE]
+        else:  # what is coarser is the choice where it is that many times as fast
             coarser = [_seconds(each) for each in fitting if each.level > max(level, FREE)]
             limit = min(limit, self.worth * min(coarser, default=float("inf")))
-        same = [each for each in fitting if each.level is level or (each.level <= FREE and level <= FREE)]
+            same = [each for each in fitting if each.level is level or (each.level <= FREE and level <= FREE)]
         # beside the one that is taken of those that are alike: beside the fastest, the two tolerances would add up
         return min(limit, _seconds(fastest(same)) / ALIKE) if same else limit
 

@@ -280,6 +280,16 @@ def test_the_finest_level_at_which_anything_fits_is_chosen_where_that_is_the_goa
     assert chosen is not None and chosen.level is not Fidelity.QUANTIZED
 
 
+def test_a_faster_plan_of_a_coarser_level_bounds_no_finer_plan_where_the_finest_is_asked_for() -> None:
+    goal = Goal("finest")
+    search = searched(Laws(), 4000, Fidelity.MIXED, goal)
+    chosen = search.best()
+    mixed = [each for each in search.tried if each.fits and each.level is Fidelity.MIXED]
+    assert chosen is not None and mixed, "says what precision costs"
+    least = min(each.prediction.seconds_per_update for each in mixed)
+    assert least < goal.limit(Fidelity.FULL, search.tried) <= chosen.prediction.seconds_per_update
+
+
 def test_the_smallest_plan_takes_no_more_than_some_times_the_time_of_the_fastest() -> None:
     laws = Laws()
     quick = searched(laws, 4000, Fidelity.MIXED).best()
