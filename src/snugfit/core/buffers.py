@@ -31,18 +31,21 @@ class Buffers:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
+        self._model = model
         self._begun = False
         self._holders: list[nn.Module] | None = None
 
     def copy(self) -> list[BufferCopies]:
-        """Copy the buffers; at first of all modules, as a first forward may make some, then of those that have any."""
+        """Copy the buffers; at first of all modules, as a first forward may make some, then of those that have any.
+
+        Modules are those of the model now, as a first forward may make modules too.
+        """
         if self._begun and self._holders is None:
-            self._holders = [each for each in self._modules if each._buffers or has_extra_state(each)]
+            self._holders = [each for each in self._model.modules() if each._buffers or has_extra_state(each)]
         self._begun = True
-        if self._holders == []:
-            return []
-        return [_copied(module) for module in (self._modules if self._holders is None else self._holders)]
+        return [
+            _copied(module) for module in (self._model.modules() if self._holders is None else self._holders)
+        ]
 
     def restore(self, copies: list[BufferCopies]) -> None:
         """Put the copies back, in place where the buffer is the same tensor; what was made since is gone."""

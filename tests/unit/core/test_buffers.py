@@ -76,3 +76,22 @@ def test_a_number_that_goes_with_no_buffer_stays_from_the_first_window_on() -> N
         model[0]()
         buffers.restore(copies)
         assert model[0].calls == calls
+
+
+def test_buffers_of_a_module_that_the_first_forward_made_come_back_too() -> None:
+    class Making(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            if not hasattr(self, "norm"):
+                self.norm = nn.BatchNorm1d(2)
+            return self.norm(inputs)
+
+    model = Making()
+    buffers = Buffers(model)
+    buffers.copy()
+    model(torch.randn(4, 2))
+    expected = [buffer.clone() for buffer in model.buffers()]
+    copies = buffers.copy()
+    model(torch.randn(4, 2))
+    buffers.restore(copies)
+    assert len(expected) == 3
+    assert all(torch.equal(buffer, wanted) for buffer, wanted in zip(model.buffers(), expected, strict=True))
