@@ -25,7 +25,7 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
-SECOND_HAND = HERE / "second_hand"
+SECOND_HAND, THIRD_HAND = HERE / "second_hand", HERE / "third_hand"
 MARK = "# <- here"
 
 MISSED_AT_FIRST = {
@@ -38,12 +38,24 @@ MISSED_AT_FIRST = {
 }
 """Faults of `fresh` that the frozen detectors did not find, and why."""
 
+ELSEWHERE_BY_THIRD_HAND = (
+    "encoder_without_graph",
+    "linear_schedule_of_epochs",
+    "one_block_many_times",
+    "ppo_old_probabilities_are_new",
+    "second_loss_overwrites",
+)
+"""Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as a note."""
+
 AT_ANOTHER_LINE = {
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
     "folder_order": "reported where the loss gets the rows, not where the loader hands them out",
     "gradual_unfreeze_head_only": "reported where the optimizer is made, not where it steps",
     "oversampled_before_split": "reported a line above the mark, which the formatter has moved to the end of the same statement",
+    "module_has_no_requires_grad": "reported where the model is called, not where the attribute is set",
+    "require_grad_misspelt": "reported where the model is called, not where the attribute is set",
+    **dict.fromkeys(ELSEWHERE_BY_THIRD_HAND, "as at first"),
     "seq_tagging_wrong_axis": "reported where the argmax is taken, not where its result is compared",
 }
 """Faults that are found, and reported at another line than the marked one."""
@@ -79,6 +91,35 @@ ELSEWHERE_AT_FIRST = (
 )
 """Faults of `second_hand` that were found at first, at a line that is not marked."""
 
+FOUND_BY_THIRD_HAND = (
+    "cifar_like_no_clear",
+    "clipped_before_backward",
+    "nll_of_raw_scores",
+    "optimizer_of_old_parameters",
+    "root_of_zero_distance",
+    "scaled_gradients_stepped",
+    "trainer_loss_unshifted",
+    "validated_on_training_rows",
+)
+"""Faults of `third_hand` that the detectors as they were found at a marked line; the last as a note."""
+
+MENDED_OF_THIRD_HAND = (
+    "accelerate_divides_twice",
+    "attention_dropout_always",
+    "best_is_a_reference",
+    "cleared_in_each_micro_batch",
+    "frozen_classifier",
+    "functional_dropout_always",
+    "kl_of_probabilities",
+    "module_has_no_requires_grad",
+    "require_grad_misspelt",
+    "target_network_is_the_network",
+)
+"""Faults of `third_hand` that were missed at first, and that a check written for them finds."""
+
+RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
+"""Scripts of `third_hand` that start ranks of their own, and so run as commands."""
+
 ALARMS_AT_FIRST = ("hf_bert_trainer", "nanogpt_bf16")
 """Clean scripts of `second_hand` that got an error or a warning at first."""
 
@@ -90,13 +131,13 @@ TRUE_AFTER_ALL = {
 
 
 def scripts(folder: str) -> list[Path]:
-    """The scripts of `faulty`, `fresh` or `clean`, or of `second_hand/faulty` or `second_hand/clean`."""
+    """The scripts of `faulty`, `fresh` or `clean`, or of these two folders of `second_hand` or `third_hand`."""
     return sorted((HERE / folder).glob("*.py"))
 
 
-def expected() -> dict[str, dict[str, dict[str, Any]]]:
-    """What `second_hand` was written to show: by folder and script."""
-    return json.loads((SECOND_HAND / "expected.json").read_text())
+def expected(hand: Path = SECOND_HAND) -> dict[str, dict[str, dict[str, Any]]]:
+    """What another hand's scripts were written to show: by folder and script."""
+    return json.loads((hand / "expected.json").read_text())
 
 
 def missing_package(script: Path) -> str:
@@ -122,8 +163,9 @@ class Case:
     @property
     def pitfalls(self) -> list[str]:
         """The names of the planted fault, each of which is right; none of a clean script."""
-        if SECOND_HAND in self.script.parents:
-            return list(expected()["faulty"].get(self.script.stem, {}).get("pitfalls", ()))
+        for hand in (SECOND_HAND, THIRD_HAND):
+            if hand in self.script.parents:
+                return list(expected(hand)["faulty"].get(self.script.stem, {}).get("pitfalls", ()))
         return [self.script.stem.rpartition("_")[0]]
 
     @property

@@ -14,10 +14,15 @@ from tests.doctor.corpus import (
     ALARMS_AT_FIRST,
     AT_ANOTHER_LINE,
     ELSEWHERE_AT_FIRST,
+    ELSEWHERE_BY_THIRD_HAND,
+    FOUND_BY_THIRD_HAND,
     MARK,
+    MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
+    RANKS_OF_THIRD_HAND,
     SECOND_HAND,
+    THIRD_HAND,
     TRUE_AFTER_ALL,
     Case,
     examine,
@@ -31,6 +36,8 @@ pytestmark = pytest.mark.slow
 FAULTY = [*scripts("faulty"), *scripts("fresh")]
 CLEAN = scripts("clean")
 FAULTY_OF_SECOND_HAND, CLEAN_OF_SECOND_HAND = scripts("second_hand/faulty"), scripts("second_hand/clean")
+FAULTY_OF_THIRD_HAND, CLEAN_OF_THIRD_HAND = scripts("third_hand/faulty"), scripts("third_hand/clean")
+FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_OF_THIRD_HAND}
 
 
 _stem = attrgetter("stem")
@@ -43,7 +50,15 @@ def _examine(script: Path) -> Case:
     return examine(script)
 
 
-@pytest.mark.parametrize("script", [*FAULTY, *FAULTY_OF_SECOND_HAND], ids=_stem)
+@pytest.mark.parametrize(
+    "script",
+    [
+        *FAULTY,
+        *FAULTY_OF_SECOND_HAND,
+        *(each for each in FAULTY_OF_THIRD_HAND if each.stem in FOUND_OF_THIRD_HAND),
+    ],
+    ids=_stem,
+)
 def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     case = _examine(script)
     assert case.log.failure == ""
@@ -52,7 +67,15 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     assert all(finding.what and finding.fix for finding in case.found)
 
 
-@pytest.mark.parametrize("script", [*CLEAN, *CLEAN_OF_SECOND_HAND], ids=_stem)
+@pytest.mark.parametrize(
+    "script",
+    [
+        *CLEAN,
+        *CLEAN_OF_SECOND_HAND,
+        *(each for each in CLEAN_OF_THIRD_HAND if each.stem not in RANKS_OF_THIRD_HAND),
+    ],
+    ids=_stem,
+)
 def test_a_clean_script_runs_to_its_end_and_gets_no_error_and_no_warning(script: Path) -> None:
     case = _examine(script)
     assert case.log.failure == ""
@@ -78,11 +101,24 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
     assert set(MISSED_AT_FIRST) < fresh, "what the frozen detectors missed stays published"
 
 
-def test_the_scripts_of_the_second_hand_are_those_whose_hashes_were_written_down_before() -> None:
-    lines = (SECOND_HAND / "SHA256SUMS").read_text().splitlines()
+@pytest.mark.parametrize("hand", [SECOND_HAND, THIRD_HAND], ids=attrgetter("name"))
+def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
+    lines = (hand / "SHA256SUMS").read_text().splitlines()
     before = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
-    names = ["expected.json", *(f"{each.parent.name}/{each.name}" for each in SECOND_HAND.glob("*/*.py"))]
-    assert before == {name: hashlib.sha256((SECOND_HAND / name).read_bytes()).hexdigest() for name in names}
+    names = ["expected.json", *(f"{each.parent.name}/{each.name}" for each in hand.glob("*/*.py"))]
+    assert before == {name: hashlib.sha256((hand / name).read_bytes()).hexdigest() for name in names}
+
+
+def test_the_third_hand_says_what_it_planted_where_from_and_what_was_missed_at_first() -> None:
+    table = expected(THIRD_HAND)
+    faulty, clean = ({each.stem for each in files} for files in (FAULTY_OF_THIRD_HAND, CLEAN_OF_THIRD_HAND))
+    assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
+    assert (len(faulty), len(clean)) == (45, 25)
+    assert all(row["source"] and row["pitfalls"] for row in table["faulty"].values())
+    assert all(MARK in script.read_text() for script in FAULTY_OF_THIRD_HAND)
+    parts = (FOUND_BY_THIRD_HAND, ELSEWHERE_BY_THIRD_HAND, MENDED_OF_THIRD_HAND)
+    assert [len(part) for part in parts] == [8, 5, 10], "what was found at first stays published"
+    assert len(FOUND_OF_THIRD_HAND) == 23 and faulty > FOUND_OF_THIRD_HAND
 
 
 def test_the_second_hand_says_what_it_planted_and_what_was_missed_at_first() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class _Output:
-    """The output of a model, by its place in memory: it is not kept."""
+    """A model's output, by its place in memory: it is not kept."""
 
     module: int
     storage: int

@@ -94,6 +94,8 @@ OBSERVED = (
     "other_statistics",
     "batch_mean_scores",
     "range_test_kept",
+    "best_not_copied",
+    "not_frozen",
 )
 """The pitfalls that show while a script runs."""
 

@@ -144,6 +144,31 @@ def nothing_restored(log: Log) -> list[Finding]:
     return []
 
 
+def best_not_copied(log: Log) -> list[Finding]:
+    """Detect a state that is loaded into the module whose own tensors it holds: it has changed with them, and nothing is restored."""
+    for event in log.of(Restore):
+        if event.own:
+            trained = event.own == "trained"
+            return [
+                Finding(
+                    "best_not_copied",
+                    Severity.ERROR if trained else Severity.WARNING,
+                    "The state that is loaded holds the model's own tensors: "
+                    + (
+                        "it was trained on with them, and what it was taken for is gone."
+                        if trained
+                        else "the model is loaded from itself, and nothing changes."
+                    ),
+                    event.at,
+                    ("state_dict() returns references, not copies",),
+                    "best = copy.deepcopy(model.state_dict())"
+                    if trained
+                    else "target = copy.deepcopy(model)   # a network of its own\ntarget.load_state_dict(model.state_dict())",
+                )
+            ]
+    return []
+
+
 def partial_resume(log: Log) -> list[Finding]:
     """Detect that training goes on from a checkpoint of its own of which the optimizer's or the schedule's state is left out.
 
@@ -192,4 +217,4 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
     )
 
 
-DETECTORS = (nothing_restored, partial_resume, pickle, averaged_not_saved, average_and_best)
+DETECTORS = (nothing_restored, best_not_copied, partial_resume, pickle, averaged_not_saved, average_and_best)

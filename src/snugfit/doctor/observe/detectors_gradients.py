@@ -14,10 +14,14 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
+    ScalerStep,
     Step,
     ZeroGrad,
 )
 
+LEAST_WASTED = 4
+DIVIDED = 0.01
+"""How far from 1 the product of a loss's share and the squared length of the window may be."""
 # A loss function whose result is differentiated as it is, not divided and not summed with anything.
 _UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
 
@@ -52,7 +56,46 @@ def zero_grad(log: Log) -> list[Finding]:
                 "optimizer.zero_grad()\nloss.backward()\noptimizer.step()",
             )
         )
-    return findings
+    return findings or _thrown_away(log)
+
+
+def _thrown_away(log: Log) -> list[Finding]:
+    """Return backward passes of which every gradient is cleared before any optimizer steps, while others of the same line are used."""
+    pending: Backward | None = None
+    unused: set[int] = set()
+    wasted: list[tuple[Backward, ZeroGrad]] = []
+    used: list[Backward] = []
+    for event in log.events:
+        if isinstance(event, Backward):
+            pending, unused = (
+                (event, set(event.touched)) if event.touched and not event.adds_to else (None, set())
+            )
+        elif (
+            pending is not None
+            and isinstance(event, Step | ScalerStep)
+            and event.optimizer in pending.touched
+        ):
+            used.append(pending)
+            pending = None
+        elif pending is not None and isinstance(event, ZeroGrad):
+            unused -= set(event.optimizers)
+            if not unused:
+                wasted.append((pending, event))
+                pending = None
+    at = {each.at for each in used}
+    wasted = [each for each in wasted if each[0].at in at]
+    if len(wasted) < LEAST_WASTED or len(wasted) < len(used):
+        return []
+    return [
+        Finding(
+            "zero_grad",
+            Severity.ERROR,
+            f"{len(wasted)} of {len(wasted) + len(used)} backward passes are cleared before an optimizer steps: their rows teach nothing.",
+            wasted[0][1].at,
+            (f"the backward pass is at {wasted[0][0].at}",),
+            "loss.backward()\nif (number + 1) % accumulate == 0:\n    optimizer.step()\n    optimizer.zero_grad()",
+        )
+    ]
 
 
 def steps(log: Log) -> int:
@@ -143,7 +186,29 @@ def accumulation(log: Log) -> list[Finding]:
                 else f"(loss / {length}).backward()",
             )
         ]
-    return _mean_of_means(accumulating)
+    return _divided_twice(accumulating) or _mean_of_means(accumulating)
+
+
+def _divided_twice(accumulating: list[Window]) -> list[Finding]:
+    """Return what a mean that is divided by the square of the window's length is: the script divides, and a library again."""
+    for window in accumulating:
+        length = len(window.passes)
+        if not all(each.ratio and abs(each.ratio * length**2 - 1) < DIVIDED for each in window.passes):
+            return []
+    length = len(accumulating[0].passes)
+    return [
+        Finding(
+            "accumulation",
+            Severity.WARNING,
+            f"The losses of {length} micro-batches are divided by {length} twice: the gradient is 1/{length} of that of the full batch.",
+            accumulating[0].passes[0].at,
+            (
+                f"{len(accumulating)} updates of {length} backward passes each",
+                f"what is differentiated is the loss function's mean over {length**2}",
+            ),
+            "accelerator.backward(loss)   # divides by the number of micro-batches itself",
+        )
+    ]
 
 
 def _is_undivided(window: Window) -> bool:

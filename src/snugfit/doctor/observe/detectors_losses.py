@@ -84,15 +84,23 @@ def unreachable_targets(log: Log) -> list[Finding]:
 def wrong_scores(log: Log) -> list[Finding]:
     """Detect scores that a ReLU has cut, and raw scores where log-probabilities are asked for."""
     for loss in log.of(Loss):
+        divergence = loss.function == "kl_div"
         if loss.given == "raw scores" and loss.grad:
             return [
                 Finding(
                     "wrong_scores",
                     Severity.ERROR,
-                    "nll_loss gets raw scores; it wants log-probabilities, and falls without end as the scores grow.",
+                    f"{loss.function} gets {'numbers above 0' if divergence else 'raw scores'}; it wants log-probabilities, and falls "
+                    "without end as the scores grow.",
                     loss.at,
-                    ("the exponentials of a row's scores sum to more than 1",),
-                    "loss = F.cross_entropy(scores, labels)   # or F.nll_loss(F.log_softmax(scores, dim=1), labels)",
+                    (
+                        "a log-probability is never above 0"
+                        if divergence
+                        else "the exponentials of a row's scores sum to more than 1",
+                    ),
+                    'loss = F.kl_div(F.log_softmax(scores, dim=1), target, reduction="batchmean")'
+                    if divergence
+                    else "loss = F.cross_entropy(scores, labels)   # or F.nll_loss(F.log_softmax(scores, dim=1), labels)",
                 )
             ]
         if loss.given == "rectified" and loss.grad:

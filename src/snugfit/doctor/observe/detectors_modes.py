@@ -10,6 +10,7 @@ from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
     Compared,
+    Drop,
     Event,
     Forward,
     Loss,
@@ -112,6 +113,43 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
             bad[0].at,
             (f"modules that are in training mode: {', '.join(modal[:4])}",),
             "model.eval()\nwith torch.no_grad():\n    ...\nmodel.train()",
+        )
+    ]
+
+
+def drops_in_evaluation(log: Log) -> list[Finding]:
+    """Detect that passes in evaluation mode, which are scored, drop at random: a function was not told the mode."""
+    trained = trained_models(log) | {event.module for event in log.of(Average)}
+    scorers = _evaluation_loaders(log)
+    call = loader = 0
+    dropped: dict[str, list[Drop]] = {}
+    passes: set[int] = set()
+    for place, event in enumerate(log.events):
+        if isinstance(event, Batch):
+            loader = event.loader
+        elif isinstance(event, Forward):
+            call = place
+        elif isinstance(event, Drop):
+            forward = log.events[call]
+            known = isinstance(forward, Forward) and forward.module in trained
+            by_loader = loader in scorers and _came_with_batch(log.events, call)
+            if known and (by_loader or is_scored(log.events, call)):
+                dropped.setdefault(event.at, []).append(event)
+                passes.add(call)
+    if not dropped:
+        return []
+    at, events = max(dropped.items(), key=lambda each: len(each[1]))
+    function = events[0].function
+    return [
+        Finding(
+            "train_mode",
+            Severity.ERROR,
+            f"{len(passes)} evaluation batches are scored while {function} drops at random: eval() does not reach it.",
+            at,
+            ("a function has no mode of its own: it drops unless it is told not to",),
+            "F.dropout(x, p=0.5, training=self.training)"
+            if function == "dropout"
+            else "F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)",
         )
     ]
 
@@ -312,6 +350,7 @@ DETECTORS = (
     unscaled_inputs,
     trains_in_evaluation_mode,
     evaluates_in_training_mode,
+    drops_in_evaluation,
     batch_norm,
     shared_module,
     bf16_in_fp16,

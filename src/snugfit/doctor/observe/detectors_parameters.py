@@ -39,7 +39,7 @@ def no_gradient(log: Log) -> list[Finding]:
     used = _in_optimizers(log)
     seen = [each for each in log.parameters if each.id in used and each.trainable and each.updates >= 2]
     without = [each for each in seen if each.no_gradient == each.updates]
-    findings = []
+    findings = _all_frozen(log)
     if without and any(step.cleared for step in log.of(Step)) and len(without) == len(seen):
         return []  # they were cleared before the step, which is a finding of its own
     if without:
@@ -129,6 +129,50 @@ def frozen_moves(log: Log) -> list[Finding]:
             "optimizer = type(optimizer)([p for p in model.parameters() if p.requires_grad], lr=lr)",
         )
     ]
+
+
+def _all_frozen(log: Log) -> list[Finding]:
+    """Return the optimizers that step again and again, and of which no parameter ever trains: all are frozen."""
+    trained = {each.id for each in log.parameters if each.trainable or each.moved}
+    known = {each.id for each in log.parameters}
+    for optimizer in log.optimizers:
+        own = set(optimizer.parameters)
+        mine = [step for step in log.of(Step) if step.optimizer == optimizer.id]
+        idle = len(mine) >= 2 and all(step.without for step in mine)
+        if idle and own and own <= known and not own & trained:
+            return [
+                Finding(
+                    "no_gradient",
+                    Severity.ERROR,
+                    f"All {len(own)} parameters of {optimizer.name} are frozen: its {len(mine)} steps change nothing.",
+                    mine[0].at,
+                    (f"the optimizer is made at {optimizer.at}", "a loss without a graph is no loss of them"),
+                    "for parameter in model.head.parameters():\n    parameter.requires_grad = True   # before the optimizer is made",
+                )
+            ]
+    return []
+
+
+def not_frozen(log: Log) -> list[Finding]:
+    """Detect an attribute that was meant to freeze: a parameter reads `requires_grad` alone, and a module has no such attribute."""
+    for model in log.models:
+        if model.misspelt:
+            name, attribute = next(iter(model.misspelt.items()))
+            on_module = attribute == "requires_grad"
+            return [
+                Finding(
+                    "not_frozen",
+                    Severity.ERROR,
+                    f"{name}.{attribute} = False freezes nothing: "
+                    + ("a module has no such setting." if on_module else "the setting is requires_grad."),
+                    model.at,
+                    (
+                        f"{len(model.misspelt)} parameters or modules have it, and train: {', '.join(list(model.misspelt)[:4])}",
+                    ),
+                    f"model.{name}.requires_grad_(False)" if on_module else "parameter.requires_grad = False",
+                )
+            ]
+    return []
 
 
 def not_in_optimizer(log: Log) -> list[Finding]:
@@ -276,4 +320,12 @@ def never_stepped(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (never_stepped, no_gradient, frozen_moves, not_in_optimizer, twice_in_optimizer, decay_on_vectors)
+DETECTORS = (
+    never_stepped,
+    no_gradient,
+    frozen_moves,
+    not_frozen,
+    not_in_optimizer,
+    twice_in_optimizer,
+    decay_on_vectors,
+)

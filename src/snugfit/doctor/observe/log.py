@@ -22,6 +22,7 @@ class ModelSeen:
         biased: layers with a bias that trains, whose output a norm over rows got as it was.
         first_layer: name of the first layer with a matrix; `input_scale` is the root mean square of what it got, `image` whether that
             was pictures of no value below 0.
+        misspelt: parameters and modules with an attribute that looks as if it froze them, and that torch does not read, and which.
         bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
     """
@@ -42,6 +43,7 @@ class ModelSeen:
     input_scale: float = 0.0
     image: bool = False
     bypasses: bool = False
+    misspelt: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -14,6 +14,8 @@ from torch.utils import checkpoint
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _UPDATE_BN = inspect.unwrap(swa_utils.update_bn).__code__
+SLIPS = ("require_grad", "require_grads", "requires_grads", "required_grad", "requires_gradient", "trainable")
+"""Attributes that are set to freeze a parameter, and that torch does not read."""
 LIBRARIES = ("transformers.", "torchvision.", "timm.", "sentence_transformers.", "diffusers.", "peft.")
 
 
@@ -59,3 +61,17 @@ def is_recalibrating() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def misspelt_freezes(module: nn.Module) -> dict[str, str]:
+    """Return what has an attribute that looks as if it froze it, although it trains: a slip of `requires_grad`, or one on a module."""
+    slips = {
+        name: attribute
+        for name, each in module.named_parameters()
+        for attribute, value in vars(each).items()
+        if attribute in SLIPS and value is False and each.requires_grad
+    }
+    for name, each in module.named_modules():
+        if vars(each).get("requires_grad") is False and any(p.requires_grad for p in each.parameters()):
+            slips[name or type(each).__name__] = "requires_grad"
+    return slips

@@ -353,6 +353,7 @@ class Restore(Event):
         missing: entries of the module that are not among them; `entries` how many it has.
         foreign: a name among them that the module does not know.
         parameters: numbers of the first of its parameters.
+        own: they are the module's own tensors, not a copy: "trained" since state_dict() returned them, or "unchanged"; "" if not.
     """
 
     module: int
@@ -362,6 +363,14 @@ class Restore(Event):
     entries: int = 0
     foreign: str = ""
     parameters: list[int] = field(default_factory=list)
+    own: str = ""
+
+
+@dataclass(frozen=True)
+class Drop(Event):
+    """In a forward pass without a graph, of a model in evaluation mode, a function of torch dropped at random."""
+
+    function: str
 
 
 @dataclass(frozen=True)

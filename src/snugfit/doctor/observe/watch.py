@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watch_files import watch_files
 from snugfit.doctor.observe.watch_loaders import watch_loaders
 from snugfit.doctor.observe.watch_log import Recorder
@@ -28,6 +29,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, modules.class_axes, patches)
     watch_distributions(recorder, patches)
+    watch_dropout(recorder, modules, patches)
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, patches)
     watch_loaders(recorder, modules.rows, patches)

@@ -255,6 +255,8 @@ def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, optio
     made = maker_of(scores) if name == "binary_cross_entropy_with_logits" else ""
     given = {"Sigmoid": "probabilities", "Softmax": "probabilities", "Relu": "rectified"}.get(made, "")
     seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")
+    if name == "kl_div" and recorder.detailed and float(scores.detach().amax()) > _SLACK:
+        return replace(seen, given="raw scores")
     rows = target.numel()
     if not name.startswith("binary") or not rows or rows != target.shape[0]:
         return seen

@@ -30,8 +30,10 @@ from snugfit.doctor.observe.module_facts import (
     is_affected,
     is_recalibrating,
     is_stateless,
+    misspelt_freezes,
 )
 from snugfit.doctor.observe.outsiders import Outsiders
+from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
@@ -61,6 +63,7 @@ class ModuleWatch:
         self._outsiders = Outsiders(recorder)
         self._layers = Layers()
         self._looked: Counter[tuple[int, bool]] = Counter()
+        self._states = OwnStates()
 
     @property
     def inside(self) -> bool:
@@ -71,6 +74,7 @@ class ModuleWatch:
         patches.wrap(nn.Module, "__call__", self._called)
         patches.wrap(nn.Module, "__init__", self._made)
         patches.wrap(nn.Module, "load_state_dict", self._restored)
+        patches.wrap(nn.Module, "state_dict", self._taken)
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
         patches.wrap(torch, "compile", self._compiling)
 
@@ -261,6 +265,7 @@ class ModuleWatch:
                 isinstance(each, DistributedDataParallel) and each.module is module
                 for each in list(self._all.values())
             ),
+            misspelt=misspelt_freezes(module),
         )
         self._roots[number] = (weakref.ref(module), seen)
         self.recorder.log.models.append(seen)
@@ -324,8 +329,22 @@ class ModuleWatch:
             if module is not None and not seen.averaged_of and self._is_trained(module):
                 self.weights.stepped(module)
 
+    def _taken(self, original: _Call) -> _Call:
+        def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(module, *args, **kwargs)
+            if self.recorder.active and not args and kwargs.get("destination") is None:
+                with self.recorder.guard():
+                    self._states.taken(result, self.recorder.log.updates)
+            return result
+
+        return state_dict
+
     def _restored(self, original: _Call) -> _Call:
         def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            own = ""
+            if self.recorder.active:
+                with self.recorder.guard():
+                    own = self._states.owned(module, state_dict, self.recorder.log.updates)
             result = original(module, state_dict, *args, **kwargs)
             if not self.recorder.active:
                 return result
@@ -351,6 +370,7 @@ class ModuleWatch:
                         entries,
                         foreign,
                         [self.recorder.number(each) for each in islice(module.parameters(), WITNESSES)],
+                        own,
                     )
                 )
             return result
