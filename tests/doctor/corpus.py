@@ -40,6 +40,7 @@ MISSED_AT_FIRST = {
 
 ELSEWHERE_BY_THIRD_HAND = (
     "encoder_without_graph",
+    "epoch_never_set",
     "linear_schedule_of_epochs",
     "one_block_many_times",
     "ppo_old_probabilities_are_new",
@@ -94,6 +95,7 @@ ELSEWHERE_AT_FIRST = (
 FOUND_BY_THIRD_HAND = (
     "cifar_like_no_clear",
     "clipped_before_backward",
+    "ddp_through_module",
     "nll_of_raw_scores",
     "optimizer_of_old_parameters",
     "root_of_zero_distance",

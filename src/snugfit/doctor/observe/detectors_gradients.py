@@ -68,7 +68,9 @@ def _thrown_away(log: Log) -> list[Finding]:
     for event in log.events:
         if isinstance(event, Backward):
             pending, unused = (
-                (event, set(event.touched)) if event.touched and not event.adds_to else (None, set())
+                (event, set(event.touched))
+                if event.touched and not event.adds_to and not event.in_step
+                else (None, set())
             )
         elif (
             pending is not None

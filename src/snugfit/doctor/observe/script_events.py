@@ -127,6 +127,7 @@ class Backward(Event):
         anomaly: whether torch's anomaly mode was on.
         value: what was differentiated, without the loss scale; not finite where it is no single number.
         direct: whether the script itself called, not a library.
+        in_step: whether an optimizer's step asked for it, by a closure.
     """
 
     ratio: float | None
@@ -137,6 +138,7 @@ class Backward(Event):
     anomaly: bool = False
     value: float = math.nan
     direct: bool = True
+    in_step: bool = False
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,7 @@ class UpdateWatch:
                         torch.is_anomaly_enabled(),
                         value.value,
                         called_directly("torch."),  # Tensor.backward calls what is wrapped
+                        self._depth > 0,
                     )
                 )
 
