@@ -142,6 +142,7 @@ def test_a_data_set_is_read_by_its_name_and_from_then_on_without_the_hub(tmp_pat
 def test_a_recipe_is_begun_with_a_data_set_on_the_disk_and_with_the_name_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from snugfit.tools.init.request import Request
     from snugfit.tools.init.source import find_source
 
     told: list[str] = []
@@ -150,13 +151,13 @@ def test_a_recipe_is_begun_with_a_data_set_on_the_disk_and_with_the_name_of_one(
         "label": ["good"] * 8 + ["bad"] * 8,
     }
     datasets.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "set"))
-    source = find_source(str(tmp_path / "set"), None, {}, told.append)
+    source = find_source(str(tmp_path / "set"), None, Request(), told.append)
     assert source.path == tmp_path / "set"
     monkeypatch.setattr(
         "snugfit.data.sources.read_hub", lambda name, setting: datasets.Dataset.from_dict(rows).to_list()
     )
     monkeypatch.chdir(tmp_path)
-    named = find_source("hf://me/days", None, {}, told.append)
+    named = find_source("hf://me/days", None, Request(), told.append)
     assert (named.name, named.content.columns) == ("hf://me/days", ("text", "label"))
 
 

@@ -167,7 +167,6 @@ def test_a_search_on_a_pipe_says_how_far_it_is(clock: Clock, capsys: pytest.Capt
         (["doctor", "no.yaml"], "doctor   loading"),
         (["evaluate", "runs/none", "rows.csv"], "evaluate loading"),
         (["predict", "runs/none", "rows.csv", "-o", "out.csv"], "predict  loading"),
-        (["plan", "no.yaml"], "plan     planning"),
     ],
 )
 def test_each_command_names_what_it_does_before_it_begins(

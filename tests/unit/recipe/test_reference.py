@@ -132,6 +132,7 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         "track.others",
         "track.uri",
         "track.experiment",
+        "track.answers",
         "track.register",
     ]
     assert {each.key for each in entries() if each.required} == set(REQUIRED)

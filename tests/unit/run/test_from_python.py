@@ -311,8 +311,8 @@ def test_a_run_is_not_resumed_with_other_settings(
         ({"data": []}, DataError, "^data: holds no examples"),
         (
             {"data": iter(DATA)},
-            DataError,
-            "^data: is a list_iterator. Give a data set with a length and an index",
+            SettingError,
+            "^data: is a list_iterator, which can be read once. Give the function that makes it",
         ),
         ({"data": DataLoader(DATA)}, DataError, "^data: is a DataLoader. Give its data set"),
         ({"validation": []}, DataError, "^validation: holds no examples"),

@@ -200,7 +200,8 @@ def test_rows_with_any_number_of_labels_are_recognised(
 
 
 def test_a_file_a_model_and_a_column_are_a_recipe(project: Path) -> None:
-    for options in ({}, {"text": "text", "label": "labels"}):
-        recipe = load_recipe(begin_here("rows.csv", ["model=./encoder"], **options).recipe)
+    asked = {"data.text": ("--text", "text"), "data.label": ("--label", "labels")}
+    for options in (None, asked):
+        recipe = load_recipe(begin_here("rows.csv", ["model=./encoder"], options=options).recipe)
         assert (recipe.task, recipe.data.label) == ("multi-label-classification", "labels")
         assert recipe.data.separator == "|"
