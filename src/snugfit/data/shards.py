@@ -140,7 +140,7 @@ def expanded(pattern: str) -> Iterator[str]:
 def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardRows:
     """Return the rows of shards, in the order of their members.
 
-    Texts, numbers of classes and JSON are read now; pictures, sounds and whatever else is no text are paths, which `opened_file` opens.
+    Texts, classes and JSON are read now; pictures, sounds and whatever else is no text are paths, which `opened_file` opens.
 
     Raises:
         DataError: a shard is not there, cannot be read or is no tar file, or all are empty.
@@ -252,11 +252,19 @@ def _columns(name: str, path: str, content: Content, seen: Callable[[bytes], Non
     return {column: value}
 
 
-def _class(text: str) -> int:
+def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"'{shorten(text)}' is no number of a class") from None
+        raise ValueError(f"'{shorten(text)}' is no whole number") from None
+
+
+def _class(text: str) -> int | str:
+    """Return the number of a class, or its name."""
+    try:
+        return int(text)
+    except ValueError:
+        return text.strip()
 
 
 _DECODERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -265,7 +273,9 @@ _DECODERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "transcript": ("transcript", str),
     "cls": ("label", _class),
     "cls2": ("cls2", _class),
-    "index": ("index", _class),
+    "index": ("index", _number),
     "json": ("json", parse_json),
 }
-"""Fields that WebDataset decodes to text, whole numbers or JSON: the column that each is, and its decoder."""
+"""Fields that WebDataset decodes to text, whole numbers or JSON: the column that each is, and its decoder.
+
+WebDataset itself takes numbers of classes alone."""

@@ -134,6 +134,19 @@ def test_pictures_in_shards_are_those_in_a_folder(tmp_path: Path) -> None:
     assert loaded["shards"].train.rows.origin(3).endswith(os.path.join("shapes-001.tar", "003.png"))
 
 
+def test_classes_of_shards_are_numbers_or_names(tmp_path: Path) -> None:
+    members: dict[str, bytes | str] = {}
+    for row, name in enumerate(["cat", "dog\n", "tabby cat", "dog"]):
+        members |= {f"{row}.png": png(row), f"{row}.cls": name}
+    write_shard(tmp_path / "s.tar", members)
+    loaded = load_pictures(PictureSettings(str(tmp_path / "s.tar"), validation=None), FORMAT)
+    assert loaded.labels == ("cat", "dog", "tabby cat")
+    assert [loaded.train[place]["labels"] for place in range(4)] == [0, 1, 2, 1]
+    write_shard(tmp_path / "t.tar", {"1.txt": "one", "1.index": "first", "2.txt": "two", "2.index": "2"})
+    (fault,) = read_shards("t.tar", "data", tmp_path).faults
+    assert fault.detail.endswith("t.tar/1.index cannot be read: 'first' is no whole number")
+
+
 def test_an_index_is_made_once_and_known_by_what_the_file_holds(tmp_path: Path, own_cache: Path) -> None:
     (first, _) = pictures(tmp_path / "shards")
     expected = tar_index(str(first))
@@ -204,7 +217,7 @@ def test_bad_members_are_named_by_shard_and_key_and_left_out_where_asked_for(
     for key, detail in (
         ("006", "the row has no 'label'"),
         ("007", "is not UTF-8"),
-        ("008", "is no number of a class"),
+        ("008", "the label 'one' is text, most labels are a whole number"),
         ("009", "cannot be read"),
         ("010", "gives column 'text', which it has already"),
     ):
