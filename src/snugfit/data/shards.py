@@ -15,7 +15,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, shorten
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
-from snugfit.data.tar_members import TAR, Member, content_of, reason_of, tar_index
+from snugfit.data.tar_members import TAR, Member, content_of, read_member, reason_of, split_member, tar_index
 from snugfit.errors import DataError, nearest_file
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
@@ -174,6 +174,19 @@ def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardR
             "Members of a row have one name up to the first dot, such as 0001.jpg and 0001.cls.",
         )
     return ShardRows(base, tuple(columns), rows, names, digest.hexdigest(), tuple(faults))
+
+
+def plain_file(path: str, place: Path) -> str:
+    """Return a file that any library can open: the path itself, or `place`, where what a member of a shard holds is written.
+
+    Raises:
+        OSError: there is no such member, or no room for it.
+    """
+    inside = split_member(path)
+    if inside is None:
+        return path
+    place.write_bytes(read_member(*inside))
+    return str(place)
 
 
 def _at(name: str, folder: Path | None) -> Path:

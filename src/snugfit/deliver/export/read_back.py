@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from snugfit.data.shards import plain_file
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.scored import (
     Answer,
@@ -54,6 +55,10 @@ def read(reader: str, folder: Path, scored: ScoredRows, request: Mapping[str, An
     with tempfile.TemporaryDirectory(prefix="snugfit-read-") as temporary:
         place = Path(temporary)
         asked = {"reader": reader, "folder": str(folder), "rows": len(scored.inputs), **request}
+        if "pictures" in asked:
+            asked["pictures"] = [
+                plain_file(path, place / f"{row}") for row, path in enumerate(asked["pictures"])
+            ]
         (place / "request.json").write_text(json.dumps(asked), encoding="utf-8")
         inputs = {
             f"{row}.{name}": tensor.contiguous().clone()

@@ -22,6 +22,7 @@ from snugfit.deliver.export.export_model import export_source
 from snugfit.deliver.predict import evaluate_file
 from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
 from snugfit.models.bundle import save_bundle
+from tests.unit.data.shard_files import write_shard
 from tests.unit.deliver.export.models import (
     of_bytes,
     picture_classifier,
@@ -122,6 +123,16 @@ def test_a_classifier_of_pictures_comes_with_a_processor_that_makes_the_same_pix
 ) -> None:
     result = export_source(pictures[0], "hf", tmp_path / "out", rows=pictures[1])
     assert result["compared"][0]["equal"] == ["label names", "pixels"]
+
+
+@pytest.mark.slow
+def test_pictures_in_shards_are_compared_as_those_in_files_are(
+    pictures: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    members = {f"{number}.png": (Path(pictures[1]) / f"{number}.png").read_bytes() for number in range(3)}
+    shard = write_shard(tmp_path / "s.tar", members)
+    result = export_source(pictures[0], "hf", tmp_path / "out", rows=str(shard))
+    assert result["compared"][0]["rows"] == 3 and result["compared"][0]["equal"] == ["label names", "pixels"]
 
 
 @pytest.mark.slow
