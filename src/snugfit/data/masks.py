@@ -20,12 +20,14 @@ from snugfit.data.hold_out import SHARES
 from snugfit.data.labelled_files import inputs_of_files
 from snugfit.data.leaks import LeakSettings
 from snugfit.data.mask_folders import mask_folders, paired
+from snugfit.data.path_rows import base_of
 from snugfit.data.picture_files import PICTURE_FILES, read_pictures
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
 from snugfit.data.report import DataReport
 from snugfit.data.sides import Validation, check_validation, make_sides
 from snugfit.data.sources import RowSource, fingerprints_of
+from snugfit.data.tar_members import file_of
 from snugfit.data.usable_rows import Part
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
@@ -224,20 +226,13 @@ def read_masks(
                 _INSTANCES if boxes else "Name it: data.label=COLUMN.",
             )
         faults, given = list(part.faults), []
-        base = _base(source, folder)
+        base = base_of(part.table, source, folder)
         for row in part.row_indices:
-            cell = part.table.rows[row][label]
+            cell = part.table.rows[row].get(label)
             given.append(os.path.join(base, cell) if isinstance(cell, str) and cell.strip() else None)
             if given[-1] is None:
                 kind = f"holds {type(cell).__name__}" if isinstance(cell, (list, dict)) else "is empty"
-                faults.append(
-                    Fault(
-                        part.table.source,
-                        part.table.lines[row],
-                        "missing mask",
-                        f"{label} {kind}. {_INSTANCES}",
-                    )
-                )
+                faults.append(part.table.fault(row, BadRow("missing mask", f"{label} {kind}. {_INSTANCES}")))
     loaded = MaskPart(part, [], [], [])
     good: list[int] = []
     for place, (path, mask) in enumerate(zip(part.texts, given, strict=True)):
@@ -246,11 +241,11 @@ def read_masks(
         try:
             highest = _looked_at(path, mask, classes)
         except BadRow as bad:
-            row = part.row_indices[place]
-            at = (mask, 0) if folders is not None else (part.table.source, part.table.lines[row])
-            faults.append(
-                Fault(*at, bad.reason, bad.detail if folders is not None else f"{mask} {bad.detail}")
-            )
+            if folders is not None:
+                faults.append(bad.at(mask, 0))
+            else:
+                named = BadRow(bad.reason, f"{mask} {bad.detail}")
+                faults.append(part.table.fault(part.row_indices[place], named))
             continue
         good.append(place)
         loaded.masks.append(mask)
@@ -275,7 +270,7 @@ def opened_mask(path: str) -> Image.Image:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as picture:
+        with file_of(path) as file, Image.open(file) as picture:
             picture.load()
             mode, lossy, mask = picture.mode, picture.format == "JPEG", picture.copy()
     except FileNotFoundError as error:
@@ -349,13 +344,6 @@ def _folders(source: RowSource, folder: Path | None) -> tuple[Path, Path] | None
         return None
     path = (folder or Path.cwd()) / Path(source).expanduser()
     return mask_folders(path) if path.is_dir() else None
-
-
-def _base(source: RowSource, folder: Path | None) -> str:
-    here = folder or Path.cwd()
-    if not isinstance(source, (str, Path)) or is_python_path(str(source)):
-        return str(here)
-    return str((here / Path(source).expanduser()).parent)
 
 
 def _examples(loaded: MaskPart) -> Examples:

@@ -119,6 +119,18 @@ def rows_of_files(
     return replace(part, records=records, digests=digests, classes=classes)
 
 
+def base_of(table: Table, source: RowSource, folder: Path | None) -> str:
+    """Return the folder that paths in the rows of a source are relative to: that of the file or the shards that they stand in."""
+    here = str(folder or Path.cwd())
+    if table.base is not None or _is_function(source):
+        return table.base or here
+    return os.path.dirname(os.path.join(here, os.path.expanduser(str(source))))
+
+
+def _is_function(source: RowSource) -> bool:
+    return callable(source) or (isinstance(source, str) and is_python_path(source))
+
+
 _OF_FOLDER = "snugfit.of_folder"
 """A column of rows that a folder was read as."""
 
@@ -132,15 +144,10 @@ def _table(
     folder: Path | None,
 ) -> tuple[Table, str]:
     """Return the rows of a source, and the folder that its paths are relative to."""
-    here = str(folder or Path.cwd())
-    if callable(source) or (isinstance(source, str) and is_python_path(source)):
-        return read_table(source, setting=setting, folder=folder), here
-    path = os.path.join(here, os.path.expanduser(str(source)))
-    if is_shards(source, folder):
+    path = os.path.join(folder or Path.cwd(), os.path.expanduser(str(source)))
+    if _is_function(source) or is_shards(source, folder) or not os.path.isdir(path):
         table = read_table(source, setting=setting, folder=folder)
-        return table, table.base or here
-    if not os.path.isdir(path):
-        return read_table(source, setting=setting, folder=folder), os.path.dirname(path)
+        return table, base_of(table, source, folder)
     files = files_in(Path(path), kind.suffixes)
     if not files:
         raise DataError(

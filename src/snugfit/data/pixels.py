@@ -124,7 +124,7 @@ def upright_size(path: str) -> tuple[int, int]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path) as picture:
+        with file_of(path) as file, Image.open(file) as picture:
             width, height = picture.size
             lies = picture.getexif().get(ExifTags.Base.Orientation, 1) in _LYING
     return (height, width) if lies else (width, height)

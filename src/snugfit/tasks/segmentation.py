@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 NETWORKS = ("unet",)
-MASK_COLUMNS = ("mask", "masks", "label", "segmentation", "annotation")
+MASK_COLUMNS = ("mask", "masks", "label", "seg", "segmentation", "annotation")
 _SIDE = 128
 _PREDICTION = "predicted_mask"
 
@@ -176,11 +176,11 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if not isinstance(source, Rows):
         return None
     images = [name for name in source.columns if source.names_pictures(name)]
-    label = data.get("label") or next((name for name in images if name.casefold() in MASK_COLUMNS), None)
+    label = data.get("label") or next(filter(_names_masks, images), None)
     image = data.get("image") or next((name for name in images if name != label), None)
     if label not in images or image not in images:
         return None
-    of_folder = source.path.is_dir()
+    of_folder = source.in_folders
     return Recognition(
         data={
             **({} if of_folder else {"image": image, "label": label}),
@@ -195,6 +195,15 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "data.augment": "changes that are drawn for each picture and its mask alike",
         },
     )
+
+
+def _names_masks(column: str) -> bool:
+    """Return whether a column is called as masks are; those of shards have their suffix behind it.
+
+    >>> _names_masks("Mask"), _names_masks("mask.png"), _names_masks("image")
+    (True, True, False)
+    """
+    return Path(column.casefold()).stem in MASK_COLUMNS
 
 
 CARD = Card(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from snugfit.data.masks import MaskSource, collate, load_mask_rows, load_masks
 from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import UNKNOWN, opened, pixels_with_mask, upright_size
 from snugfit.errors import DataError, SettingError
+from tests.unit.data.shard_files import write_shard
 
 FORMAT = PictureFormat(16, 16, None, (0.0,) * 3, (1.0,) * 3, "nearest")
 EVERY = ("rotate", "crop", "flip", "color", "erase")
@@ -120,6 +123,50 @@ def test_a_table_names_pictures_and_masks_beside_it(folder: Path) -> None:
         load_masks(MaskSource("shapes", validation=None, augment=()), FORMAT),
     )
     assert all(torch.equal(a["labels"], b["labels"]) for a, b in zip(table.train, whole.train, strict=True))
+
+
+def in_shards(folder: Path, masks: Mapping[str, bytes | None] | None = None) -> Path:
+    """Return a folder of two shards of the pictures and masks of a folder, of which some masks are others, or left out."""
+    for shard in range(2):
+        members: dict[str, bytes | str] = {}
+        for number in range(4 * shard, 4 * shard + 4):
+            (mask,) = folder.glob(f"masks/{number}*.png")
+            content = (masks or {}).get(str(number), mask.read_bytes())
+            members[f"{number}.png"] = (folder / f"images/{number}.png").read_bytes()
+            if content is not None:
+                members[f"{number}.mask.png"] = content
+        write_shard(folder.parent / f"shards/s-{shard}.tar", members)
+    return folder.parent / "shards"
+
+
+@pytest.mark.parametrize("source", ["shards", "shards/s-{0..1}.tar", "shards/s-*.tar"])
+def test_masks_in_shards_are_those_of_a_folder(folder: Path, source: str) -> None:
+    in_shards(folder)
+    of_shards, whole = (
+        load_masks(MaskSource(name, validation=None, label="mask.png", augment=()), FORMAT)
+        for name in (source, "shapes")
+    )
+    assert of_shards.classes == whole.classes and len(of_shards.train) == 8
+    for ours, theirs in zip(of_shards.train, whole.train, strict=True):
+        assert torch.equal(ours["labels"], theirs["labels"])
+        assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
+    new = load_mask_rows(source, FORMAT, image="image", label=None, classes=4, bad_rows="fail")
+    assert [each["sides"] for each in new.examples] == [(24, 18)] * 8
+
+
+def test_masks_of_shards_that_cannot_be_used_are_named_by_shard_and_key(folder: Path) -> None:
+    in_shards(folder, {"2": None, "5": b"no picture"})
+    settings = MaskSource("shards", validation=None, label="mask.png")
+    with pytest.raises(DataError) as error:
+        load_masks(settings, FORMAT)
+    for place, words in (
+        ("s-0.tar/2: ", "mask.png is empty"),
+        ("s-1.tar/5: ", "is no picture that can be read"),
+    ):
+        assert any(
+            line.strip().startswith(place) and words in line for line in str(error.value).splitlines()
+        ), place
+    assert len(load_masks(replace(settings, bad_rows="skip"), FORMAT).train) == 6
 
 
 def saved(values: Any, mode: str | None = None) -> Image.Image:

@@ -324,8 +324,9 @@ def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recogni
             f"Keep your loop, and put a step into it: snugfit init --from {content.path.name}",
         )
     name = asked or max(suitable, key=lambda each: suitable[each].score)
+    in_folders = isinstance(content, Rows) and content.in_folders
     if name not in suitable:
-        naming = "" if content.path.is_dir() else _columns_to_name(discover()[name], data, request)
+        naming = "" if in_folders else _columns_to_name(discover()[name], data, request)
         raise DataError(
             request.name("task"),
             f"{content.path} was not recognised as rows for {name}",
@@ -349,7 +350,7 @@ def _no_task_for(model: str, rows: Rows, request: Request, cards: Mapping[str, C
     if model not in networks and near.startswith("Did you mean") and not Path(model).exists():
         return SettingError(setting, f"there is no network '{model}'", near)
     names = ", ".join(name for name, card in cards.items() if not card.own_code)
-    naming = "" if rows.path.is_dir() else f"Name its columns, such as {request.to_name('data.label')}, or "
+    naming = "" if rows.in_folders else f"Name its columns, such as {request.to_name('data.label')}, or "
     return DataError(
         setting,
         f"{rows.path} was not recognised as rows for a task that can have the model '{model}' ({names})",

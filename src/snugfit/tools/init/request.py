@@ -75,7 +75,7 @@ class Request:
                 f"{rows.path} is plain text, so it has no columns",
                 "Leave it out, or name a table.",
             )
-        if fixed and rows.path.is_dir():
+        if fixed and rows.in_folders:
             raise DataError(
                 self.name(f"data.{fixed[0]}"),
                 f"{rows.path} is a folder of files by their classes, so it has no columns",

@@ -86,7 +86,7 @@ def find_source(source: str | None, model: LocalModel | None, request: Request, 
         DataError: there are none, or a column that is named is not among theirs.
     """
     path = Path.cwd() if source is None else Path(source).expanduser()
-    if (of_rows := _named(source, path, request, tell)) is not None:
+    if (of_rows := _named(source, path, tell)) is not None:
         return of_rows
     if model is not None:
         at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
@@ -129,13 +129,13 @@ def find_source(source: str | None, model: LocalModel | None, request: Request, 
     raise nothing_here(here)
 
 
-def _named(source: str | None, path: Path, request: Request, tell: Tell) -> Source | None:
+def _named(source: str | None, path: Path, tell: Tell) -> Source | None:
     """Return the rows of a source that is no single file and no folder of tables or pictures; None of another."""
     if source is not None and _is_name(source):
         tell(f"reading {source} …")
         rows, faults = read_rows(source)
         return Source(rows, Path.cwd(), faults, name=source)
-    return _shards_of(path, request, tell) if is_shards(path) else None
+    return _shards_of(path, tell) if is_shards(path) else None
 
 
 def _is_name(source: str) -> bool:
@@ -167,7 +167,7 @@ def _rows_of(here: Surroundings, path: Path | None, request: Request, tell: Tell
     raise problem or nothing_here(here)
 
 
-def _shards_of(path: Path, request: Request, tell: Tell) -> Source:
+def _shards_of(path: Path, tell: Tell) -> Source:
     """Return the rows of shards; of a folder, those to train on, and others by the parts that their names say."""
     patterns = shard_patterns(path) if path.is_dir() else {}
     parts = {part_of(Path(name))[1]: pattern for name, pattern in patterns.items()}
@@ -176,7 +176,6 @@ def _shards_of(path: Path, request: Request, tell: Tell) -> Source:
         train = parts.get("training") or parts[None]
     tell(f"reading {train.name} …")
     rows, faults = read_rows(train)
-    request.check_columns(rows)
     rows = replace(rows, path=path)  # a recipe is named by the folder, not by a pattern
     validation, test = (parts.get("validation"), parts.get("test")) if train != path else (None, None)
     name = os.path.relpath(train)

@@ -127,6 +127,21 @@ def test_a_folder_of_shards_is_enough(tmp_path: Path, monkeypatch: pytest.Monkey
         "val-[0-9]*.tar",
     ]
     assert (data.image, data.label) == ("image", "label")
+    with pytest.raises(DataError, match=r"shards has no column 'breed'.*Its columns are image, label"):
+        infer("shards", label="breed")
+    assert infer("shards", label="label").data.label == "label"
+
+
+def test_masks_in_a_folder_of_shards_are_named_by_their_suffix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    members = {f"{row}.{kind}": png(row) for row in range(6) for kind in ("jpg", "rough.png", "seg.png")}
+    write_shard(tmp_path / "city" / "train-0.tar", members)
+    write_shard(tmp_path / "city" / "train-1.tar", {f"1{name}": png(7) for name in members})
+    recipe = infer("city")
+    assert (recipe.task, recipe.data.image, recipe.data.label) == ("segmentation", "image", "seg.png")
+    assert infer("city", "data.label=rough.png", "task=segmentation").data.label == "rough.png"
 
 
 @pytest.mark.parametrize(
