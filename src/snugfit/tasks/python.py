@@ -106,11 +106,12 @@ def hold_out_objects(
     return Subset(rows, sides.places), Subset(rows, sides.shown), sides.warnings
 
 
-def cells_of(source: str, rows: Any, columns: Sequence[str]) -> Examples:
+def cells_of(source: str, rows: Any, columns: Sequence[str], setting: str = VALIDATION) -> Examples:
     """Return some columns of the rows of a Python data set, which are mappings, as a table that rows can be held out by.
 
     Args:
         source: what the rows come from, for messages.
+        setting: that names the columns.
     Raises:
         DataError: a row is no mapping.
     """
@@ -123,9 +124,9 @@ def cells_of(source: str, rows: Any, columns: Sequence[str]) -> Examples:
         row = rows[number]
         if not isinstance(row, Mapping):
             raise DataError(
-                VALIDATION,
-                f"holds rows out by column, and row {number} of {source} is a {type(row).__name__}",
-                f"Let each row be a mapping with '{columns[0]}', or write a fraction.",
+                setting,
+                f"names a column, and row {number} of {source} is a {type(row).__name__}",
+                f"Let each row be a mapping with '{columns[0]}'.",
             )
         cells.append({name: scalar(row.get(name)) for name in columns})
     names = tuple(rows[0]) if cells else ()

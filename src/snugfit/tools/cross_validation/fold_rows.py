@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import Fault, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Examples
-from snugfit.data.sides import moments_of
+from snugfit.data.sides import groups_of, moments_of
 from snugfit.data.sources import read_table
 from snugfit.data.usable_rows import Part, part_of_records, read_part, scalar
 from snugfit.errors import DataError, SettingError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snugfit.tools.cross_validation.result import Fold
 
 SIDES = ("train", "validation")
+GROUPS, TIME = "--groups", "--time"
 COLUMNS = ("pair", "positive", "negative", "label", "label_columns", "completion", "target")
 """Settings of `data` that name columns, besides `text`."""
 
@@ -112,15 +113,15 @@ def fold_rows(
         check_columns(part.table, {"data.balance": [balance]})
         cells = (part.table.rows[row].get(balance) for row in part.row_indices)
         records = [{balance: cell, **record} for cell, record in zip(cells, records, strict=True)]
-    origins = [[part.table.source, row, part.table.lines[row]] for row in part.row_indices]
+    # a row that is spoken of by its name has no line
+    origins = [[part.table.source, row, part.table.place(row)[1]] for row in part.row_indices]
+    examples = Examples.of(part.row_indices, part.table, part.row_indices)
     return FoldRows(
         count=len(part.row_indices),
         sha256=part.table.sha256,
         labels=part.labels if card.classes else None,
-        groups=_groups(part, group_by),
-        times=None
-        if time is None
-        else moments_of(Examples.of(part.row_indices, part.table, part.row_indices), time, "--time"),
+        groups=groups_of(examples, group_by, GROUPS) if group_by else None,
+        times=None if time is None else moments_of(examples, time, TIME),
         records=[{**record, ORIGIN: origin} for record, origin in zip(records, origins, strict=True)],
         contents=part.contents,
         notes=tuple(filter(None, notes)),
@@ -163,34 +164,15 @@ def _written(part: Part, recipe: Recipe, card: Card) -> list[dict[str, Any]]:
     return [{column: part.table.rows[row].get(column) for column in columns} for row in part.row_indices]
 
 
-def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
-    if not group_by:
-        return None
-    check_columns(part.table, {"--groups": group_by})
-    groups: list[Hashable] = []
-    for row in part.row_indices:
-        values = [part.table.rows[row].get(column) for column in group_by]
-        if any(value is None or value == "" for value in values):
-            raise DataError(
-                "--groups",
-                f"{part.table.source}:{part.table.lines[row]}: the row has no {' or '.join(group_by)}, so it is of no "
-                "group",
-                "Fill it, or leave the row out.",
-            )
-        groups.append(json.dumps(values, default=scalar))
-    return groups
-
-
 def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool, time: str | None) -> FoldRows:
     rows = training_rows(recipe)
     (source,) = recipe.data.train_sources
     count = len(rows)
-    groups = None
+    groups, times = None, None
     if group_by:
-        groups = [
-            json.dumps([_column(rows[row], name) for name in group_by], default=scalar)
-            for row in range(count)
-        ]
+        groups = groups_of(cells_of(source, rows, group_by, GROUPS), group_by, GROUPS)
+    if time is not None:
+        times = moments_of(cells_of(source, rows, [time], TIME), time, TIME)
     notes = (
         _left_out(recipe),
         f"all rows are made by {' and '.join(recipe.data.train_sources)} before they are dealt into folds: what it fits on them, such as a mean to subtract, "
@@ -203,7 +185,7 @@ def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool, time: str 
         labels=[_label(rows[row]) for row in range(count)] if labelled else None,
         groups=groups,
         notes=tuple(filter(None, notes)),
-        times=None if time is None else moments_of(cells_of(source, rows, [time]), time, "--time"),
+        times=times,
     )
 
 
@@ -218,7 +200,13 @@ def _left_out(recipe: Recipe) -> str:
 
 def _label(row: Any) -> Hashable:
     if isinstance(row, Mapping):
-        return scalar(_column(row, "labels"))
+        if "labels" not in row:
+            raise SettingError(
+                "'labels'",
+                f"a row has {', '.join(map(str, row))}",
+                "Let each row be a mapping with 'labels'.",
+            )
+        return scalar(row["labels"])
     if isinstance(row, (tuple, list)) and len(row) > 1:
         return scalar(row[1])
     raise SettingError(
@@ -226,12 +214,3 @@ def _label(row: Any) -> Hashable:
         f"a row is a {type(row).__name__}, not (inputs, label) or a mapping with labels",
         "Ask for --no-stratified.",
     )
-
-
-def _column(row: Any, name: str) -> Any:
-    if not isinstance(row, Mapping) or name not in row:
-        shape = (
-            f"has {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
-        )
-        raise SettingError(f"'{name}'", f"a row {shape}", f"Let each row be a mapping with '{name}'.")
-    return row[name]

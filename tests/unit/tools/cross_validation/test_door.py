@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from snugfit.cli import main
 from snugfit.data.examples import Examples
-from snugfit.data.sources import read_table
+from snugfit.data.sources import Table, read_table
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run import from_recipe
@@ -30,6 +30,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
+from tests.unit.data.shard_files import write_shard
 
 POINTS = """\
 import torch
@@ -264,7 +265,9 @@ def test_texts_on_both_sides_are_told_with_their_number(films: Path, tmp_path: P
 def test_rows_without_labels_are_stratified_only_if_they_have_some(project: Path, tmp_path: Path):
     labels = fold_rows(points(project, tmp_path), labelled=True).labels
     assert labels is not None and set(labels) == {0, 1}
-    with pytest.raises(SettingError, match="'author': a row is a tuple"):
+    with pytest.raises(
+        DataError, match="--groups: names a column, and row 0 of points_of_cv:make_rows is a tuple"
+    ):
         fold_rows(points(project, tmp_path), ["author"])
 
 
@@ -476,6 +479,33 @@ def test_folds_are_made_by_the_groups_of_the_recipe_unless_others_are_asked_for(
         cross_validate(recipe, time="shop")
 
 
+def test_groups_of_folds_are_those_by_which_a_run_holds_rows_out(tmp_path: Path, monkeypatch):
+    recipe = sales(tmp_path, "{share: 0.2, group: shop}")
+    path = tmp_path / "sales.csv"
+    head, *rows = path.read_text().splitlines()
+    spaced = [row.replace("shop0", "shop0 ") if place % 2 else row for place, row in enumerate(rows)]
+    path.write_text("\n".join([head, *spaced]) + "\n")
+    assert len(set(fold_rows(recipe, ("shop",)).groups or ())) == 5
+    path.write_text("\n".join([head, *rows[:3], rows[3].replace("shop1", " "), *rows[4:]]) + "\n")
+    with pytest.raises(DataError, match=r"^--groups: .*sales\.csv:5: the row has no shop"):
+        fold_rows(recipe, ("shop",))
+
+
+def test_rows_of_shards_have_no_lines_that_a_fold_could_name(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = sales(tmp_path, "0.2")
+    write_shard(
+        tmp_path / "sales.tar", {f"{n}.json": json.dumps({"price": n, "sold": 2 * n}) for n in range(20)}
+    )
+    recipe = dataclasses.replace(
+        recipe, data=dataclasses.replace(recipe.data, train="sales.tar", columns=None)
+    )
+    records = fold_rows(recipe).records
+    assert records is not None and records[3]["snugfit.origin"] == ["sales.tar", 3, 0]
+    written = Table("train.jsonl", ("price", "sold"), records, list(range(1, 21)), "")
+    assert Examples.of(records, written, range(20)).origin(3) == "row 3 of sales.tar"
+
+
 def test_rows_of_a_python_data_set_are_held_out_by_groups_and_in_time(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "visits_of_cv.py").write_text(VISITS)
@@ -498,6 +528,9 @@ def test_rows_of_a_python_data_set_are_held_out_by_groups_and_in_time(tmp_path: 
     assert {row["day"] for row in material.validation} == {3}
     rows = fold_rows(recipe("time: day"), time="day")
     assert rows.times == [n // 5 for n in range(20)]
+    assert fold_rows(recipe("time: day"), ("patient",)).groups == [(str(n % 4),) for n in range(20)]
+    with pytest.raises(DataError, match="^--groups: visits_of_cv:make_rows has no column 'ward'"):
+        fold_rows(recipe("time: day"), ("ward",))
     with pytest.raises(DataError, match=r"visits_of_cv:make_rows has no column 'ward'"):
         prepare(recipe("group: ward"))
 
