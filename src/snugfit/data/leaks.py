@@ -8,11 +8,11 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from snugfit.data.hold_out import VALIDATION
-from snugfit.data.near_duplicates import Near, near_texts
+from snugfit.data.near_duplicates import NEAR_DUPLICATES, Near, near_texts
 from snugfit.errors import DataError, SettingError
 
 Policy = Literal["warn", "fail", "drop"]
-LEAKS, NEAR_DUPLICATES = "data.leaks", "data.near_duplicates"
+LEAKS = "data.leaks"
 _SHOWN = 3
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snugfit.data.table_cells import parsed_cell
+from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 Pairs = Iterator[tuple[int, int]]
 """Places, on the first side and on the second, of inputs that are nearly equal."""
 
+NEAR_DUPLICATES = "data.near_duplicates"
 SHARED = 0.8
 """Part of the shingles of two texts that both have, from which they are nearly equal."""
 _SHINGLE = 9
 """Characters of a shingle."""
+_PIECE = 4096
+"""Shingles that are hashed at once: a text may be a whole book, and each of them has sixty hashes."""
 _BANDS, _BAND = 20, 3
 """Bands of hashes, of which one has to be equal: texts of which 80% is shared are compared with a chance of 0.9999999."""
 _SIDE = 8
@@ -70,6 +74,9 @@ def normalised(text: str) -> str:
 
 def near_pictures(first: Sequence[str], second: Sequence[str]) -> Pairs:
     """Yield the files of pictures that look alike: other sizes, formats and qualities of one, by difference hashes and thumbnails.
+
+    Raises:
+        DataError: a picture is damaged in its middle, which only its decoding shows.
 
     Source: Krawetz 2013, Kind of like that (dHash).
     """
@@ -133,7 +140,10 @@ def _multipliers() -> tuple[Hashes, Hashes]:
 def _signature(shingles: Hashes) -> list[Hashable]:
     """Return the bands of the least hashes of a text's shingles."""
     factors, offsets = _multipliers()
-    least = ((shingles[:, None] * factors + offsets) >> np.uint64(20)).min(axis=0)
+    pieces = (shingles[start : start + _PIECE, None] for start in range(0, len(shingles), _PIECE))
+    least = np.minimum.reduce(
+        [((piece * factors + offsets) >> np.uint64(20)).min(axis=0) for piece in pieces]
+    )
     return [(band, least[band * _BAND : (band + 1) * _BAND].tobytes()) for band in range(_BANDS)]
 
 
@@ -155,7 +165,15 @@ def _grey(path: str, width: int, height: int) -> NDArray[np.float32]:
 
     from snugfit.data.pixels import opened
 
-    return np.asarray(opened(path, 3).convert("L").resize((width, height), Resampling.BOX), np.float32)
+    try:
+        picture = opened(path, 3)
+    except (OSError, SyntaxError) as error:  # Pillow's word for a damaged PNG
+        raise DataError(
+            NEAR_DUPLICATES,
+            f"compares pictures by how they look, and {path} cannot be decoded",
+            "Copy it again, or remove it.",
+        ) from error
+    return np.asarray(picture.convert("L").resize((width, height), Resampling.BOX), np.float32)
 
 
 def _thumbnail(path: str) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from snugfit.data.near_duplicates import SHARED, near_pictures, near_rows, near_texts, normalised
+from snugfit.errors import DataError
 
 
 def pieces(text: str) -> set[str]:
@@ -95,6 +97,29 @@ def test_plain_pictures_of_other_grey_are_not_alike(tmp_path: Path) -> None:
         Image.new("RGB", (16, 16), (grey,) * 3).save(tmp_path / f"{grey}.png")
     paths = [str(tmp_path / f"{grey}.png") for grey in (0, 128, 255)]
     assert [*near_pictures(paths[:2], paths[1:])] == [(1, 0)]
+
+
+def test_a_book_is_hashed_in_little_memory() -> None:
+    draw = random.Random(1)
+    book = "".join(draw.choices("abcdefghijklmnopqrst", k=150_000))
+    tracemalloc.start()
+    try:
+        assert [*near_texts([book], [book[:-1000]])] == [(0, 0)]
+        assert (
+            tracemalloc.get_traced_memory()[1] < 60 * 2**20
+        )  # at once, sixty hashes of each piece take 370 MiB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_picture_that_is_damaged_in_its_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "scan.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)).save(path)
+    content = bytearray(path.read_bytes())
+    content[60_000:60_400] = bytes(400)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"data\.near_duplicates: .*scan\.png cannot be decoded"):
+        [*near_pictures([str(path)], [str(path)])]
 
 
 def test_rows_are_equal_in_three_digits_with_gaps_and_texts_apart_from_case() -> None:
