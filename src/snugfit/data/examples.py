@@ -53,8 +53,7 @@ class Examples(Sequence[Any]):
         names: of the rows, where they are spoken of by them; an empty one has none.
         sources: the sources, where they are several; `rows` then counts over all of them, in their order.
         starts: the first row of each of them.
-        table: the rows as they were read, by whose columns examples are held out or balanced; None where there are none, or they are no
-            longer needed.
+        table: the rows as they were read, by whose columns examples are held out or balanced; None where there are none.
         table_rows: the place in it of each example's row.
     """
 
@@ -75,7 +74,7 @@ class Examples(Sequence[Any]):
         self.examples = examples
         self.source, self.unit = source, unit
         self.names, self.sources, self.starts = names, sources, tuple(starts)
-        self.table, self.table_rows = table, table_rows
+        self.table, self.table_rows = table, array("q", table_rows)
         self.balance: Balance | None = None
         self.rows = array("q", rows)
         self.lines = None if lines is None else array("q", lines)
@@ -158,6 +157,10 @@ class Examples(Sequence[Any]):
             numbers = self.balance.numbers[np.asarray(places, dtype=np.int64)]
             part.balance = replace(self.balance, numbers=numbers)
         return part
+
+    def drop_table(self) -> None:
+        """Leave the rows as they were read to the garbage collector: examples are neither held out nor balanced any more."""
+        self.table, self.table_rows = None, array("q")
 
     @property
     def numbers(self) -> list[int]:

@@ -51,7 +51,7 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     mixed(task.material.train)  # before anything is written, as a source that has no row left is refused
     for side in (task.material.train, task.material.validation):
         if (examples := whole_examples(side)) is not None:
-            examples.table = None  # it is no longer needed
+            examples.drop_table()
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
     return replace(task, material=replace(task.material, class_counts=task.class_counts))
 

@@ -32,6 +32,21 @@ def _texts(path: Path) -> list[str]:
     return texts
 
 
+def test_rows_that_are_no_longer_needed_are_dropped_with_their_places(tmp_path: Path, tokenizer: Any) -> None:
+    _texts(tmp_path / "films.jsonl")
+    settings = TextSettings(
+        train="films.jsonl", text=("text",), validation=0.25, bad_rows="skip", max_length=16
+    )
+    rows = load_text(settings, tokenizer, folder=tmp_path).train
+    before = [rows.origin(place) for place in range(len(rows))]
+    assert rows.table is not None and len(rows.table_rows) == len(rows)
+    rows.drop_table()
+    part = rows.at(range(2, len(rows)))
+    assert rows.table is None and not rows.table_rows and not part.table_rows
+    assert [rows.origin(place) for place in range(len(rows))] == before
+    assert [part.origin(place) for place in range(len(part))] == before[2:]
+
+
 def test_examples_of_a_file_are_named_by_their_line_after_a_split_and_after_bad_rows(
     tmp_path: Path, tokenizer: Any
 ) -> None:
