@@ -72,7 +72,7 @@ class MaskSource:
         check_validation(self.validation)
 
 
-class MaskedPictures(FromRows):
+class PicturesWithMasks(FromRows):
     """Pictures on disk as examples: `pixel_values`, float32 of shape (channels, height, width), and `labels`, int64 of shape (height, width).
 
     A pixel of a mask of 255 has label -100. Without masks an example has `sides`, the width and height of the picture itself.
@@ -96,8 +96,8 @@ class MaskedPictures(FromRows):
 class MaskData:
     """Examples to train and validate on, and the names of the classes."""
 
-    train: MaskedPictures
-    validation: MaskedPictures | None
+    train: PicturesWithMasks
+    validation: PicturesWithMasks | None
     classes: tuple[str, ...]
     report: DataReport
     fingerprints: Mapping[str, str]
@@ -151,8 +151,8 @@ def load_masks(
     )
     rows, validation = made.train, made.validation
     return MaskData(
-        train=MaskedPictures(rows, picture_format, settings.augment),
-        validation=MaskedPictures(validation, picture_format) if validation else None,
+        train=PicturesWithMasks(rows, picture_format, settings.augment),
+        validation=PicturesWithMasks(validation, picture_format) if validation else None,
         classes=classes,
         report=replace(_report(len(rows), len(validation), skipped), warnings=made.warnings),
         fingerprints=fingerprints_of(each.part.table for each in parts),
@@ -185,7 +185,7 @@ def load_mask_rows(
     if not part.row_indices:
         raise _nothing_left(part)
     return FileRows(
-        examples=MaskedPictures(_examples(loaded), picture_format),
+        examples=PicturesWithMasks(_examples(loaded), picture_format),
         rows=[part.table.rows[row] for row in part.row_indices],
         lines=[part.table.lines[row] for row in part.row_indices],
         columns=part.table.columns,

@@ -95,7 +95,7 @@ def _loss(recipe: Recipe, settings: MaskSettings) -> str | Loss:
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.data.examples import FILE, Examples
-    from snugfit.data.masks import MaskedPictures, collate, load_mask_rows
+    from snugfit.data.masks import PicturesWithMasks, collate, load_mask_rows
     from snugfit.data.picture_format import PictureFormat
     from snugfit.kit.auxiliary_loss import WithAuxiliary
     from snugfit.models.bundle import MASK_NETWORK
@@ -104,7 +104,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
 
     def encoded(rows: Sequence[Row]) -> MapStyle:
         given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
-        return MaskedPictures(Examples(given, "the rows", range(len(given))), picture_format)
+        return PicturesWithMasks(Examples(given, "the rows", range(len(given))), picture_format)
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         return load_mask_rows(
