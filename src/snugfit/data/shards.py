@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ _KEY = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 """The key of a member is its path up to the first dot of its last part, and its field what stands behind. Hidden files have none."""
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_NUMBERED = re.compile(r"(.*?)([-_.]?)\d+")
+_NUMBERED = re.compile(r"(.*?)([-_.]?)\d+(?:[-_.]of[-_.]\d+)?")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_SHARDS = 100_000
@@ -115,6 +115,16 @@ def shard_patterns(folder: Path) -> dict[str, Path]:
         name = file.stem if numbered is None else numbered[1]
         patterns[name] = file if numbered is None else folder / f"{name}{numbered[2]}[0-9]*{TAR}"
     return patterns
+
+
+def any_of(patterns: Sequence[Path]) -> Path:
+    """Return the pattern of the shards of all these, which lie in one folder.
+
+    >>> any_of([Path("shards/a.tar")]).name, any_of([Path("shards/a.tar"), Path("shards/b-*.tar")]).name
+    ('a.tar', '{a,b-*}.tar')
+    """
+    names = ",".join(pattern.stem for pattern in patterns)
+    return patterns[0] if len(patterns) == 1 else patterns[0].with_name(f"{{{names}}}{TAR}")
 
 
 def expanded(pattern: str) -> Iterator[str]:

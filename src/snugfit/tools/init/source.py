@@ -12,7 +12,7 @@ from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
 from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
 from snugfit.data.hub_rows import is_hub_name, is_saved
-from snugfit.data.shards import is_shards, shard_patterns
+from snugfit.data.shards import any_of, is_shards, shard_patterns
 from snugfit.errors import DataError
 from snugfit.models.folders import CONFIG
 from snugfit.system.user_objects import is_python_path
@@ -21,6 +21,7 @@ from snugfit.tasks.recognition import Rows, Script
 from snugfit.tools.init.local_models import LocalModel, model_at, models_in, named_model
 from snugfit.tools.init.request import Request
 from snugfit.tools.init.surroundings import (
+    Part,
     Surroundings,
     class_folders,
     held_out_of,
@@ -169,11 +170,11 @@ def _rows_of(here: Surroundings, path: Path | None, request: Request, tell: Tell
 
 def _shards_of(path: Path, tell: Tell) -> Source:
     """Return the rows of shards; of a folder, those to train on, and others by the parts that their names say."""
-    patterns = shard_patterns(path) if path.is_dir() else {}
-    parts = {part_of(Path(name))[1]: pattern for name, pattern in patterns.items()}
-    train = path
-    if "training" in parts or (None in parts and len(parts) == len(patterns) > 1):
-        train = parts.get("training") or parts[None]
+    patterns: dict[Part | None, list[Path]] = {}
+    for name, pattern in shard_patterns(path).items() if path.is_dir() else ():
+        patterns.setdefault(part_of(Path(f"{name}.tar"))[1], []).append(pattern)
+    parts = {part: any_of(own) for part, own in patterns.items()}
+    train = parts.get("training") or (parts.get(None) if len(parts) > 1 else None) or path
     tell(f"reading {train.name} …")
     rows, faults = read_rows(train)
     rows = replace(rows, path=path)  # a recipe is named by the folder, not by a pattern

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from snugfit.data.shards import shard_files
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError
 from snugfit.models.small import write_small_model
@@ -130,6 +131,40 @@ def test_a_folder_of_shards_is_enough(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(DataError, match=r"shards has no column 'breed'.*Its columns are image, label"):
         infer("shards", label="breed")
     assert infer("shards", label="label").data.label == "label"
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "validation"),
+    [
+        (("train-00000-of-00002", "train-00001-of-00002", "val-00000-of-00001"), {0, 1}, {2}),
+        (("cats-0", "dogs-0", "dogs-1", "dev"), {0, 1, 2}, {3}),
+        (("2024-train-0", "2025-train-0", "2025-valid-0", "2025-test-0"), {0, 1}, {2}),
+        (("v1.0-train-0", "v1.0-val-0"), {0}, {1}),
+        (("part-0", "part-1"), {0, 1}, set()),
+    ],
+)
+def test_all_shards_of_a_part_are_taken_for_it_and_no_others(
+    names: tuple[str, ...],
+    train: set[int],
+    validation: set[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number, name in enumerate(names):
+        members = {
+            f"{number}{row}.{kind}": text
+            for row in range(6)
+            for kind, text in (("txt", f"a film, {row}"), ("cls", f"{row % 2}"))
+        }
+        write_shard(tmp_path / "shards" / f"{name}.tar", members)
+    data = infer("shards").data
+
+    def numbers(source: object) -> set[int]:
+        return {names.index(path.stem) for path in shard_files(str(source), "data")}
+
+    assert numbers(data.rows) == train
+    assert (numbers(data.validation) if isinstance(data.validation, str) else set()) == validation
 
 
 def test_masks_in_a_folder_of_shards_are_named_by_their_suffix(
