@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,6 +84,8 @@ def shard_files(source: str, setting: str, folder: Path | None = None) -> list[P
             "Unpack the outer layer alone: gunzip, or its kin, leaves a .tar.",
         )
     path = _at(source, folder)
+    if path.is_file():  # also one whose name has brackets or braces
+        return [path]
     if path.is_dir():
         return sorted(entry for entry in path.iterdir() if entry.suffix.lower() == TAR and entry.is_file())
     files = []
@@ -165,10 +169,12 @@ def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardR
     for file in files:
         shard = os.path.relpath(file, base)
         problem = _problem(file, setting)
+        twice = _named_twice(str(file))
         for key, fields in _groups(str(file)):
-            name = os.path.join(shard, key)
+            name = _inside(shard, key)
             try:
                 row = _row(shard, fields, digest.update)
+                _check_names(fields, twice)
             except BadRow as bad:
                 faults.append(bad.at(name, 0))
                 continue
@@ -213,6 +219,34 @@ def _problem(file: Path, setting: str) -> str | None:
         ) from error
 
 
+def _named_twice(file: str) -> set[str]:
+    """Return the names that several members have: which of them a path leads to cannot be said."""
+    return {
+        name
+        for name, count in Counter(member.name for member in tar_index(file).members).items()
+        if count > 1
+    }
+
+
+def _check_names(fields: list[tuple[str, Member, Content]], twice: set[str]) -> None:
+    """See that each member that a path leads to is the only one of its name.
+
+    Raises:
+        BadRow: another row has a member of that name.
+    """
+    for field_name, member, _ in fields:
+        if field_name not in _DECODERS and member.name in twice:
+            raise BadRow(
+                "name used twice",
+                f"the shard has {member.name} more than once, so that its rows cannot be told apart",
+            )
+
+
+def _inside(shard: str, name: str) -> str:
+    """Return the path of a member, also of one whose name begins as that of a file elsewhere does."""
+    return f"{shard}{os.sep}{name}"
+
+
 def _groups(file: str) -> Iterator[tuple[str, list[tuple[str, Member, Content]]]]:
     """Yield the key of each row of a shard, and its fields: members of one key that follow one another."""
     with open(file, "rb") as opened:
@@ -239,7 +273,7 @@ def _row(
     problem: BadRow | None = None
     for name, member, content in fields:
         seen(f"{member.name}\0{member.size}\0".encode("utf-8", "surrogateescape"))
-        path = os.path.join(shard, member.name)
+        path = _inside(shard, member.name)
         try:
             for column, value in _columns(name, path, content, seen).items():
                 if column in row:
@@ -265,9 +299,9 @@ def _columns(name: str, path: str, content: Content, seen: Callable[[bytes], Non
     seen(data)
     column, decode = _DECODERS[name]
     try:
-        value = decode(data.decode("utf-8"))
+        value = decode(data.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise BadRow(NOT_UTF8, f"byte 0x{data[error.start]:02x} of {path} is not UTF-8") from error
+        raise BadRow(NOT_UTF8, f"byte 0x{error.object[error.start]:02x} of {path} is not UTF-8") from error
     except ValueError as error:
         raise BadRow(f"broken {name}", f"{path} cannot be read: {shorten(error, 80)}") from error
     if name == "json" and isinstance(value, Mapping):

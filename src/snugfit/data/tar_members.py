@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -18,22 +19,29 @@ from snugfit.system.cache_folder import cache_folder
 from snugfit.system.disk_errors import disk_problem
 
 TAR = ".tar"
-_MARK = f"{TAR}{os.sep}"
+_MARK = re.compile(rf"{re.escape(TAR)}{re.escape(os.sep)}", re.IGNORECASE)
 """Stands in a path between a tar file and the name of its member."""
 
-_INDEX = "snugfit index of a tar file, 1"
+_INDEX = "snugfit index of a tar file, 2"
 _BLOCK, _BLOCKS = 4096, 64
 _END = 512
+_READ = 1 << 20
 _INDICES = 4096
 """Tar files whose indices a process keeps at hand."""
 
 
 class Member(NamedTuple):
-    """A file in a tar file."""
+    """A file in a tar file.
+
+    Args:
+        offset: of what is stored of it.
+        pieces: place and size of each piece that is stored of a sparse file, one behind the other; zeros stand between them.
+    """
 
     name: str
     offset: int
     size: int
+    pieces: tuple[tuple[int, int], ...] = ()
 
 
 class TarIndex(NamedTuple):
@@ -70,12 +78,10 @@ def split_member(path: str) -> tuple[str, str] | None:
     >>> split_member("photos.png") is None, split_member("no/such.tar/cat.png") is None
     (True, True)
     """
-    start = path.find(_MARK)
-    while start >= 0:
-        tar = path[: start + len(TAR)]
+    for mark in _MARK.finditer(path):
+        tar = path[: mark.start() + len(TAR)]
         if os.path.isfile(tar):
-            return tar, path[start + len(_MARK) :]
-        start = path.find(_MARK, start + 1)
+            return tar, path[mark.end() :]
     return None
 
 
@@ -118,10 +124,13 @@ def content_of(file: BinaryIO, member: Member) -> bytes:
         OSError: the file ends in the middle of it.
     """
     file.seek(member.offset)
-    content = file.read(member.size)
-    if len(content) < member.size:
-        raise OSError(f"the tar file ends in the middle of {member.name}")
-    return content
+    content = bytearray(member.size) if member.pieces else bytearray()
+    for place, size in member.pieces or ((0, member.size),):
+        piece = file.read(size)
+        if len(piece) < size:
+            raise OSError(f"the tar file ends in the middle of {member.name}")
+        content[place : place + size] = piece
+    return bytes(content)
 
 
 def _state(path: str) -> _State:
@@ -157,8 +166,12 @@ def _looked_at(path: str, state: _State) -> str:
 
 
 def _scan(path: str, size: int) -> TarIndex:
-    """Return the members of a tar file by its headers; what it holds besides files is left out."""
+    """Return the members of a tar file by its headers: its files, and hard links to them, which tar makes of a file that has two names.
+
+    What it holds besides is left out.
+    """
     members: list[Member] = []
+    by_name: dict[str, Member] = {}
     with tarfile.open(path, "r:") as tar:
         while True:
             try:
@@ -167,24 +180,48 @@ def _scan(path: str, size: int) -> TarIndex:
                 return TarIndex(tuple(members), "ends in the middle, or is damaged there")
             if header is None:
                 break
-            if header.offset_data + header.size > size:
-                return TarIndex(tuple(members), f"ends in the middle of {header.name}")
+            pieces = _pieces_of(header)
+            stored = sum(count for _, count in pieces) if pieces else header.size
             if header.isreg():
-                members.append(Member(header.name, header.offset_data, header.size))
+                if header.offset_data + stored > size:
+                    return TarIndex(tuple(members), f"ends in the middle of {header.name}")
+                member = Member(header.name, header.offset_data, header.size, pieces)
+            elif header.islnk() and header.linkname in by_name:
+                member = by_name[header.linkname]._replace(name=header.name)
+            else:
+                continue
+            members.append(member)
+            by_name[member.name] = member
         end = tar.offset
     # tarfile takes a damaged header for the end, and the end of the file too
+    return TarIndex(tuple(members), _problem_behind(path, end))
+
+
+def _pieces_of(header: tarfile.TarInfo) -> tuple[tuple[int, int], ...]:
+    sparse: list[tuple[int, int]] | None = getattr(header, "sparse", None)  # typeshed has it as a number
+    return () if sparse is None else tuple(sparse) or ((header.size, 0),)
+
+
+def _problem_behind(path: str, end: int) -> str | None:
+    """Return what is wrong with a tar file from the end of its last member on; None where nothing but zeros is there."""
     with open(path, "rb") as file:
         file.seek(end)
         last = file.read(_END)
-    if last != bytes(_END):
-        problem = "is damaged behind its last member" if last else "was cut off behind its last member"
-        return TarIndex(tuple(members), problem)
-    return TarIndex(tuple(members))
+        if last != bytes(_END):
+            return "is damaged behind its last member" if last else "was cut off behind its last member"
+        while rest := file.read(_READ):
+            if rest.count(0) < len(rest):
+                return "goes on behind its end, as tar files that are joined by cat do: tar -A joins them"
+    return None
 
 
 def _read(entry: Path) -> TarIndex:
     entries = json.loads(entry.read_bytes())
-    return TarIndex(tuple(Member(*each) for each in entries["members"]), entries["problem"])
+    members = (
+        Member(name, offset, size, tuple((place, count) for place, count in pieces))
+        for name, offset, size, pieces in entries["members"]
+    )
+    return TarIndex(tuple(members), entries["problem"])
 
 
 def _write(entry: Path, index: TarIndex) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 from unittest import mock
@@ -289,3 +291,78 @@ def test_a_folder_of_shards_is_told_from_other_folders(tmp_path: Path) -> None:
         "train": "train-[0-9]*.tar",
         "val": "val.tar",
     }
+
+
+def test_a_name_that_two_rows_have_leads_to_neither(tmp_path: Path) -> None:
+    shard = tmp_path / "s.tar"
+    with tarfile.open(shard, "w") as tar:
+        for name, content in (("1.png", png(1)), ("1.cls", b"0"), ("2.png", png(2)), ("2.cls", b"1")) * 2:
+            add(tar, tarfile.TarInfo(name), content)
+            if name == "2.cls":
+                add(tar, tarfile.TarInfo("3.txt"), b"texts are read where they stand")
+    shards = read_shards(str(shard), "data")
+    assert [row for row in shards.rows if "image" in row] == []
+    assert len([row for row in shards.rows if "text" in row]) == 2
+    assert {fault.reason for fault in shards.faults} == {"name used twice"} and len(shards.faults) == 4
+
+
+def add(tar: tarfile.TarFile, header: tarfile.TarInfo, content: bytes = b"") -> None:
+    header.size = len(content)
+    tar.addfile(header, io.BytesIO(content))
+
+
+def test_a_member_whose_name_is_a_path_elsewhere_is_read_from_its_shard(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(png(9))
+    write_shard(tmp_path / "s.tar", {f"{tmp_path}/secret.png": png(1), "../secret.png": png(2)})
+    shards = read_shards(str(tmp_path / "s.tar"), "data")
+    contents = [opened_file(os.path.join(shards.base, row["image"])).read() for row in shards.rows]
+    assert contents == [png(1), png(2)]
+
+
+def test_hard_links_are_the_files_that_they_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        add(tar, tarfile.TarInfo("1.png"), png(1))
+        for name in ("2.png", "3.png"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.LNKTYPE, "1.png" if name == "2.png" else "no such.png"
+            tar.addfile(link)
+    shards = read_shards(str(tmp_path / "s.tar"), "data")
+    assert [row["image"] for row in shards.rows] == ["s.tar/1.png", "s.tar/2.png"]
+    assert opened_file(str(tmp_path / "s.tar" / "2.png")).read() == png(1)
+
+
+@pytest.mark.parametrize(
+    "form", [["--format=gnu"], ["--sparse-version=0.1"], ["--sparse-version=1.0"]], ids=str
+)
+def test_sparse_members_are_the_files_that_they_were(form: list[str], tmp_path: Path) -> None:
+    with open(tmp_path / "1.bin", "wb") as file:
+        for place in range(7):
+            file.seek(place << 16)
+            file.write(bytes([place + 1]) * 10)
+        file.truncate(1 << 19)
+    with open(tmp_path / "2.bin", "wb") as file:
+        file.truncate(1 << 16)
+    (tmp_path / "3.txt").write_text("behind")
+    more = [] if form[0].startswith("--format") else ["--format=pax"]
+    names = ["1.bin", "2.bin", "3.txt"]
+    subprocess.run(["tar", "-S", *more, *form, "-cf", "s.tar", *names], cwd=tmp_path, check=True)
+    for _ in range(2):  # from the headers, then from the index that was kept
+        assert not read_shards(str(tmp_path / "s.tar"), "data").faults
+        for name in names:
+            assert opened_file(str(tmp_path / "s.tar" / name)).read() == (tmp_path / name).read_bytes()
+        forget()
+
+
+def test_tar_files_that_were_joined_end_to_end_are_a_fault(tmp_path: Path) -> None:
+    both = [write_shard(tmp_path / f"{name}.tar", {f"{name}.txt": name}).read_bytes() for name in "ab"]
+    (tmp_path / "joined.tar").write_bytes(b"".join(both))
+    (fault,) = read_shards(str(tmp_path / "joined.tar"), "data").faults
+    assert "goes on behind its end" in fault.detail
+
+
+@pytest.mark.parametrize("name", ["S.TAR", "s[1].tar", "s{a}.tar"])
+def test_shards_are_read_by_the_names_that_they_have(name: str, tmp_path: Path) -> None:
+    write_shard(tmp_path / name, {"1.png": png(1), "1.txt": "\ufeffmarked"})
+    (row,) = read_shards(name, "data", tmp_path).rows
+    assert row["text"] == "marked"
+    assert opened_file(str(tmp_path / row["image"])).read() == png(1)
