@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Hashable, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 from snugfit.data.bad_rows import BadRow, shorten
@@ -13,7 +15,7 @@ from snugfit.data.hold_out import GROUP, SHARE, SHARES, TIME, VALIDATION, HoldOu
 from snugfit.data.leaks import Inputs, LeakSettings, Side, without_leaks
 from snugfit.data.sources import RowSource, Table
 from snugfit.data.split import split_groups, split_rows, split_times
-from snugfit.data.table_cells import parsed_cell
+from snugfit.data.table_cells import is_gap, parsed_cell
 from snugfit.data.time_steps import are_counted, read_moment
 from snugfit.errors import DataError
 
@@ -224,11 +226,17 @@ def groups_of(
     return groups
 
 
+_WHOLE = re.compile(r"-?\d+\.0+")
+
+
 def _key(cell: Any) -> str:
     """Return a cell as a name: a whole number is one name however it is written; empty where nothing stands there."""
-    if cell is None or cell != cell:
+    if not isinstance(cell, str) and is_gap(cell):
         return ""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
+    # NumPy's numbers are none of Python's; and pandas writes whole numbers beside gaps as 7.0
+    whole = isinstance(cell, Real) and not isinstance(cell, bool) and cell == cell // 1
+    text = str(int(cell)) if whole else str(cell).strip()
+    return str(int(text.partition(".")[0])) if _WHOLE.fullmatch(text) else text
 
 
 def _by_time(

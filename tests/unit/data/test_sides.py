@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from snugfit.data.examples import Examples
@@ -15,8 +16,8 @@ from snugfit.data.forecasting import ForecastSettings
 from snugfit.data.hold_out import HoldOut
 from snugfit.data.named_sources import sources_of
 from snugfit.data.series import SeriesColumns
-from snugfit.data.sides import make_sides
-from snugfit.data.sources import read_table
+from snugfit.data.sides import groups_of, make_sides
+from snugfit.data.sources import Table, read_table
 from snugfit.data.tables import TableSettings, load_table
 from snugfit.errors import DataError, SettingError
 from snugfit.recipe import load_recipe
@@ -102,6 +103,21 @@ def test_rows_are_of_a_group_by_all_columns_and_whole_numbers_are_one_name(tmp_p
     assert [place for place, row in enumerate(rows) if (row["ward"], int(row["bed"])) == pair] == [
         *made.shown
     ]
+
+
+def as_examples(rows: list[dict[str, Any]]) -> Examples:
+    places = range(len(rows))
+    return Examples.of(rows, Table("rows", ("who",), rows, [*places], "0"), places)
+
+
+def test_a_group_has_one_name_whichever_file_or_library_wrote_it(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    cells = ["7.0", 7, 7.0, "7", np.float32(7), np.int64(7), "07", "7.5", True, "True"] * 2
+    groups = groups_of(as_examples([{"who": cell} for cell in cells]), ("who",))
+    assert groups[:10] == [("7",)] * 6 + [("07",), ("7.5",), ("True",), ("True",)]
+    for cell in (pd.NA, pd.NaT, np.float32("nan"), None, ""):
+        with pytest.raises(DataError, match="the row has no who"):
+            groups_of(as_examples([{"who": "a"}, {"who": cell}]), ("who",))
 
 
 @pytest.mark.parametrize(
