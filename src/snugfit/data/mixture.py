@@ -120,6 +120,13 @@ class Draws:
             for value, (rows, drawn) in sorted(given.items())
         ]
 
+    def without_turn(self) -> list[tuple[str, str]]:
+        """Return the source and the value of rows that are balanced and never come."""
+        if self.balance is None:
+            return []
+        own = np.bincount(self.pattern, minlength=len(self._names))
+        return [name for name, count in zip(self._names, own.tolist(), strict=True) if not count]
+
     def counts_after(self, examples: int) -> tuple[float, ...]:
         """Return how many of the first examples of a run each source gives."""
         epochs, rest = divmod(examples, len(self))
@@ -214,7 +221,7 @@ def mixed(dataset: Any) -> Draws | None:
     """Return the draws of a data set that is a mixture, or is balanced, whole; None of any other.
 
     Raises:
-        DataError: a source has no example, or gives none of an epoch.
+        DataError: a source has no example, or it or a value that is balanced gives none of an epoch.
     """
     examples = whole_examples(dataset)
     if examples is None:
@@ -226,6 +233,7 @@ def mixed(dataset: Any) -> Draws | None:
         draws = Draws(examples.sources, examples.members(), examples.balance)
         if sources is not None:
             _check_each_gives(sources.names, draws)
+            _check_each_value_comes(draws)
         _DRAWS[examples] = draws
     return _DRAWS[examples]
 
@@ -243,3 +251,17 @@ def _check_each_gives(names: Sequence[str], draws: Draws) -> None:
                 f"its weight gives it none of the {len(draws):,} examples of an epoch, which ends with the first source that is through",
                 "Give it more weight, or let epochs end with the last one: data.stopping_strategy: all_exhausted.",
             )
+
+
+def _check_each_value_comes(draws: Draws) -> None:
+    """See that every value of each source has a turn in an epoch, whose turns are those of any other.
+
+    Raises:
+        DataError: one has none.
+    """
+    for source, value in draws.without_turn():
+        raise DataError(
+            "data.balance",
+            f"rows of {source} with '{value}' would never come: an epoch has {len(draws):,} examples, and {source} gives fewer than it has values",
+            f"Give {source} more weight, or let epochs end with the last source: data.stopping_strategy: all_exhausted.",
+        )

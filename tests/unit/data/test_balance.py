@@ -18,7 +18,7 @@ from snugfit.data.balance import balance_rows
 from snugfit.data.examples import Balance, Examples
 from snugfit.data.loader import Loader
 from snugfit.data.mixture import Draws, mixed
-from snugfit.data.named_sources import Source, Sources
+from snugfit.data.named_sources import Source, Sources, sources_of
 from snugfit.data.order import examples_of_epoch, training_order
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, UserError
@@ -112,6 +112,27 @@ def test_counts_by_value_and_by_source_are_those_of_the_run() -> None:
     ]
     by_source = Counter(sources[place] for place in run)
     assert draws.counts_after(count) == tuple(by_source[n] for n in range(3))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_value_whose_turn_never_comes_is_refused_and_all_others_come(first: bool, tmp_path: Path) -> None:
+    """Epochs of four rows of one source have one of the other, whose values are two."""
+    kinds = {"big": ["a", "b"] * 2, "small": ["a"] * 5 + ["b"] * 5}
+    written = {}
+    for name, own in kinds.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps({'kind': kind})}\n" for kind in own))
+        written[name] = {"from": f"{name}.jsonl", "weight": 3 if name == "big" else 1}
+    sources = sources_of(written, "first_exhausted" if first else "all_exhausted")
+    table = read_table(sources, folder=tmp_path)
+    examples = Examples.of(list(range(14)), table, range(14))
+    if first:
+        with pytest.raises(DataError, match=r"data\.balance: rows of small with 'b' would never come"):
+            balance_rows(examples, "kind")
+        return
+    balance_rows(examples, "kind")
+    draws = mixed(examples)
+    assert draws is not None
+    assert {place for epoch in range(2) for place in draws.epoch(0, epoch)[1].tolist()} == set(range(14))
 
 
 def rows_of(folder: Path, kinds: list[Any]) -> Examples:
