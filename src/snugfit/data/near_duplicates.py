@@ -28,6 +28,8 @@ _SHINGLE = 9
 """Characters of a shingle."""
 _PIECE = 4096
 """Shingles that are hashed at once: a text may be a whole book, and each of them has sixty hashes."""
+_SHINGLES_BYTES = 1 << 28
+"""Bytes of shingles that are kept; those of further texts are made again where they are compared."""
 _BANDS, _BAND = 20, 3
 """Bands of hashes, of which one has to be equal: texts of which 80% is shared are compared with a chance of 0.9999999."""
 _SIDE = 8
@@ -50,16 +52,35 @@ def near_texts(first: Sequence[str], second: Sequence[str]) -> Pairs:
     >>> list(near_texts(["It was a very long day in the city."], ["it was a very long day -- in the City!", "It rains."]))
     [(0, 0)]
     """
-    known = _by_band(_signature(_shingles(text)) for text in first)
+    known: dict[Hashable, list[int]] = {}
+    shingles: list[Hashes | None] = []
+    room = _SHINGLES_BYTES
+    for place, text in enumerate(first):
+        made = _shingles(text)
+        room -= made.nbytes
+        shingles.append(made if room >= 0 else None)
+        for band in _signature(made):
+            known.setdefault(band, []).append(place)
     for place, text in enumerate(second):
         if not text.strip():
             continue
         own = _shingles(text)
         for other in _candidates(known, _signature(own)):
-            theirs = _shingles(first[other])
-            both = len(np.intersect1d(own, theirs, assume_unique=True))
-            if both >= SHARED * (len(own) + len(theirs) - both):
+            theirs = shingles[other]
+            if theirs is None:
+                theirs = _shingles(first[other])
+            if _share_enough(own, theirs):
                 yield other, place
+
+
+def _share_enough(first: Hashes, second: Hashes) -> bool:
+    """Return whether two texts share so much that they are nearly equal, by their sorted shingles."""
+    fewer, more = sorted((first, second), key=len)
+    if len(fewer) < SHARED * len(more):
+        return False
+    places = np.minimum(np.searchsorted(more, fewer), len(more) - 1)
+    both = int(np.count_nonzero(more[places] == fewer))
+    return both >= SHARED * (len(fewer) + len(more) - both)
 
 
 def normalised(text: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
+from snugfit.data import near_duplicates
 from snugfit.data.near_duplicates import SHARED, near_pictures, near_rows, near_texts, normalised
 from snugfit.errors import DataError
 
@@ -25,7 +26,11 @@ def resemblance(first: str, second: str) -> float:
     return len(own & other) / len(own | other)
 
 
-def test_texts_are_those_of_a_comparison_with_every_other_one() -> None:
+@pytest.mark.parametrize("room", [near_duplicates._SHINGLES_BYTES, 5000], ids=["in memory", "made again"])
+def test_texts_are_those_of_a_comparison_with_every_other_one(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_duplicates, "_SHINGLES_BYTES", room)
     draw = random.Random(0)
     words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("st", "nd", "l", "m")]
     texts = [" ".join(draw.choices(words, k=draw.randint(3, 40))) for _ in range(120)]
