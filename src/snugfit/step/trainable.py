@@ -31,11 +31,17 @@ def check_module(model: object) -> None:
 
 
 def check_trainable(model: nn.Module) -> None:
-    """Refuse sparse gradients, complex parameters, weights that forward changes, and layers that have no weights yet.
+    """Refuse a model without weights, sparse gradients, complex parameters, weights that forward changes, and layers that have no weights yet.
 
     Raises:
         SettingError: names the module or the parameter, and says what to give instead.
     """
+    if next(model.parameters(), None) is None:
+        raise SettingError(
+            "model",
+            f"is a {type(model).__name__} without parameters, so there is nothing to train",
+            "Give a module that registers its weights: in its attributes, an nn.ModuleList or an nn.ModuleDict, as a list or a dict hides them.",
+        )
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise SettingError(

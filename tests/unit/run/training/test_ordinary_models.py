@@ -247,6 +247,7 @@ REFUSED = {
     "max_norm": (lambda: nn.Embedding(5, 3, max_norm=1.0), "has max_norm, which changes weights in forward"),
     "sparse bag": (lambda: nn.EmbeddingBag(5, 3, sparse=True), "gives sparse gradients, .* sparse=False"),
     "complex": (lambda: nn.Linear(2, 2, dtype=torch.complex64), "'weight' is complex, .*view_as_real"),
+    "no weights": (nn.ReLU, "is a ReLU without parameters, .* nn.ModuleList"),
     "lazy": (lambda: nn.LazyLinear(2), "'weight' has no shape yet, .* Run a batch"),
 }
 
