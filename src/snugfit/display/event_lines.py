@@ -83,6 +83,8 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
         model.append(
             f"{_count(total)} parameters{'' if total == trainable else f', {_count(trainable)} of them trained'}"
         )
+    if recipe.get("from_scratch"):
+        model.append("new weights")
     lines.append(f"  model   {', '.join(model)}")
     if decay := decay_words(run.get("weight_decay") or {}):
         lines.append(f"  decay   {decay}")

@@ -104,7 +104,8 @@ def build(
     recipe = read_section(m.Recipe, filled, places)
 
     if recipe.model.startswith(REGISTERED):
-        recipe = replace(recipe, model=_of_registry(recipe))
+        with placed(places, ("from_scratch",)):
+            recipe = replace(recipe, model=_of_registry(recipe))
     importer = Importer(origin, recipe.folder, allow_code, written_code(recipe))
     recipe = replace(recipe, track=_with_trackers(recipe.track, importer, places))
     optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places, importer)
@@ -129,10 +130,17 @@ def _of_registry(recipe: m.Recipe) -> str:
     """Return the folder of the registered version that a recipe trains on: the alias may move, and the run goes on from what it began with.
 
     Raises:
+        SettingError: the recipe begins with new weights, so that those of the version would be left out unseen.
         TrackingError: the registry, the name, the alias or the version is not there.
     """
     from snugfit.deliver.model_registry import lasting_folder
 
+    if recipe.from_scratch:
+        raise SettingError(
+            "from_scratch",
+            f"is true, and the weights of {recipe.model} are to be trained on",
+            "Set from_scratch: false.",
+        )
     return str(lasting_folder(recipe.model, uri=recipe.track.uri, output=recipe.output))
 
 

@@ -123,6 +123,12 @@ def test_the_header_says_where_few_rows_to_validate_on_decide(data: dict, line: 
     assert lines == ([] if line is None else [line])
 
 
+def test_the_header_says_where_the_weights_are_new():
+    recipe = {**RUN["recipe"], "from_scratch": True}
+    line = header_lines({**RUN, "recipe": recipe})[1]
+    assert line == "  model   some/encoder, 22.7M parameters, 1k of them trained, new weights"
+
+
 def test_the_header_says_how_many_devices_share_an_update():
     plan = {**RUN["plan"], "devices": 2, "strategy": "ddp"}
     assert (

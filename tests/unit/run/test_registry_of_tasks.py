@@ -13,7 +13,7 @@ import yaml
 from transformers import LlamaConfig
 
 from snugfit.deliver.model_registry import resolve_model
-from snugfit.errors import TrackingError
+from snugfit.errors import SettingError, TrackingError
 from snugfit.recipe import load_recipe
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
@@ -156,5 +156,13 @@ def test_a_name_that_is_not_registered_is_refused_before_anything_is_read(
     train: Train, tmp_path: Path
 ) -> None:
     with pytest.raises(TrackingError, match="'nothing' is registered"):
-        train("causal-lm", "model=models:/nothing@champion")
+        train("causal-lm", "model=models:/nothing@champion", "from_scratch=false")
+    assert not list((tmp_path / "runs").glob("kept/*"))
+
+
+def test_new_weights_in_place_of_the_registered_ones_are_refused_before_anything_is_read(
+    train: Train, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match="from_scratch: is true, and the weights of models:/kept@champion"):
+        train("causal-lm", "model=models:/kept@champion")
     assert not list((tmp_path / "runs").glob("kept/*"))
