@@ -70,6 +70,19 @@ def is_hold_out(written: Any) -> bool:
     return set(written) <= {GROUP, TIME} and not any(_is_file(value) for value in written.values())
 
 
+def columns_in(written: Any) -> tuple[str, ...]:
+    """Return the columns by which `data.validation` holds rows out, as a recipe has it before it is checked.
+
+    >>> columns_in({"share": 0.1, "group": ["ward", "bed"]}), columns_in({"share": 0.1, "time": "date"}), columns_in("test.csv")
+    (('ward', 'bed'), ('date',), ())
+    """
+    if not is_hold_out(written):
+        return ()
+    group = written.get(GROUP)
+    columns = [*group] if isinstance(group, (list, tuple)) else [group]
+    return tuple(column for column in (*columns, written.get(TIME)) if isinstance(column, str))
+
+
 def _is_file(value: Any) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, str) and any(sign in value for sign in "./:"))
 

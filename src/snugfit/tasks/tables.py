@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.data.hold_out import columns_in
 from snugfit.data.table_cells import holds_dates, holds_numbers, is_gap, names_each_row
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
@@ -170,10 +171,11 @@ def table_inference(
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a file that can be learned from, and those that cannot."""
+    """The columns of a file that can be learned from, those that cannot, and those that rows are held out by."""
 
     useful: Sequence[str]
     useless: Sequence[str] = ()
+    held_out_by: Sequence[str] = ()
 
     @property
     def counted(self) -> str:
@@ -188,17 +190,22 @@ class Columns:
     @property
     def comments(self) -> dict[str, str]:
         """A comment of that setting."""
-        shown = ", ".join(self.useless)
-        return {"data.columns": f"without {shown}, of which nothing can be learned"} if self.useless else {}
+        if not self.useless:
+            return {}
+        reasons = [f"{', '.join(self.useless)}, of which nothing can be learned"]
+        if self.held_out_by:
+            reasons.append(f"without {', '.join(self.held_out_by)}, by which rows are held out")
+        return {"data.columns": f"without {', and '.join(reasons)}"}
 
 
 def usable_columns(rows: Rows, label: str, data: Mapping[str, Any]) -> Columns:
-    """Return the columns to learn from; of dates, of texts and of numbers that only count the rows nothing can be learned."""
+    """Return the columns to learn from: neither dates, texts and numbers that only count the rows, nor those that rows are held out by."""
     if given := data.get("columns"):
         return Columns(columns_of(given))
-    others = [column for column in rows.columns if column != label]
+    by = columns_in(data.get("validation"))
+    others = [column for column in rows.columns if column not in (label, *by)]
     useful = [column for column in others if _is_useful(rows, column)]
-    return Columns(useful, [column for column in others if column not in useful])
+    return Columns(useful, [column for column in others if column not in useful], by)
 
 
 def _is_useful(rows: Rows, column: str) -> bool:

@@ -495,6 +495,19 @@ def test_a_table_all_of_whose_columns_are_useful_names_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("by", "columns"),
+    [("group: city", ("size",)), ("group: [city, id]", ("size",)), ("time: seen", ("size", "city"))],
+)
+def test_columns_that_rows_of_a_table_are_held_out_by_are_not_learned_from(
+    by: str, columns: tuple[str, ...]
+) -> None:
+    write_table(Path("rows.csv"), "class", ["yes", "no"] * 20)
+    made = begin("rows.csv", [f"data.validation={{share: 0.2, {by}}}"])
+    assert load_recipe(made.recipe).data.columns == columns
+    assert "by which rows are held out" in made.recipe.read_text()
+
+
+@pytest.mark.parametrize(
     ("source", "words"),
     [
         ("nothere/", r"there is no file nothere"),
