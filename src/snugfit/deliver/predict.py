@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
+_OTHER_FORMATS = (".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -331,10 +332,15 @@ def predict_file(
     Returns:
         Counts: rows, rows left out by reason, and rows by the label that is predicted.
     Raises:
-        DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names.
+        DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names; the file is
+            named as another format than CSV.
     """
     if output.exists() and Path(data).exists() and output.samefile(data):
         raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
+    if output.suffix.lower() in _OTHER_FORMATS:
+        raise DataError(
+            "-o", f"{output} is named as another format, and predictions are CSV", "Name a .csv file."
+        )
     loaded = _predictors((source, *others), uri, allow_code, "auto" if memory is None else "cpu")
     first, *more = [each.with_beams(num_beams) for each in loaded]
     if memory is not None and (more or views != 1):

@@ -145,6 +145,13 @@ def test_rows_of_texts_are_mappings_and_say_so_where_they_are_not() -> None:
         predictor.predict([{"text": "fine"}, "fine"])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("name", ["out.jsonl", "out.json", "out.ndjson", "out.Parquet", "out.tsv"])
+def test_a_file_of_predictions_that_is_named_as_another_format_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="named as another format, and predictions are CSV. Name a .csv file"):
+        predict.predict_file("no-run-is-looked-for", "rows.csv", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 def test_predictions_do_not_replace_the_rows_that_they_are_of(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("text\nfine\n")
