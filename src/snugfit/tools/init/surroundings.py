@@ -241,7 +241,8 @@ def nothing_here(here: Surroundings) -> DataError:
         return DataError(
             here.folder,
             f"holds {here.pictures:,} pictures, and no two folders of them that could be classes",
-            "Put the pictures of each class into a folder named by it, or give a table with columns of paths and labels.",
+            "Put the pictures of each class into a folder named by it, or give a table with columns of paths and labels. "
+            "To learn from pictures without labels, write a recipe of task: contrastive-pretraining or masked-pictures, as in docs/masked_pictures.md.",
         )
     if here.sounds:
         return DataError(
