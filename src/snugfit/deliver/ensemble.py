@@ -105,7 +105,7 @@ class Ensemble:
             if one_sided:
                 raise ModelError(
                     one_sided[0].source,
-                    f"is of the task '{one_sided[0].meta['task']}', whose rows have no left and right to change",
+                    f"is of the task '{one_sided[0].meta['task']}', whose predictions are not averaged over mirror images",
                     "Leave out --views flips; classes of pictures can be told of their mirror images.",
                 )
             return
