@@ -397,7 +397,7 @@ def test_a_run_is_not_resumed_with_other_settings(
         ),
         ({"techniques": [sf.AdamW()]}, PlanConflict, "both give the optimizer"),
         ({"techniques": [sf.EMA(), sf.EMA()]}, PlanConflict, "'ema' is given twice"),
-        ({"model": nn.ReLU()}, SettingError, "^model: has no parameter"),
+        ({"model": nn.ReLU()}, SettingError, "^model: is a ReLU without parameters"),
         ({"resume": "nowhere"}, RunFolderError, "^nowhere: no such run folder"),
         ({"track": True, "track_uri": "not a uri://"}, TrackingError, "not a uri"),
     ],
