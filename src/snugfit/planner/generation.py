@@ -252,7 +252,7 @@ class _Search:
 
         shorter = _largest(fits, self.asked.new_tokens)
         remedy = f"Allow at most {shorter:,} new tokens, or give" if shorter else "Give"
-        least_budget = math.ceil(least.needed_bytes / (1 - self.budget.margin))
+        least_budget = math.ceil(least.needed_bytes / (1 - self.budget.margin) * _SPARE)
         return SettingError(
             "memory",
             f"{brief_bytes(self.budget.memory_bytes)} are too little for one answer of {self.asked.new_tokens:,} tokens to a prompt of "
@@ -260,6 +260,9 @@ class _Search:
             f"{remedy} {brief_bytes(least_budget)} of memory, or take fewer bits: --numbers bf16, --quantize nf4.",
         )
 
+
+_SPARE = 1.01
+"""Part of the least memory that is named as enough: three digits of it are shown, and a process takes a little more or less at each start."""
 
 _DISK = 1e9
 """Bytes a second at which a file is read again, about."""

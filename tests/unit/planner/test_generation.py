@@ -20,6 +20,7 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.generation import GenerationPlan, plan_generation
 from snugfit.planner.trace.generation_run import Answering
 from snugfit.system.allocation_counter import AllocatedBytes
+from snugfit.units import parse_bytes
 
 PROMPT, NEW, ROWS = 24, 40, 6
 UNUSED = 199
@@ -151,6 +152,18 @@ def test_memory_that_holds_no_answer_is_refused_with_the_length_that_it_holds() 
     length = int(str(caught.value).split("Allow at most ")[1].split()[0])
     assert 8 <= length < NEW
     assert planned(model, least, Generation(length), rows=1).needed_bytes <= least
+
+
+@pytest.mark.slow
+def test_the_memory_that_a_refusal_names_is_enough_at_the_next_start() -> None:
+    model, host, settings = llama(), find_device("cpu"), Generation(4)
+    baseline = 425 << 20
+    machine = Machine(host, host, "cpu", baseline=baseline)
+    with pytest.raises(SettingError, match="too little") as caught:
+        plan_generation(model, asked(settings, rows=1), machine, Budget(1 << 20))
+    named = parse_bytes("".join(str(caught.value).split("Give ")[1].split()[:2]))
+    again = replace(machine, baseline=baseline + (1 << 20))
+    assert plan_generation(model, asked(settings, rows=1), again, Budget(named)).rows == 1
 
 
 @pytest.mark.slow
