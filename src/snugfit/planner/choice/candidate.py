@@ -66,6 +66,15 @@ class Candidate:
     def level(self) -> Fidelity:
         return level_of(self.techniques)
 
+    @property
+    def lasting(self) -> int:
+        """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
+        return self.bytes_of("weights", "gradients", "optimizer", "averages")
+
+    def bytes_of(self, *kinds: str) -> int:
+        """Return bytes of these kinds at the peak."""
+        return sum(self.prediction.peak_by_kind.get(kind, 0) for kind in kinds)
+
     def same(self, other: Candidate | None) -> bool:
         """Return whether it is the same plan."""
         return other is not None and (self.techniques, self.micro_batch) == (

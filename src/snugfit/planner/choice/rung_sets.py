@@ -27,6 +27,11 @@ def moves_what_lasts(added: Techniques) -> bool:
     return streams(added) or any("stepping" in card.seams for card in placed)
 
 
+def is_about_states(rung: Technique) -> bool:
+    """Return whether what it saves is of states and gradients; a precision saves more."""
+    return bool({"optimizer", "stepping"} & {*rung.card.seams}) and not rung.card.precision
+
+
 def lasting_of(techniques: Techniques) -> frozenset[Technique]:
     """Return all of a plan's techniques but placements of activations."""
     return frozenset(
@@ -106,6 +111,12 @@ def stands_in(rung: Technique, other: Technique) -> bool:
 def _settings_of(names: tuple[str, ...]) -> frozenset[str]:
     """Return the settings that techniques of these names have."""
     return frozenset(field.name for name in names for field in fields(find(name)))  # type: ignore[arg-type]
+
+
+def order_of(rungs: Techniques) -> dict[Technique, int]:
+    """Return the place of each rung in a plan: formats first, the coarsest of them before others."""
+    ordered = sorted(rungs, key=lambda each: (each.card.family is Family.PLACEMENT, -each.card.fidelity))
+    return {each: place for place, each in enumerate(ordered)}
 
 
 def go_together(own: Techniques, *rungs: Technique) -> bool:

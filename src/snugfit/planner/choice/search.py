@@ -20,7 +20,7 @@ from functools import cached_property
 from warnings import catch_warnings
 
 from snugfit.core.job import AUTO, Plan
-from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import SnugfitError, SnugfitWarning
 from snugfit.planner.answers.answer import Prediction, Rejected
 from snugfit.planner.choice import ladder
@@ -31,10 +31,12 @@ from snugfit.planner.choice.rung_sets import (
     are_of_one_kind,
     format_of_weights,
     go_together,
+    is_about_states,
     lasting_of,
     moves_what_lasts,
     number_of_sets,
     offloads_activations,
+    order_of,
     saves_less,
     stands_in,
     streams,
@@ -62,8 +64,6 @@ _FORWARD = 1 / 3
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""
-
-_LASTING = ("weights", "gradients", "optimizer", "averages")
 
 _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
@@ -105,7 +105,7 @@ class Search:
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
     _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
-    # weights and states at a peak, of sets that differ in what is done to activations alone
+    # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
     _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
     _exact: list[Candidate] = field(default_factory=list)  # predicted in full
     _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
@@ -255,7 +255,7 @@ class Search:
         if freezes(first.techniques):  # whose states may be too few to be placed
             more, usable = len(format), self.budget.usable
             steps = [each for each in steps if self._matter(each[more:], first, usable)]
-        room = self._lasting(first) <= self.budget.usable
+        room = first.lasting <= self.budget.usable
         if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
             return  # no other placement would be faster by so much
         turn = min(ladder.TURN, len(steps) - 1)
@@ -286,17 +286,17 @@ class Search:
                 return
             best = left[0]
             settled.add(best.techniques)
+            misses = not best.fits and best is not self.smallest()  # others may fit with less of its states
             for added in self._neighbours(best, self.budget.usable):
+                if misses and not any(is_about_states(each) for each in {*added} - {*best.techniques}):
+                    continue
                 if self._allows(added) and self._may_be_better(added):
                     first = self._trace(added, self._sizes[0]) if best.fits else None
                     if first is None or (first.fits and self._on_cpu) or self._may_be_faster(added):
                         self._look(added)
 
     def _leaders(self) -> Iterator[Candidate]:
-        """Yield the choice, or what comes nearest to fitting.
-
-        The best of finer and of coarser levels follow, where a little more speed would make one the choice.
-        """
+        """Yield the choice, or what comes nearest to fitting; then what little more speed, or fewer states, would make the choice."""
         best = self.choice() or self.smallest()
         if best is None:
             return
@@ -316,11 +316,13 @@ class Search:
                     and coarser.prediction.seconds_per_update < best.prediction.seconds_per_update
                 ):
                     yield coarser
+        for each in sorted(self._allowed(), key=lambda each: each.prediction.most_bytes):
+            if self._just_misses(each) and self._may_be_faster(self._added(each)):
+                yield each
 
     def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
         """Return sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
-        own, rungs = self.asked.techniques, self._rungs
-        added = tuple(each for each in one.techniques if each not in own)
+        rungs, added = self._rungs, self._added(one)
         known = tuple(rung for rung in rungs if rung in added or any(stands_in(rung, each) for each in added))
         less = [tuple(each for each in known if each is not rung) for rung in known]
         neighbours = [*less]
@@ -340,10 +342,14 @@ class Search:
 
     def _matter(self, rungs: Techniques, one: Candidate, whole: int) -> bool:
         """Return whether there is anything to save for those that are about states and gradients, which adapters hardly have."""
-        states = [{"optimizer", "stepping"} & {*each.card.seams} for each in rungs if not each.card.precision]
-        kinds = one.prediction.peak_by_kind
-        little = sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) <= _LITTLE * whole
-        return not (any(states) and kinds and little)
+        little = one.bytes_of("optimizer", "gradients") <= _LITTLE * whole and not self._just_misses(one)
+        return not (any(map(is_about_states, rungs)) and one.prediction.peak_by_kind and little)
+
+    def _just_misses(self, one: Candidate) -> bool:
+        """Return whether a plan would fit without its states and gradients, so that little of them may be what it lacks."""
+        last = one.micro_batch == self._sizes[-1]
+        need = one.prediction.most_bytes if last else self._least_bytes[lasting_of(one.techniques)]
+        return 0 < need - self.budget.usable <= one.bytes_of("optimizer", "gradients")
 
     def _goes(self, added: Techniques) -> bool:
         rest: Techniques = ()
@@ -368,7 +374,7 @@ class Search:
 
     def _look(self, added: Techniques) -> bool:
         """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
-        if self._overfills_host(added):
+        if self._overfills_host(added) or self._keeps_too_much(added):
             return False
         largest, smallest = self._ends
         last = self._trace(added, smallest)
@@ -448,9 +454,8 @@ class Search:
         return made
 
     def _known(self, techniques: Techniques, size: int) -> Candidate | None:
-        return next(
-            (each for each in self.tried if (each.techniques, each.micro_batch) == (techniques, size)), None
-        )
+        alike = (one for one in self.tried if (one.techniques, one.micro_batch) == (techniques, size))
+        return next(alike, None)
 
     # ------------------------------------------------------------------ bounds
 
@@ -467,7 +472,7 @@ class Search:
             return False
         phases = (last.prediction.peak_by_phase or {"": last.prediction.peak_by_kind}).values()
         activations = max(kinds.get("activations", 0) for kinds in phases)
-        remains = self._lasting(last) - last.prediction.peak_by_kind.get("gradients", 0)
+        remains = last.lasting - last.prediction.peak_by_kind.get("gradients", 0)
         return remains + activations * self.rows / last.micro_batch <= self.budget.usable
 
     def _keeps_host_full(self, one: Candidate) -> bool:
@@ -491,13 +496,10 @@ class Search:
         return last is not None and self._fits_in_no_size(last)
 
     def _may_be_better(self, added: Techniques) -> bool:
-        """Return whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more.
-
-        At the moment of a set's peak its weights and states are there whatever is done to activations.
-        """
+        """Return whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more."""
         mine = self._techniques(added)
         host = self.budget.host_bytes
-        if self._least_bytes.get(lasting_of(mine), 0) > self.budget.usable or self._is_too_heavy(added):
+        if self._keeps_too_much(added):
             return False
         return self._may_be_faster(added) and not any(
             self._fits_in_no_size(each) and saves_less(mine, each.techniques)
@@ -511,21 +513,25 @@ class Search:
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
+    def _keeps_too_much(self, added: Techniques) -> bool:
+        """Return whether weights and states, or the step, take more than there is, whatever is done to activations."""
+        there = self._least_bytes.get(lasting_of(self._techniques(added)), 0)
+        return there > self.budget.usable or self._is_too_heavy(added)
+
     def _is_too_heavy(self, added: Techniques) -> bool:
         """Return whether weights alone do not fit that are in the format of these."""
         return not streams(added) and format_of_weights(self._techniques(added)) in self._too_heavy
 
     def _note_bytes(self, one: Candidate) -> None:
-        """Keep the weights and states at the peak of a plan that was tried."""
+        """Keep the weights and states at the peak of a plan that was tried, and what its step takes: no activations are there then."""
         kinds, lasting = one.prediction.peak_by_kind, lasting_of(one.techniques)
         if kinds.get("weights", 0) > self.budget.usable and not streams(one.techniques):
             self._too_heavy.add(format_of_weights(one.techniques))
         there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
-        self._least_bytes[lasting] = max(there, self._least_bytes.get(lasting, 0))
-
-    def _lasting(self, one: Candidate) -> float:
-        """Return bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
-        return sum(one.prediction.peak_by_kind.get(kind, 0) for kind in _LASTING)
+        step = one.prediction.peak_by_phase.get("optimizer", {})
+        other = ("activations",) if one.micro_batch == self.rows else ("activations", "gradients")
+        most = sum(step.values()) - sum(step.get(kind, 0) for kind in other)  # one pass may have no gradients
+        self._least_bytes[lasting] = max(there, most, self._least_bytes.get(lasting, 0))
 
     def _limit(self, level: Fidelity) -> float:
         return self.goal.limit(level, [*self._allowed(), *self.rivals])
@@ -540,11 +546,7 @@ class Search:
         return self._flops(techniques) / rate
 
     def _flops(self, techniques: Techniques) -> float:
-        """Return a lower bound of the operations of an update.
-
-        They are those of the recipe's own plan, or beside frozen weights those of the plans that have them so
-        and were tried.
-        """
+        """Return a lower bound of an update's operations: of the recipe's own plan, or of those that were tried and freeze as much."""
         frozen = freezes(techniques)
         if frozen == freezes(self.asked.techniques):
             return self.asked.prediction.flops_per_update
@@ -569,18 +571,16 @@ class Search:
         """The coarsest level that may be chosen."""
         return max(self.asked.level, self.budget.fidelity)
 
+    def _added(self, one: Candidate) -> Techniques:
+        return tuple(each for each in one.techniques if each not in self.asked.techniques)
+
     def _techniques(self, added: Techniques) -> Techniques:
         """Return the recipe's techniques and those that are added, in one order however the set was come by."""
         return together(self.asked.techniques, sorted(added, key=self._order.__getitem__))
 
     @cached_property
     def _order(self) -> dict[Technique, int]:
-        """The place of each rung in a plan: formats first, the coarsest of them before others."""
-        rungs = sorted(
-            self._rungs,
-            key=lambda each: (each.card.family is Family.PLACEMENT, -each.card.fidelity),
-        )
-        return {each: place for place, each in enumerate(rungs)}
+        return order_of(self._rungs)
 
     def level(self, added: Techniques) -> Fidelity:
         return level_of(self._techniques(added))

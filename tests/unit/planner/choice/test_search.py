@@ -565,7 +565,13 @@ class Squeezed(Laws):
         )
         found = super().law([], 1)
         kinds = {"weights": 100 * MB, "optimizer": 100 * MB}
-        return replace(found, peak_by_kind=kinds, reserved_bytes=need * MB, seconds_per_update=seconds)
+        return replace(
+            found,
+            peak_by_kind=kinds,
+            peak_by_phase={},
+            reserved_bytes=need * MB,
+            seconds_per_update=seconds,
+        )
 
 
 def test_states_make_room_for_larger_micro_batches_of_a_format_that_is_not_the_choice_without() -> None:
@@ -610,7 +616,9 @@ class Paged(Laws):
         need = found.reserved_bytes + (states - 400) * MB
         kinds = {"weights": 100 * MB, "optimizer": states * MB}
         seconds = (3.0 if host else 1.2 if paged else 1.0) * ROWS / size
-        return replace(found, peak_by_kind=kinds, reserved_bytes=need, seconds_per_update=seconds)
+        return replace(
+            found, peak_by_kind=kinds, peak_by_phase={}, reserved_bytes=need, seconds_per_update=seconds
+        )
 
 
 @pytest.mark.parametrize(("room", "chosen"), [(-100, "adamw_8bit"), (-300, "adamw_8bit(paged=True)")])
@@ -620,6 +628,58 @@ def test_states_are_in_pages_where_they_do_not_fit_in_few_bits(room: int, chosen
     assert found is not None and chosen in found.added
     (one,) = (each for each in found.techniques if each.card.name == "adamw_8bit")
     assert one.learning_rate == OWN[0].learning_rate  # type: ignore[attr-defined]
+
+
+class Stateful(Laws):
+    """Whose states are there throughout a window and in its step, much fewer beside adapters; of few bits they take no time."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        few = {"pure_bf16": 0.5, "adamw_8bit": 0.3, "adamw_4bit": 0.2, "lora": 0.02, "optimizer_offload": 0.0}
+        weights = (
+            round(200 * math.prod({"pure_bf16": 0.5, "nf4": 0.25}.get(name, 1.0) for name in names)) * MB
+        )
+        states = round(400 * math.prod(few.get(name, 1.0) for name in names)) * MB
+        found = super().law(names, size)
+        activations = round(found.peak_by_phase["forward"]["activations"])
+        kept = {"weights": weights, "optimizer": states}
+        phases = {
+            "forward": {**kept, "activations": activations},
+            "optimizer": {**kept, "temporaries": 50 * MB},
+        }
+        kinds = max(phases.values(), key=lambda each: sum(each.values()))
+        peak = sum(kinds.values())
+        found = replace(found, peak_by_kind=kinds, peak_by_phase=phases, peak_bytes=peak, reserved_bytes=peak)
+        return replace(found, host_peak_bytes=MB if "optimizer_offload" in names else 0)
+
+
+def test_something_is_found_in_as_much_as_the_smallest_of_all_plans_needs() -> None:
+    laws = Stateful()
+    every = (each for level in Fidelity for each in laws.every(level, Fidelity.QUANTIZED))
+    room = min(each.reserved_bytes for each in every if not each.host_peak_bytes)
+    search = searched(laws, room / MB, Fidelity.QUANTIZED)
+    search.budget = replace(search.budget, host_bytes=0)
+    chosen = search.best()
+    assert chosen is not None and chosen.prediction.reserved_bytes == room
+
+
+@pytest.mark.parametrize(
+    "added", [("adamw_4bit", "pure_bf16"), ("adamw_8bit", "pure_bf16", "lora")], ids=" + ".join
+)
+def test_states_of_fewer_bits_are_tried_beside_what_misses_by_less_than_they_save(
+    added: tuple[str, ...],
+) -> None:
+    laws = Stateful(overhead=0.0)
+    level = Fidelity.ADAPTERS if "lora" in added else Fidelity.COMPACT
+    room = laws.law(added, 1).reserved_bytes
+    chosen = searched(laws, room / MB, level).best()
+    assert chosen is not None and {*chosen.added} == {*added}
+
+
+def test_activations_are_placed_nowhere_where_the_step_alone_takes_more_than_there_is() -> None:
+    laws = Stateful()
+    assert searched(laws, 240, Fidelity.MIXED).best() is None
+    away = [names for names, _ in laws.asked if {"bf16", "optimizer_offload"} <= {*names}]
+    assert away and not any("recompute" in names and "gradient_offload" not in names for names in away)
 
 
 class Heavy(Laws):
