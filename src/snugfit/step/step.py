@@ -33,6 +33,7 @@ from snugfit.kit.torch_wrappers import step_optimizer
 from snugfit.step import state
 from snugfit.step.attention_masks import AttentionMasks
 from snugfit.step.changed_inputs import Inputs
+from snugfit.step.class_counts import ClassCounts, counts_by_name
 from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
 from snugfit.step.fixed_modules import FixedModules
@@ -94,7 +95,8 @@ class Step:
             comparison of outputs and losses with and without padding; `step.padding.message` says what was decided.
         fixed_modules: modules that the loss or `forward` calls and another step trains, as a discriminator beside its generator; while this step
             computes they stay as they are.
-        class_counts: rows to train on by the name of their class, in the order of the labels, for techniques that weigh classes.
+        class_counts: rows to train on by the name of their class, or their numbers alone, in the order of the labels; for techniques that
+            weigh classes.
         load: finds another model for the same task by its name, for techniques that ask for one, such as a teacher.
         device: where the step runs; None stands for where the model's first parameter is.
 
@@ -118,7 +120,7 @@ class Step:
         cut_padding: bool = True,
         strategy: Strategy | None = None,
         fixed_modules: Sequence[nn.Module] = (),
-        class_counts: Mapping[str, int] | None = None,
+        class_counts: ClassCounts | None = None,
         load: Callable[[str], nn.Module] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -207,7 +209,7 @@ class Step:
             self.strategy.spread,
             self.exchange,
             self.strategy.any_in_forward,
-            class_counts,
+            counts_by_name(class_counts),
         )
         self._router_loss = RouterLoss.of(model)
         run = _run if self._router_loss is None else self._router_loss.run
