@@ -76,10 +76,9 @@ class WindowCompute:
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
                     with step.seams.within(part), phase("loss"):
                         terms = step.strategy.run(partial(self._terms_of, part, counts))
-                    if step.kernels is None:
-                        step.kernels = kernels_behind(terms.values)
-                    weights.append(terms.weight())
-                    sums.append(terms.detached_sum())
+                    own_sum, own_weight = self._sums_of(terms)
+                    sums.append(own_sum)
+                    weights.append(own_weight)
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
                     if last and self.take is not None:
@@ -98,10 +97,7 @@ class WindowCompute:
         if self.take is None and not (alone and factor == 1.0):  # else each was divided as it came
             share = self._share(alone, weight, factor)
             _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
-        nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
-        for one in nonfinite_counts:
-            nonfinite = nonfinite + one
-        return Gradients(loss_sum / _divisor(weight), weight, step.strategy.add_up_shards(nonfinite))
+        return self._outcome(loss_sum, weight, _divisor(weight), gradients, nonfinite_counts)
 
     def _run_at_once(self) -> Gradients:
         """Return what `run` does where the window is one micro-batch and nothing is around it: in the few calls that this takes."""
@@ -110,13 +106,30 @@ class WindowCompute:
             self._seed(0)
             with phase("loss"):
                 terms = self._terms_of(self.batch, True)
-            if step.kernels is None:
-                step.kernels = kernels_behind(terms.values)
-            loss_sum, weight = terms.detached_sum(), terms.weight()
+            loss_sum, weight = self._sums_of(terms)
             divisor = _divisor(weight)
             _backward(terms, divisor)
-        nonfinite = count_nonfinite([*gradients_of(step.parameters), loss_sum], step.device)
-        return Gradients(loss_sum / divisor, weight, nonfinite)
+        return self._outcome(loss_sum, weight, divisor, gradients_of(step.parameters))
+
+    def _sums_of(self, terms: LossTerms) -> tuple[Tensor, Tensor | float]:
+        """Return the sum of a micro-batch's losses and that of their weights; the first one of a step shows its kernels of attention."""
+        if self.step.kernels is None:
+            self.step.kernels = kernels_behind(terms.values)
+        return terms.detached_sum(), terms.weight()
+
+    def _outcome(
+        self,
+        loss_sum: Tensor,
+        weight: Tensor | float,
+        divisor: Tensor | float,
+        gradients: list[Tensor],
+        handed_nonfinite: Sequence[Tensor] = (),
+    ) -> Gradients:
+        """Return the outcome of all passes: gradients that are there are looked at for what is not finite, and those handed over have been."""
+        nonfinite = count_nonfinite([*gradients, loss_sum], self.step.device)
+        for count in handed_nonfinite:
+            nonfinite = nonfinite + count
+        return Gradients(loss_sum / divisor, weight, self.step.strategy.add_up_shards(nonfinite))
 
     def outputs(self) -> Any:
         """Return the model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
