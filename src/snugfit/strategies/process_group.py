@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -12,12 +13,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError
 from snugfit.system.processes import World, leave_when_uncaught
 
 PORT = 29400
 """Where ranks that Slurm starts meet, unless MASTER_PORT says otherwise."""
+_GROUPS = itertools.count()
+"""Numbers of the groups of this process, which are the same on all ranks: they run the same code."""
 
 
 def device_of(setting: str, world: World) -> str:
@@ -71,13 +75,17 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
         # an exchange that failed, or was waited for too long, ends the process, and nothing is waited for in that
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     _meeting_point()
+    wait = timedelta(seconds=timeout_seconds)
     try:
+        store, rank, size = next(rendezvous("env://", world.rank, world.size, timeout=wait))
         dist.init_process_group(
             # what is on the host is exchanged there, and waits for no device
             "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
-            rank=world.rank,
-            world_size=world.size,
-            timeout=timedelta(seconds=timeout_seconds),
+            # torchrun's store outlives a group: a second one of these processes would meet the addresses of the first
+            store=dist.PrefixStore(f"snugfit group {next(_GROUPS)}", store),
+            rank=rank,
+            world_size=size,
+            timeout=wait,
             device_id=there,  # else NCCL guesses it from the rank, which is wrong where each process sees one GPU
         )
     except (RuntimeError, ValueError) as error:

@@ -192,7 +192,7 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
         (tmp_path / "prefs.jsonl").write_text("\n".join(rows))
         decoder = write_model(tmp_path / "decoder", decoder=True)
         given = [f"model={decoder}", f"data.train={tmp_path / 'prefs.jsonl'}", "data.max_length=64"]
-    elif recipe.startswith("image_classification"):
+    elif recipe.startswith(("image_classification", "image_shards")):
         given = [
             f"model={write_picture_model(tmp_path / 'resnet')}",
             f"data.train={write_pictures(tmp_path / 'photos')}",
