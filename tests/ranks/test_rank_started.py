@@ -66,6 +66,29 @@ def test_processes_of_torchrun_train_together(tmp_path: Path, alone: dict[str, A
     assert_same(trained(result["run_dir"]), alone)
 
 
+TWICE = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import snugfit as sf
+
+rows = TensorDataset(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)
+for number in range(3):
+    run = sf.train(nn.Linear(2, 2), rows, epochs=1, global_batch=4, output=f"runs{number}", track=False, device="cpu")
+    assert run.status == "finished"
+"""
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_train_one_run_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(TWICE)
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "twice.py"]
+    ((code, _, err),) = ended(started(agent, tmp_path))
+    assert code == 0, err
+    assert [len([*tmp_path.glob(f"runs{number}/*/*")]) for number in range(3)] == [1, 1, 1]
+
+
 @pytest.mark.slow
 def test_a_user_error_is_said_once_under_torchrun(tmp_path: Path) -> None:
     path = recipe(tmp_path, data={"train": "tests.ranks.faulty:make_broken"})
