@@ -33,11 +33,10 @@ from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
-from snugfit.core.update_value import update_value
 from snugfit.errors import SettingError, SnugfitWarning
 
 
-@update_value(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Moment:
     """The progress of the run when a seam is called, and what may be drawn there: stateless, so nothing of it is saved.
 

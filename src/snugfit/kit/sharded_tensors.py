@@ -30,17 +30,12 @@ def own_part(tensor: Tensor) -> Tensor:
 def own_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return what this rank has of each."""
     tensors = list(tensors)
-    if is_ordinary(tensors):
+    if _WHOLE.issuperset(map(type, tensors)):
         return tensors
     return [tensor if type(tensor) is Tensor else own_part(tensor) for tensor in tensors]
 
 
-def is_ordinary(tensors: Iterable[Tensor]) -> bool:
-    """Return whether each is of torch's own class: whole, with numbers, and no parameter."""
-    return _ORDINARY.issuperset(map(type, tensors))
-
-
-_ORDINARY = frozenset({Tensor})
+_WHOLE = frozenset({Tensor})
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -10,8 +9,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.random import is_host
-from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.kit.optimizers.foreach import global_norm, gradients_of, scale_
 
@@ -35,9 +32,7 @@ def clip_norm_(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     """
     gradients = gradients_of(parameters)
     norm = global_norm(gradients)
-    if is_host(norm.device) and read(norm, assume=math.inf) <= max_norm:
-        return norm  # on the host a look at it costs less than to multiply by 1
-    scale_(gradients, torch.clamp(norm.reciprocal() * max_norm, max=1.0))
+    scale_(gradients, torch.clamp(max_norm / norm, max=1.0))
     return norm
 
 
