@@ -77,14 +77,12 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
     _meeting_point()
     wait = timedelta(seconds=timeout_seconds)
     try:
-        store, rank, size = next(rendezvous("env://", world.rank, world.size, timeout=wait))
         dist.init_process_group(
             # what is on the host is exchanged there, and waits for no device
             "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
-            # torchrun's store outlives a group: a second one of these processes would meet the addresses of the first
-            store=dist.PrefixStore(f"snugfit group {next(_GROUPS)}", store),
-            rank=rank,
-            world_size=size,
+            rank=world.rank,
+            world_size=world.size,
+            store=_store(world, wait),
             timeout=wait,
             device_id=there,  # else NCCL guesses it from the rank, which is wrong where each process sees one GPU
         )
@@ -105,6 +103,17 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
             leave_when_uncaught()
         raise
     dist.destroy_process_group()
+
+
+def _store(world: World, wait: timedelta) -> dist.Store | None:
+    """Return the place in torchrun's store where the processes meet; None where another launcher started them, as torch then makes a store for each group.
+
+    Torchrun's outlives a group: a second one of these processes would meet the addresses of the first.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=wait))
+    return dist.PrefixStore(f"snugfit group {next(_GROUPS)}", store)
 
 
 def _check_apart(gpu: str) -> None:
