@@ -38,7 +38,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "token weight: every row counts once, however many of its tokens are labelled",
-        "core/losses.py",
+        "core/loss_terms.py",
         "else self._wide_weights().sum()",
         "else float(self.weights.shape[0])",
         ("tests/laws/test_oracle.py::test_without_techniques_it_trains_as_one_token_weighted_full_batch",),

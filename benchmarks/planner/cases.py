@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Technique
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.trace.dry_run import Subject

@@ -10,7 +10,7 @@ import torch
 from cases import from_config, token_losses
 from torch import Tensor, nn
 
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 
 
 @dataclass(frozen=True)

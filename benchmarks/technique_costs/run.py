@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import commit, machine, paired_ratio
 
 from snugfit import Step, Technique
-from snugfit.core.losses import Loss, LossTerms
+from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.technique import Kind, Stage
 from snugfit.errors import SettingError
 from snugfit.techniques import discover, find

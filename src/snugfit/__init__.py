@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from snugfit import techniques as techniques
-    from snugfit.core.losses import LossTerms as LossTerms
+    from snugfit.core.loss_terms import LossTerms as LossTerms
     from snugfit.core.technique import Card as Card
     from snugfit.core.technique import Seams as Seams
     from snugfit.core.technique import Technique as Technique
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Card": "snugfit.core.technique",
-    "LossTerms": "snugfit.core.losses",
+    "LossTerms": "snugfit.core.loss_terms",
     "Recipe": "snugfit.recipe",
     "RunResult": "snugfit.run.training.result",
     "Seams": "snugfit.core.technique",

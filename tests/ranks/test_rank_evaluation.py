@@ -11,7 +11,8 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
-from snugfit.core.losses import IGNORE_INDEX, LossTerms, logits_of
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import IGNORE_INDEX, logits_of
 from snugfit.step.metrics_over_all import over_all_rows
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA

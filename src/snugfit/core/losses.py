@@ -1,4 +1,4 @@
-"""Losses are unreduced terms with weights; they are divided once, over the whole window and all ranks."""
+"""The built-in losses, and what is known of a loss."""
 
 from __future__ import annotations
 
@@ -16,227 +16,11 @@ from torch.nn.modules.loss import _Loss
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.embedding_pairs import no_negatives
-from snugfit.core.update_value import update_value
+from snugfit.core.loss_terms import NEGATIVE, Loss, LossTerms, as_terms, wide_dtype
 from snugfit.errors import DataError, SettingError, nearest
-
-
-@update_value(frozen=True, slots=True)
-class LossTerms:
-    """Unreduced losses and their weights.
-
-    Sums are in float32 at least, whatever the values and weights are in: bf16 cannot count beyond 256.
-
-    Args:
-        values: losses, shape (rows, ...).
-        weights: of the same shape, not negative, without a gradient; None means that every value counts once.
-        parts: terms that the values are made of, by name, each of the same shape; the mean of each is logged.
-    """
-
-    values: Tensor
-    weights: Tensor | None = None
-    parts: Mapping[str, Tensor] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        parts: Mapping[str, Tensor],
-        factors: Mapping[str, float] | None = None,
-        weights: Tensor | None = None,
-    ) -> LossTerms:
-        """Return the sum of named terms, each times its factor, 1 where none is given; the mean of each, without it, is logged.
-
-        >>> fit, size = torch.tensor([1.0, 3.0]), torch.tensor([10.0, 30.0])
-        >>> LossTerms.of({"fit": fit, "size": size}, {"size": 0.1}).values
-        tensor([2., 6.])
-
-        Args:
-            parts: unreduced losses of one shape, the rows first.
-            weights: of the values, as in `LossTerms`; all parts have the same ones.
-        Raises:
-            SettingError: there are none, or their shapes differ.
-        """
-        factors = factors or {}
-        shapes = {name: tuple(getattr(part, "shape", ())) for name, part in parts.items()}
-        if len(set(shapes.values())) != 1:
-            listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "none"
-            raise SettingError(
-                "loss",
-                f"got terms of different shapes ({listed})" if parts else "got no terms",
-                "Give all of them one value a row, such as values.flatten(1).mean(1), or one a token.",
-            )
-        values = [part if factors.get(name, 1) == 1 else factors[name] * part for name, part in parts.items()]
-        return cls(functools.reduce(torch.add, values), weights, parts)
-
-    def weighted_sum(self) -> Tensor:
-        """Sum of weight times value; a value of weight 0 counts as 0, even if it is NaN."""
-        values = _widened(self.values)
-        if self.weights is None:
-            return values.sum()
-        weights = self._wide_weights()
-        return torch.where(weights > 0, values * weights, 0.0).sum()
-
-    def weight(self) -> Tensor | float:
-        """Sum of the weights: a number when every value counts once."""
-        return float(self.values.numel()) if self.weights is None else self._wide_weights().sum()
-
-    def detached_sum(self) -> Tensor:
-        """Sum of weight times value, outside of the graph."""
-        if self.weights is None and self.values.dtype is torch.float32:
-            return self.values.detach().sum()
-        return LossTerms(self.values.detach(), self.weights).weighted_sum()
-
-    def part_sums(self) -> dict[str, Tensor]:
-        """Return the sum of weight times value of each part, outside of the graph."""
-        parts = (self.parts or {}).items()
-        return {name: LossTerms(part.detach(), self.weights).detached_sum() for name, part in parts}
-
-    def gradient(self, divisor: Tensor | float) -> Tensor:
-        """Gradient of the weighted sum over `divisor` with respect to the values: where backward begins."""
-        if self.weights is None:
-            if not isinstance(divisor, Tensor):
-                return torch.full_like(self.values, 1.0 / divisor)
-            return torch.ones_like(self.values) / divisor
-        return (self._wide_weights() / divisor).to(self.values.dtype)
-
-    def by_row(self) -> LossTerms:
-        """Return one value (the row's weighted mean) and one weight a row."""
-        rows = self.values.shape[0]
-        values = _widened(self.values)
-        weights = torch.ones_like(values) if self.weights is None else self._wide_weights()
-        parts = self.parts and {
-            name: LossTerms(part, weights).by_row().values for name, part in self.parts.items()
-        }
-        if values.ndim == 1:
-            return LossTerms(values, weights, parts)
-        values, weights = values.reshape(rows, -1), weights.reshape(rows, -1)
-        weight = weights.sum(dim=1)
-        total = torch.where(weights > 0, values * weights, 0.0).sum(dim=1)
-        return LossTerms(total / torch.where(weight > 0, weight, 1.0), weight, parts)
-
-    def _wide_weights(self) -> Tensor:
-        assert self.weights is not None
-        return _widened(self.weights)
-
-
-NEGATIVE = -math.inf
-"""The weight of a window in which a loss has returned a negative one: read with the window's sums, so that it costs no wait."""
-
-
-def check_weight(weight: float) -> None:
-    """Refuse the sum of a window's weights where one of them was negative.
-
-    Raises:
-        SettingError: it was.
-    """
-    if weight == NEGATIVE:
-        raise SettingError(
-            "loss",
-            "got negative weights in LossTerms, expected zero or positive ones",
-            "Put the sign into the values: LossTerms(sign * values, weights).",
-        )
-
 
 LOG_PROBABILITIES = "log_probabilities"
 """The entry of outputs that are scores of whole answers."""
-
-Loss = Callable[[Any, Any], "LossTerms | Tensor | Mapping[str, Tensor]"]
-"""A user's loss: `(outputs, data) -> LossTerms`, an unreduced tensor with the rows first, or several of them by name, which are added."""
-
-
-def as_terms(result: LossTerms | Tensor | Mapping[str, Tensor], rows: int) -> LossTerms:
-    """Check what a loss returned.
-
-    Raises:
-        SettingError: it is already reduced, its first dimension is not the row, or its weights have another shape or a gradient.
-    """
-    terms = LossTerms(result) if isinstance(result, Tensor) else result
-    if isinstance(terms, Mapping):
-        terms = LossTerms.of(terms)
-    if not isinstance(terms, LossTerms):
-        raise SettingError(
-            "loss",
-            f"returned {type(result).__name__}, not a tensor, tensors by name or LossTerms",
-            "Return the unreduced losses, rows first, or LossTerms.",
-        )
-    if terms.values.ndim == 0 or terms.values.shape[0] != rows:
-        raise SettingError(
-            "loss",
-            f"returned shape {tuple(terms.values.shape)} for {rows} rows",
-            "Return the unreduced losses, rows first (reduction='none'): Snugfit divides once over the whole "
-            "window, so that micro-batches do not matter.",
-        )
-    if terms.weights is not None and terms.weights.shape != terms.values.shape:
-        raise SettingError(
-            "loss",
-            f"returned values of shape {tuple(terms.values.shape)} with weights of shape "
-            f"{tuple(terms.weights.shape)}",
-            "Give each value its weight: weights.expand_as(values).",
-        )
-    if terms.weights is not None and terms.weights.requires_grad:
-        raise SettingError(
-            "loss",
-            "got weights with a gradient in LossTerms, and the sum is divided by them as by constants",
-            "Put what is learned into the values, and give weights.detach().",
-        )
-    return terms if terms.parts is None else replace(terms, parts=_checked_parts(terms))
-
-
-_TAKEN = ("loss", "learning_rate", "loss_scale", "examples_per_second", "memory_bytes")
-"""What every update logs by itself."""
-
-
-def _checked_parts(terms: LossTerms) -> dict[str, Tensor]:
-    """Return the parts outside of the graph."""
-    assert terms.parts is not None
-    for name, part in terms.parts.items():
-        if not (isinstance(name, str) and name) or name in _TAKEN:
-            raise SettingError(
-                "loss",
-                f"got a term with the name {name!r}, which {'is logged anyway' if name in _TAKEN else 'is none'}",
-                "Give it another name.",
-            )
-        if not isinstance(part, Tensor) or part.shape != terms.values.shape:
-            shape = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
-            raise SettingError(
-                "loss",
-                f"got values of shape {tuple(terms.values.shape)} with a part '{name}' of shape {shape}",
-                "Give each part one number for each value: part.expand_as(values).",
-            )
-    return {name: part.detach() for name, part in terms.parts.items()}
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """A loss of several terms by name, added up with these factors; 1 where none is given.
-
-    Factors that the loss itself has given to `LossTerms.of` are replaced.
-    """
-
-    loss: Loss
-    factors: Mapping[str, float]
-
-    def __call__(self, outputs: Any, data: Any) -> LossTerms:
-        result = self.loss(outputs, data)
-        parts = result.parts if isinstance(result, LossTerms) else result
-        if not isinstance(parts, Mapping):
-            raise SettingError(
-                "loss_weights",
-                f"gives weights to {', '.join(self.factors)}, and the loss has no terms by name",
-                "Return them by name, {'first': values, 'second': values}, or remove loss_weights.",
-            )
-        for name in self.factors:
-            if name not in parts:
-                raise SettingError(
-                    "loss_weights",
-                    f"'{name}' is no term of the loss, which has {', '.join(parts)}",
-                    nearest(name, parts),
-                )
-        return LossTerms.of(parts, self.factors, result.weights if isinstance(result, LossTerms) else None)
-
-    def __getattr__(self, name: str) -> Any:  # what the loss says of itself, such as `couples_rows`
-        if name.startswith("__") or name == "loss":
-            raise AttributeError(name)
-        return getattr(self.loss, name)
 
 
 def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
@@ -247,7 +31,7 @@ def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
         terms = as_terms(loss(outputs, batch.data), batch.rows)
         if never_negative or terms.weights is None:
             return terms
-        weights = terms.weights.to(_wide(terms.weights.dtype))
+        weights = terms.weights.to(wide_dtype(terms.weights.dtype))
         return replace(terms, weights=torch.where(weights < 0, NEGATIVE, weights))
 
     return checked
@@ -311,7 +95,7 @@ def mse(outputs: Any, data: Any) -> LossTerms:
             f"mse of outputs of shape {tuple(prediction.shape)} and labels of shape {tuple(labels.shape)}",
             "Give each row as many outputs as labels.",
         )
-    prediction = prediction.to(_wide(prediction.dtype)).reshape(labels.shape)
+    prediction = prediction.to(wide_dtype(prediction.dtype)).reshape(labels.shape)
     return LossTerms((prediction - labels.to(prediction.dtype)) ** 2)
 
 
@@ -328,7 +112,7 @@ def binary_cross_entropy(outputs: Any, data: Any) -> LossTerms:
             f"binary_cross_entropy of logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}",
             "Give each row a logit for each of its labels of 0 and 1.",
         )
-    logits = logits.to(_wide(logits.dtype)).reshape(labels.shape)
+    logits = logits.to(wide_dtype(logits.dtype)).reshape(labels.shape)
     return LossTerms(F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none"))
 
 
@@ -368,7 +152,7 @@ def quantiles_of(outputs: Any, data: Any) -> tuple[Tensor, Tensor, Tensor]:
             f"{levels.shape[-1]} levels",
             "Give each label a quantile for each level.",
         )
-    wide = _wide(quantiles.dtype)
+    wide = wide_dtype(quantiles.dtype)
     return quantiles.to(wide), levels.to(wide), labels.to(wide)
 
 
@@ -404,7 +188,7 @@ class InfoNCE:
         rows = query.shape[0]
         own = torch.arange(rows, device=query.device)
         with torch.autocast(query.device.type, enabled=False):  # bf16 cosines have two digits
-            query, key = (F.normalize(side.to(_wide(side.dtype)), dim=1) for side in (query, key))
+            query, key = (F.normalize(side.to(wide_dtype(side.dtype)), dim=1) for side in (query, key))
             scores = query @ key.T / self.temperature
             if texts is not None:
                 scores = scores.masked_fill(no_negatives(texts), -math.inf)
@@ -446,7 +230,7 @@ class NTXent:
         rows = first.shape[0]
         with torch.autocast(first.device.type, enabled=False):  # bf16 cosines have two digits
             views = torch.cat([first, second])
-            views = F.normalize(views.to(_wide(views.dtype)), dim=1)
+            views = F.normalize(views.to(wide_dtype(views.dtype)), dim=1)
             own = torch.eye(2 * rows, dtype=torch.bool, device=views.device)
             scores = (views @ views.T / self.temperature).masked_fill(own, -math.inf)
             partners = torch.arange(2 * rows, device=views.device).roll(rows)
@@ -469,7 +253,7 @@ def masked_pixels(outputs: Any, data: Any) -> LossTerms:
             + ("without a mask" if mask is None else f"of shape {tuple(data['pixel_values'].shape)}"),
             "Take task masked-pictures, or give your own loss(outputs, data).",
         )
-    wide = _wide(drawn.dtype)
+    wide = wide_dtype(drawn.dtype)
     error = (drawn.to(wide) - data["pixel_values"].to(wide)).abs().mean(dim=1)
     patches = error.unflatten(2, (mask.shape[2], -1)).unflatten(1, (mask.shape[1], -1))
     return LossTerms(patches.mean(dim=(2, 4)), mask.to(wide))
@@ -562,7 +346,7 @@ def find_loss(loss: str | Loss) -> Loss:
 
 
 def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> LossTerms:
-    logits = logits.to(_wide(logits.dtype))
+    logits = logits.to(wide_dtype(logits.dtype))
     if not isinstance(module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
         if logits.shape != labels.shape and logits.numel() == labels.numel():
             logits = logits.reshape(labels.shape)  # torch would spread (rows, 1) and (rows,) to (rows, rows)
@@ -571,7 +355,7 @@ def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> Lo
     if labels.is_floating_point():
         return LossTerms(values)
     counted = labels != module.ignore_index
-    weights = counted.to(_wide(values.dtype))
+    weights = counted.to(wide_dtype(values.dtype))
     if module.weight is not None:  # torch has multiplied by it, and divides by the sum of the labels' weights
         weights = weights * module.weight.to(weights.dtype)[labels.masked_fill(~counted, 0)]
     return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)
@@ -585,7 +369,7 @@ def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
             "labels are one probability for each class",
             "Give integers for hard labels.",
         )
-    wide = _wide(logits.dtype)
+    wide = wide_dtype(logits.dtype)
     values = F.cross_entropy(logits.to(wide).flatten(0, -2), labels.to(wide).flatten(0, -2), reduction="none")
     return LossTerms(values.view(labels.shape[:-1]))
 
@@ -604,7 +388,7 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
     counted = labels != IGNORE_INDEX
     # a NaN in an ignored position would come back through log_softmax's backward
     safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0)
-    flat = (safe.flatten(0, -2).to(_wide(logits.dtype)), labels.flatten())
+    flat = (safe.flatten(0, -2).to(wide_dtype(logits.dtype)), labels.flatten())
     try:
         values = F.cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="none").view(labels.shape)
     except IndexError as error:  # on a device it is an assertion of the kernel, which nobody can catch
@@ -613,16 +397,7 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
             str(error),
             f"Give labels from 0 to {logits.shape[-1] - 1}, as the model gives {logits.shape[-1]} scores.",
         ) from error
-    return LossTerms(values, counted.to(_wide(values.dtype)))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Float32 at least: bf16 cannot count beyond 256."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype is torch.float32 else tensor.to(_wide(tensor.dtype))
+    return LossTerms(values, counted.to(wide_dtype(values.dtype)))
 
 
 def _sides_of(outputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:

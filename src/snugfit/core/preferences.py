@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snugfit.core.losses import LOG_PROBABILITIES, Loss, LossTerms, unwrapped
+from snugfit.core.loss_terms import Loss, LossTerms
+from snugfit.core.losses import LOG_PROBABILITIES, unwrapped
 from snugfit.errors import SettingError
 
 BETTER, WORSE = 0, 1

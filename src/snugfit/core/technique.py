@@ -30,7 +30,7 @@ from snugfit.core.card import Stage as Stage
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.gradients import Gradients, HostGradients
 from snugfit.core.loss_scale import LossScale
-from snugfit.core.losses import Loss, LossTerms
+from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.errors import SettingError, SnugfitWarning

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import IGNORE_INDEX, Batch, labels_of
 from snugfit.core.job import AUTO, Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Technique
 from snugfit.data.order import total_windows
 from snugfit.errors import DataError

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from snugfit.core.losses import LossTerms, cross_entropy
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import cross_entropy
 from snugfit.errors import SettingError
 
 AUXILIARY = "auxiliary"

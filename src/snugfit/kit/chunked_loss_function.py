@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 
 from snugfit.core.batch import Batch, labels_of, split
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.phases import alike
 from snugfit.core.random import preserved_randomness, random_state, set_random_state
 from snugfit.core.technique import BatchLoss

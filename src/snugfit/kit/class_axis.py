@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from snugfit.core.losses import LOSSES, InfoNCE, Loss, NTXent, class_dim, couples_rows, logits_of, unwrapped
+from snugfit.core.loss_terms import Loss
+from snugfit.core.losses import LOSSES, InfoNCE, NTXent, class_dim, couples_rows, logits_of, unwrapped
 from snugfit.errors import SettingError
 
 

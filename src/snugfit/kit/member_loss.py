@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from snugfit.core.batch import labels_of
-from snugfit.core.losses import LossTerms, cross_entropy, logits_of, mse
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import cross_entropy, logits_of, mse
 
 
 @dataclass(frozen=True)

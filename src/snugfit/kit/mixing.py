@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.batch import LABELS, Batch, labels_of
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import BatchLoss, Moment
 from snugfit.core.tree import leaves, map_tree, mapping_like
 from snugfit.errors import DataError

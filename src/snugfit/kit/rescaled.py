@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from snugfit.core.batch import inputs_of, labels_of
-from snugfit.core.losses import LossTerms, logits_of, mse
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import logits_of, mse
 
 
 @dataclass(frozen=True)

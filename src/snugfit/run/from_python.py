@@ -16,7 +16,7 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
 from snugfit.data.hold_out import SHARES, hold_out_of

@@ -13,7 +13,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order, examples_of_epoch, in_examples, training_order

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from snugfit.core.job import Hook, KeepWhen, MicroBatch, StopWhen
-    from snugfit.core.losses import Loss
+    from snugfit.core.loss_terms import Loss
     from snugfit.core.technique import Technique
     from snugfit.data.loader import Collate
     from snugfit.run.events import Display

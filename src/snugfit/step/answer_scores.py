@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch
-from snugfit.core.losses import LOG_PROBABILITIES, LossTerms, causal_lm
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import LOG_PROBABILITIES, causal_lm
 from snugfit.core.preferences import (
     DESIRABLE,
     LENGTHS,

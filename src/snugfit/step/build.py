@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from snugfit.core.job import AUTO, Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
 from snugfit.core.tolerances import NO_FLOAT64

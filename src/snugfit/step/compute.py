@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.nothing import NOTHING
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device

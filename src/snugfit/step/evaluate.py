@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, split
-from snugfit.core.losses import LossTerms, check_weight
+from snugfit.core.loss_terms import LossTerms, check_weight
 from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read_scalars

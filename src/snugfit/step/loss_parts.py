@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 

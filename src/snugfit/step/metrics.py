@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of, unwrapped
+from snugfit.core.loss_terms import Loss
+from snugfit.core.losses import IGNORE_INDEX, logits_of, unwrapped
 from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.preferences import DESIRABLE, REWARDS, reward_sums
 from snugfit.core.scalar_reads import read

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import BatchLoss
 from snugfit.errors import SettingError

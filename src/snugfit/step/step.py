@@ -18,7 +18,8 @@ from snugfit.core.buffers import AtFirst, BufferCopies, Buffers
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
-from snugfit.core.losses import Loss, check_weight, couples_rows, find_loss, over_batches
+from snugfit.core.loss_terms import Loss, check_weight
+from snugfit.core.losses import couples_rows, find_loss, over_batches
 from snugfit.core.nothing import NOTHING
 from snugfit.core.phases import phase
 from snugfit.core.progress import Progress

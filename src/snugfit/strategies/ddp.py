@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:

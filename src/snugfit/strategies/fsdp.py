@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.layers import repeated_blocks
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import RunFolderError
 from snugfit.kit.autocast import casting_anew, weights_cast_again
 from snugfit.kit.mapped_tensors import in_file

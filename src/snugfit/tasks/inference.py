@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from snugfit.core.losses import Loss
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.kit.generation import Generation
     from snugfit.step.metrics import RowMetric

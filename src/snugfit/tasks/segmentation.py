@@ -15,7 +15,7 @@ from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
-    from snugfit.core.losses import Loss
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart

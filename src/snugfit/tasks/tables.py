@@ -16,7 +16,7 @@ from snugfit.tasks.recognition import Rows, columns_of
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
-    from snugfit.core.losses import Loss
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.usable_rows import Part
     from snugfit.recipe import Recipe
 

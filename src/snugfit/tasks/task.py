@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from snugfit.core.losses import Loss
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.bad_rows import Fault
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
@@ -72,7 +72,8 @@ def loss_of(recipe: Recipe) -> str | Loss:
     Raises:
         SettingError: it cannot be imported.
     """
-    from snugfit.core.losses import LOSSES, Weighted
+    from snugfit.core.loss_terms import Weighted
+    from snugfit.core.losses import LOSSES
     from snugfit.system.user_objects import load_object
 
     if recipe.loss in LOSSES:

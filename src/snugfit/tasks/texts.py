@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.core.losses import Loss
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.causal import CausalData
     from snugfit.data.file_rows import FileRows
     from snugfit.data.instruct import InstructData

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.composition import Composition, compose
 from snugfit.core.gradients import Gradients
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.progress import Progress
 from snugfit.core.selection import check, exclusion
 from snugfit.core.technique import (

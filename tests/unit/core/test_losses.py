@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.loss_terms import LossTerms, as_terms
 from snugfit.core.losses import (
     InfoNCE,
-    LossTerms,
-    as_terms,
     binary_cross_entropy,
     causal_lm,
     couples_rows,

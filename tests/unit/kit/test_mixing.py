@@ -11,7 +11,8 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.composition import compose
-from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batches
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm, cross_entropy, over_batches
 from snugfit.core.technique import Technique
 from snugfit.errors import DataError
 from snugfit.kit.mixing import (

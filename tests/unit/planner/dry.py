@@ -10,7 +10,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.kit.skeleton import skeleton

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import IGNORE_INDEX, LossTerms, over_batches
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import IGNORE_INDEX, over_batches
 from snugfit.core.losses import causal_lm as causal_lm_loss
 from snugfit.core.losses import cross_entropy as cross_entropy_loss
 from snugfit.core.losses import mse as mse_loss

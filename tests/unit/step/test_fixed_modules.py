@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, find_loss, logits_of
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import find_loss, logits_of
 from snugfit.errors import SettingError
 from snugfit.step.compute import WindowCompute
 from snugfit.step.evaluate import Scored, evaluate

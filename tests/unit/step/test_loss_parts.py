@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, Weighted, as_terms, over_batches
+from snugfit.core.loss_terms import LossTerms, Weighted, as_terms
+from snugfit.core.losses import over_batches
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, evaluate

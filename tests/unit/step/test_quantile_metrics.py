@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import Loss, pinball
+from snugfit.core.loss_terms import Loss
+from snugfit.core.losses import pinball
 from snugfit.errors import SettingError
 from snugfit.kit.auxiliary_loss import WithAuxiliary
 from snugfit.kit.rescaled import RescaledError

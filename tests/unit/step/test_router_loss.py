@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, causal_lm
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm
 from snugfit.errors import SettingError
 from snugfit.step.step import Step
 from snugfit.techniques.learning.clip_norm import ClipNorm

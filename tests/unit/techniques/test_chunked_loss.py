@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batches
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm, cross_entropy, over_batches
 from snugfit.core.selection import check
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning

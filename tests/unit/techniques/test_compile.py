@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
-from snugfit.core.losses import LossTerms, causal_lm
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm
 from snugfit.errors import SettingError
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.step.step import Step

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, find_loss, mse, over_batches
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm, cross_entropy, find_loss, mse, over_batches
 from snugfit.core.technique import BatchLoss, Context
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.focal import Focal, focused, label_factors

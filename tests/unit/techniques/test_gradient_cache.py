@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, causal_lm
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm
 from snugfit.core.random import derive_seed
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, PlanConflict, SettingError

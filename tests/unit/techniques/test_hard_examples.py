@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import Compute
 from snugfit.step.step import Step
 from snugfit.techniques.learning.hard_examples import HardExamples, hardest

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.progress import Progress
 from snugfit.core.selection import check
 from snugfit.errors import DataError, PlanConflict, SettingError

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import InfoNCE, LossTerms, causal_lm, cross_entropy, find_loss, mse, over_batches
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import InfoNCE, causal_lm, cross_entropy, find_loss, mse, over_batches
 from snugfit.core.technique import BatchLoss, Context
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.label_smoothing import LabelSmoothing, uniform_cross_entropy

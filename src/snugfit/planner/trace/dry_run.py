@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, Plan
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.kit.mapped_tensors import making_in_files

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.entry import is_ours
 from snugfit.core.job import AUTO
-from snugfit.core.losses import Loss
+from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
 from snugfit.data.sources import by_present_paths

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.losses import Loss, LossTerms, causal_lm, class_dim, logits_of, mse, unwrapped
+from snugfit.core.loss_terms import Loss, LossTerms
+from snugfit.core.losses import causal_lm, class_dim, logits_of, mse, unwrapped
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.class_axis import refuse_embeddings

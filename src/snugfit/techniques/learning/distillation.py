@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.losses import LossTerms, logits_of
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import logits_of
 from snugfit.core.module_patterns import find_module
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.selection import in_order

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.losses import Loss, LossTerms, causal_lm, class_dim, logits_of, mse
+from snugfit.core.loss_terms import Loss, LossTerms
+from snugfit.core.losses import causal_lm, class_dim, logits_of, mse
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import PlanConflict

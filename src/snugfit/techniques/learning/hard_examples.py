@@ -11,7 +11,7 @@ from torch import Tensor
 
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.gradients import Gradients
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.layers import base_of, last_linear
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.module_patterns import find_module
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import Loss, LossTerms, TorchLoss
+from snugfit.core.loss_terms import Loss, LossTerms
+from snugfit.core.losses import TorchLoss
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, labels_ahead
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import labels_ahead
 from snugfit.core.preferences import of_answers
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning

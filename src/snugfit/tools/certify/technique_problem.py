@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.losses import Loss, LossTerms
+from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.random import preserved_randomness
 from snugfit.core.selection import check
 from snugfit.core.technique import Kind, Stage, Technique

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
 
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from tests.unit.run.training.ordinary import CLASSES, ROWS, WIDTH, Case, named_points, nan_point
 
 TOKENS, VOCABULARY = 6, 12

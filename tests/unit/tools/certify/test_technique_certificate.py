@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from snugfit.cli import main
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms
+from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.results.verdicts import Law
