@@ -29,8 +29,12 @@ from snugfit.doctor.findings import PITFALLS, is_ill  # noqa: E402
 from tests.doctor.corpus import (  # noqa: E402
     ALARMS_AT_FIRST,
     ELSEWHERE_AT_FIRST,
+    ELSEWHERE_BY_THIRD_HAND,
+    FOUND_BY_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
+    RANKS_OF_THIRD_HAND,
+    THIRD_HAND,
     TRUE_AFTER_ALL,
     Case,
     examine,
@@ -40,7 +44,12 @@ from tests.doctor.corpus import (  # noqa: E402
 )
 
 PAGE = ROOT / "docs/tools/doctor.md"
-FOLDERS = ("faulty", "fresh", "clean", "second_hand/faulty", "second_hand/clean")
+FOLDERS = (
+    "faulty",
+    "fresh",
+    "clean",
+    *(f"{hand}/{folder}" for hand in ("second_hand", "third_hand") for folder in ("faulty", "clean")),
+)
 BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
 
@@ -48,6 +57,8 @@ def examine_all(folder: str) -> list[dict[str, Any]]:
     """Run the scripts of a folder, each in a folder of its own, and say what became of them."""
     rows = []
     for script in scripts(folder):
+        if script.stem in RANKS_OF_THIRD_HAND:
+            continue  # they start ranks of their own
         if missing_package(script):
             raise SystemExit(f"{script.name} needs {missing_package(script)}: pip install -e '.[bench]'")
         with tempfile.TemporaryDirectory() as own, contextlib.chdir(own):
@@ -118,7 +129,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         why = MISSED_AT_FIRST.get(row["script"])
         at_first = f"not found: {why}" if why else row["outcome"]
         lines.append(f"| {row['fault']} | `{row['pitfall']}` | {at_first} | {row['outcome']} |")
-    return "\n".join([*lines, *second_hand(rows)])
+    return "\n".join([*lines, *second_hand(rows), *third_hand(rows)])
 
 
 def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -164,6 +175,35 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
         "",
         *(f"`{name}` is not clean. {why[0].upper()}{why[1:]}." for name, why in TRUE_AFTER_ALL.items()),
     ]
+    return lines
+
+
+def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the faults of the third hand as Markdown: as shipped, and after mending."""
+    faulty = [row for row in rows if row["folder"] == "third_hand/faulty"]
+    clean = [row for row in rows if row["folder"] == "third_hand/clean"]
+    about = expected(THIRD_HAND)["faulty"]
+    now, other_line = (
+        sum(row["outcome"] == outcome for row in faulty) for outcome in ("found", "found at another line")
+    )
+    alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
+    lines = [
+        "",
+        f"Written by a third hand: {len(about)} faults, {len(about) - len(faulty)} of them on ranks, which are started as commands and are not in "
+        f"this table. As shipped {len(FOUND_BY_THIRD_HAND)} of all were found at a marked line and {len(ELSEWHERE_BY_THIRD_HAND)} at another one. "
+        f"After mending, of the others: {now} and {other_line}. Of its {len(clean)} clean scripts in one process {len(alarms) or 'none'} has an error "
+        "or a warning.",
+        "",
+        "| script | kind | pitfall | as shipped | after mending |",
+        "|---|---|---|---|---|",
+    ]
+    for row in faulty:
+        name = row["script"]
+        elsewhere = "found at another line" if name in ELSEWHERE_BY_THIRD_HAND else "not found"
+        first = "found" if name in FOUND_BY_THIRD_HAND else elsewhere
+        lines.append(
+            f"| `{name}` | {about[name]['kind']} | `{row['pitfall']}` | {first} | {row['outcome']} |"
+        )
     return lines
 
 
