@@ -199,8 +199,9 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for row in faulty:
         name = row["script"]
-        elsewhere = "found at another line" if name in ELSEWHERE_BY_THIRD_HAND else "not found"
-        first = "found" if name in FOUND_BY_THIRD_HAND else elsewhere
+        first = "found at another line" if name in ELSEWHERE_BY_THIRD_HAND else "not found"
+        if name in FOUND_BY_THIRD_HAND:
+            first = "found"
         lines.append(
             f"| `{name}` | {about[name]['kind']} | `{row['pitfall']}` | {first} | {row['outcome']} |"
         )
