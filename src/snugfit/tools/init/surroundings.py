@@ -15,6 +15,7 @@ from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, files_in, 
 from snugfit.data.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, nearest_file
+from snugfit.tasks import discover
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 from snugfit.tools.init.request import Request
 
@@ -235,6 +236,12 @@ def no_task(rows: Rows, request: Request) -> DataError:
     )
 
 
+def _without_labels(model: str) -> list[str]:
+    """Return the tasks for models of a kind that read no label."""
+    cards = discover().values()
+    return [card.name for card in cards if card.model == model and "label" not in card.settings]
+
+
 def nothing_here(here: Surroundings) -> DataError:
     """Return the error about a folder in which there is nothing that a task has a use for."""
     if here.pictures:
@@ -242,7 +249,7 @@ def nothing_here(here: Surroundings) -> DataError:
             here.folder,
             f"holds {here.pictures:,} pictures, and no two folders of them that could be classes",
             "Put the pictures of each class into a folder named by it, or give a table with columns of paths and labels. "
-            "To learn from pictures without labels, write a recipe of task: contrastive-pretraining or masked-pictures, as in docs/masked_pictures.md.",
+            f"To learn from pictures without labels, write a recipe of task: {' or '.join(_without_labels('pictures'))} (snugfit tasks NAME).",
         )
     if here.sounds:
         return DataError(
