@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import functools
 import importlib
 import re
 import sys
@@ -62,7 +63,10 @@ def private_paths() -> Iterator[tuple[str, str]]:
                 yield ".".join(path), str(file.relative_to(SOURCE))
 
 
-PRIVATE = dict(sorted(private_paths()))
+@functools.cache  # for the tests that ask, not for whoever collects them
+def private() -> dict[str, str]:
+    """The same by path."""
+    return dict(sorted(private_paths()))
 
 
 def is_there(path: str) -> bool:
@@ -117,13 +121,13 @@ def members() -> dict[str, object]:
 
 
 def test_there_are_private_names_to_look_for() -> None:
-    assert "torch._C._get_flash_sdp_enabled" in PRIVATE
-    assert "torch.ops.aten._to_copy.default" in PRIVATE
+    assert "torch._C._get_flash_sdp_enabled" in private()
+    assert "torch.ops.aten._to_copy.default" in private()
     assert not is_there("torch._C._gone") and not is_there("torch.ops.aten._gone.default")
 
 
 def test_each_private_name_of_torch_is_in_the_torch_that_is_installed() -> None:
-    assert {path: file for path, file in PRIVATE.items() if not is_there(path)} == {}
+    assert {path: file for path, file in private().items() if not is_there(path)} == {}
 
 
 def test_each_private_name_that_ruff_lets_pass_is_taken_and_is_there() -> None:
@@ -131,6 +135,6 @@ def test_each_private_name_that_ruff_lets_pass_is_taken_and_is_there() -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py"))
     allowed, taken = set(settings["extend-ignore-names"]), set(re.findall(r"\.(_[A-Za-z]\w*)", text))
     assert allowed - taken == set()
-    by_path = {part for path in PRIVATE for part in path.split(".")}
+    by_path = {part for path in private() for part in path.split(".")}
     assert [name for name, owner in members().items() if not hasattr(owner, name)] == []
     assert allowed - by_path - members().keys() == set()
