@@ -63,6 +63,15 @@ class Stacks(Encoder):
         return logits
 
 
+class Tied(Encoder):
+    """Whose head has the weights of its embeddings."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks)
+        self.head = nn.Linear(64, 500, bias=False)
+        self.head.weight = self.words.weight
+
+
 class Counted(Encoder):
     """Which takes its last block by number."""
 
@@ -216,11 +225,29 @@ def test_a_teacher_and_a_map_between_its_features_and_the_student_s_are_in_the_p
     [
         (lambda: Encoder(16), ("adamw",), None),
         (lambda: Encoder(1), ("adamw",), 1),
+        # whose last micro-batch makes the step
+        (lambda: Encoder(1), ("adamw", "optimizer_in_backward"), 1),
+        # whose second micro-batch still has gradients of the first one on their way
+        (lambda: Encoder(1), ("adamw", "optimizer_offload", "gradient_offload"), 1),
+        pytest.param(
+            lambda: Tied(16),
+            ("recompute", "master_weights", "adamw", "optimizer_offload", "gradient_offload"),
+            1,
+            marks=pytest.mark.slow,
+        ),
         # whose first micro-batch is computed in another order
         pytest.param(lambda: Encoder(16), ("adamw", "recompute"), 1, marks=pytest.mark.slow),
         pytest.param(lambda: Stacks(16), ("adamw",), None, marks=pytest.mark.slow),
     ],
-    ids=["blocks", "micro-batches", "both", "another list behind"],
+    ids=[
+        "blocks",
+        "micro-batches",
+        "a step in the last backward",
+        "gradients on the host",
+        "masters on the host under tied weights",
+        "both",
+        "another list behind",
+    ],
 )
 def test_few_blocks_and_micro_batches_tell_what_all_of_them_need(make, names, micro_batch):
     planned = subject(make(), Batch.of(texts()), names)
@@ -230,7 +257,12 @@ def test_few_blocks_and_micro_batches_tell_what_all_of_them_need(make, names, mi
         Planner(planned, Machine(cpu, cpu), whole).predict(plan, planned.techniques)
         for whole in (False, True)
     )
-    assert (few.peak_bytes, few.peak_by_kind) == (every.peak_bytes, every.peak_by_kind)
+    for name in ("peak_bytes", "peak_by_kind", "peak_by_phase", "host_peak_bytes", "flops_per_update"):
+        assert getattr(few, name) == getattr(every, name), name
+    curves = [each.timeline.bytes_by_kind for each in (few, every) if each.timeline is not None]
+    one, other = ([sum(point) for point in zip(*each.values(), strict=True)] for each in curves)
+    assert one == other
+    assert few.seconds_per_update == pytest.approx(every.seconds_per_update, rel=1e-9)
     assert "carried on" in few.confidence["memory"] and "carried on" not in every.confidence["memory"]
 
 

@@ -59,9 +59,10 @@ class BySize:
 
 
 def repeated(run: Run, count: int) -> Run:
-    """Return a run of two micro-batches as one of `count`: the second one stands for all that follow the first."""
+    """Return a run of two micro-batches as one of `count`, whose second one stands for all that follow the first; of three, for all between."""
+    last = max(each.key.micro_batch for each in run.segments)
     segments = [
-        replace(each, times=count - 1) if each.key.micro_batch == 1 else each for each in run.segments
+        replace(each, times=count - last) if each.key.micro_batch == 1 else each for each in run.segments
     ]
     return replace(run, segments=segments)
 

@@ -38,7 +38,9 @@ class Axis:
 
     @property
     def heads(self) -> int:
-        """Return how many of the base lie before those that are inserted."""
+        """Return how many of the base lie before those that are inserted: half of the blocks, and all micro-batches but the last."""
+        if self.along == "micro_batch":
+            return self.base - 1
         return self.base - self.base // self.period // 2 * self.period
 
     @property
@@ -114,7 +116,7 @@ def _between(
                     f"a {axis.along} in the middle does something else than the one before it: {piece.key}"
                 )
             share = (step + 1) / (axis.inserted + 1)
-            if after is None:  # the last one lacks it: what lies between two of them
+            if after is None or after.names != piece.names:  # the last one is unlike: what lies between two
                 after = _carried(longer[key], piece, axis.inserted + 1, before)
             yield replace(
                 piece,

@@ -61,7 +61,7 @@ def prediction_of(
         arriving: whether what is made until all weights have their format and place counts; not where they come so.
     """
     device = machine.device
-    counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
+    counted = [each for each in run.segments if each.times and each.key.phase is not Phase.PRIME]
     if not arriving:
         counted = [each for each in counted if each.key.phase is not Phase.SETUP]
     update = [each for each in counted if each.key.update == 0 and each.key.phase not in _OUTSIDE_UPDATES]

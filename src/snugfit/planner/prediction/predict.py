@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -36,11 +37,17 @@ from snugfit.system.second_process import SecondProcess
 _FEW = 7
 """Micro-batches that are run as they are; of more, three and four tell what comes of them, which is as much to run."""
 
-_FEWEST = 3
-"""Micro-batches of the shorter run: the first one finds no gradients to add to, and a middle one has to have its like before it."""
+_FEWEST: tuple[int, ...] = (3, 4)
+"""Micro-batches of the shorter run: the first one finds no gradients to add to, and a middle one has to have its like before it.
+
+That is the third where the second still has to do with what the first one left, such as gradients that were on their way to the host.
+"""
 
 _ROUGHLY = 2
-"""Micro-batches of the run that a rough answer comes from."""
+"""Micro-batches of the run that a rough answer comes from, of which the second stands for all but the first."""
+
+_ROUGHLY_WITH_A_STEP = 3
+"""The same where the last one is like no other, as it makes the step: the second stands for all between."""
 
 
 @dataclass
@@ -113,10 +120,14 @@ class Planner:
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
         """Return the run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
         self._runs.clear()
-        many = self.micro_batches(plan) > (_ROUGHLY if rough else _FEW)
-        few = (_ROUGHLY if rough else _FEWEST) if many else None
+        count, counts = self.micro_batches(plan), _FEWEST
+        many = count > _FEW
+        if rough and any(Stage.WHEN in each.card.stages for each in techniques):
+            many, counts = count > 1, (_ROUGHLY_WITH_A_STEP,)
+        elif rough:
+            many, counts = count > _ROUGHLY, (_ROUGHLY,)
         failed: Exception | None = None
-        for base in self._bases(many):
+        for base, few in itertools.product(self._bases(many), counts if many else (None,)):
             try:
                 return self._carried_on(plan, techniques, base, few, rough), False
             except Untraceable:

@@ -58,6 +58,39 @@ def test_many_micro_batches_are_told_by_two_and_three() -> None:
     assert told(stretch(two, three, Axis("micro_batch", 2, 9))) == told(nine)
 
 
+def with_a_step(pieces: Sequence[Segment]) -> list[Segment]:
+    """Pieces whose last backwards do something else, which takes 1,000 bytes."""
+    last = max(each.key.micro_batch for each in pieces)
+    return [
+        piece(Phase.BACKWARD, each.key.block, each.bytes + 1000, micro_batch=last, names=-1)
+        if each.key.phase is Phase.BACKWARD and each.key.micro_batch == last
+        else each
+        for each in pieces
+    ]
+
+
+def test_a_last_micro_batch_that_is_like_no_other_tells_nothing_of_those_before_it() -> None:
+    three, four, nine = (with_a_step(step(2, micro_batches=each)) for each in (3, 4, 9))
+    assert told(stretch(three, four, Axis("micro_batch", 3, 9))) == told(nine)
+
+
+def with_a_late_start(pieces: Sequence[Segment]) -> list[Segment]:
+    """Pieces of which those of the second micro-batch do something else than those that follow."""
+    return [
+        piece(each.key.phase, each.key.block, each.bytes + 5, micro_batch=1, names=-1)
+        if each.key.micro_batch == 1
+        else each
+        for each in pieces
+    ]
+
+
+def test_where_the_second_micro_batch_is_like_no_other_four_and_five_tell_of_many() -> None:
+    three, four, five, nine = (with_a_late_start(step(2, micro_batches=each)) for each in (3, 4, 5, 9))
+    with pytest.raises(NotLinear, match="does something else"):
+        stretch(three, four, Axis("micro_batch", 3, 9))
+    assert told(stretch(four, five, Axis("micro_batch", 4, 9))) == told(nine)
+
+
 def test_depth_and_micro_batches_are_told_one_after_the_other() -> None:
     def deep(micro_batches: int) -> list[Segment]:
         short, longer = (step(each, micro_batches=micro_batches) for each in (4, 5))
