@@ -226,6 +226,18 @@ def nearest_file(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{names[close[0]]}'?" if close else ""
 
 
+def short_path(path: str) -> str:
+    """Return a path as one would type it: relative, if it is below the current folder.
+
+    >>> short_path("rows.csv"), short_path("/elsewhere/rows.csv"), short_path("hf://a/b")
+    ('rows.csv', '/elsewhere/rows.csv', 'hf://a/b')
+    """
+    if not os.path.isabs(path):
+        return path
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
 def _has_near_words(name: str, known: str) -> bool:
     words, others = name.split("-"), known.split("-")
     pairs = zip(words, others, strict=True) if len(words) == len(others) else ()

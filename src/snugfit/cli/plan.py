@@ -358,6 +358,10 @@ def check(asked: Asked) -> None:
     Raises:
         SettingError: names the option.
     """
+    from snugfit.planner.devices.data_sheets import check_device
+
+    if asked.device is not None:
+        check_device(asked.device)
     devices = 1 if asked.devices is None else asked.devices
     if devices < 1:
         raise SettingError("--devices", f"must be at least 1, found {devices}", "Give 1 or more.")

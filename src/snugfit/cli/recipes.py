@@ -13,15 +13,25 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 
-def load(path: str | Path, overrides: Iterable[str] = (), *, allow_code: bool, quiet: bool = False) -> Recipe:
-    """Load a recipe's file, and say which code of the user's it will run.
+def load(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    allow_code: bool,
+    quiet: bool = False,
+    rows_here: bool = True,
+) -> Recipe:
+    """Load a recipe's file, see that its rows are here, and say which code of the user's it will run.
+
+    Args:
+        rows_here: False where rows that are not here are no error.
 
     Raises:
         UserError: as `snugfit.recipe.load_recipe`.
     """
     from snugfit.recipe import load_recipe
 
-    recipe = load_recipe(path, overrides, allow_code=allow_code)
+    recipe = load_recipe(path, overrides, allow_code=allow_code, rows_here=rows_here)
     say_code(recipe, path, quiet)
     return recipe
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from snugfit.data.bad_rows import shorten
 from snugfit.data.sources import Table
-from snugfit.errors import DataError, SettingError, nearest
+from snugfit.errors import DataError, SettingError, nearest, short_path
 
 
 def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
@@ -34,7 +34,7 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
             shown = ", ".join(f"'{shorten(name)}'" for name in part.columns[:20])
             raise DataError(
                 setting,
-                f"{part.source} has no column '{column}'",
+                f"{short_path(part.source)} has no column '{column}'",
                 f"{_hint(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.{other}",
             )
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, Literal
 
 from snugfit.data.hold_out import VALIDATION
 from snugfit.data.near_duplicates import NEAR_DUPLICATES, Near, near_texts
-from snugfit.errors import DataError, SettingError
+from snugfit.errors import DataError, SettingError, short_path
 
 Policy = Literal["warn", "fail", "drop"]
 LEAKS = "data.leaks"
@@ -147,7 +146,7 @@ def _words(
 
     def some(rows: dict[int, list[int]], verb: str) -> str:
         shown = [
-            f"{_short(held_out.origin(own))} {verb} {_short(train.origin(others[0]))}"
+            f"{short_path(held_out.origin(own))} {verb} {short_path(train.origin(others[0]))}"
             for own, others in list(rows.items())[:_SHOWN]
         ]
         return f"{', '.join(shown)}{', …' if len(rows) > _SHOWN else ''}"
@@ -163,12 +162,3 @@ def _words(
             f"{len(alike):,} of {total:,} validation {plural} are nearly equal to ones that are trained on ({some(alike, 'is like')})"
         )
     return ", and ".join(parts)
-
-
-def _short(origin: str) -> str:
-    """Return the place of a row with the last two folders alone.
-
-    >>> _short("/home/me/rows/new/train.csv:12"), _short("row 3 of hf://a/b")
-    ('rows/new/train.csv:12', 'row 3 of hf://a/b')
-    """
-    return origin if "://" in origin else "/".join(PurePath(origin).parts[-3:])

@@ -17,12 +17,18 @@ from snugfit.data.file_formats import READERS
 from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.named_sources import Sources
 from snugfit.data.shards import is_shards, read_shards
-from snugfit.errors import DataError, nearest, nearest_file
+from snugfit.errors import DataError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]] | Sources
 """A file, tar files in WebDataset's form, a data set of Hugging Face (hf://OWNER/NAME, or its folder), `package.module:function`, a function that returns an iterable of rows, or
 several of them by name."""
+
+
+_WITH_HEADER = (".csv", ".tsv")
+_BY_LINES = (*_WITH_HEADER, ".jsonl", ".ndjson", ".json", ".txt")
+_BEGINNING_BYTES = 2**20
+"""Of a file of rows, which are read in a moment."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +174,13 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
     """
     full = Path(path).expanduser() if folder is None else folder / Path(path).expanduser()
     if full.is_dir():
-        raise DataError(setting, f"{path} is a folder", "Name one file in it.")
+        raise DataError(setting, f"{short_path(str(path))} is a folder", "Name one file in it.")
     if not full.exists():
         names = [entry.name for entry in full.parent.iterdir()] if full.parent.is_dir() else []
+        whole = str(full.absolute())
         raise DataError(
             setting,
-            f"there is no file {path} (looked for {full.absolute()})",
+            f"there is no file {short_path(str(path))}{'' if short_path(str(path)) == whole else f' (looked for {whole})'}",
             nearest_file(full.name, names) or "Correct the path.",
         )
     return full
@@ -216,26 +223,70 @@ def check_fingerprints(saved: Mapping[str, str], present: Mapping[str, str]) -> 
         )
 
 
+def read_beginning(source: RowSource, *, setting: str, folder: Path | None = None) -> Table | None:
+    """Return the table that the beginning of a source makes, which has all of its columns; None where only all of it says them.
+
+    It is read as `read_table` reads it, and no library is imported for it. Of several sources those are left out whose columns are not known.
+
+    Raises:
+        DataError: as `read_table`, as far as the beginning shows it.
+    """
+    if isinstance(source, Sources):
+        parts = []
+        for each in source.each:
+            here = f"{setting}.{each.name}" if each.is_named else setting
+            part = read_beginning(each.file, setting=here, folder=folder)
+            if part is not None:
+                parts.append(_with_names(part, each.rename, here) if each.rename else part)
+        return Table(str(source), (), [], [], "", sources=source, parts=tuple(parts)) if parts else None
+    if callable(source) or (isinstance(source, str) and is_python_path(source)):
+        return None
+    if is_hub_name(str(source)) or is_shards(source, folder):
+        return None
+    if is_saved(Path(source).expanduser() if folder is None else folder / Path(source).expanduser()):
+        return None
+    path, kind = _file_of_rows(str(source), setting, folder)
+    if kind not in _BY_LINES or (kind not in _WITH_HEADER and path.stat().st_size > _BEGINNING_BYTES):
+        return None
+    return _table_of_file(str(source), path, kind, setting, _BEGINNING_BYTES)
+
+
 def _read_file(source: str, setting: str, folder: Path | None) -> Table:
+    path, kind = _file_of_rows(source, setting, folder)
+    return _table_of_file(source, path, kind, setting)
+
+
+def _file_of_rows(source: str, setting: str, folder: Path | None) -> tuple[Path, str]:
+    """Return the file and its kind."""
     path = find_file(source, setting, folder)
     kind = path.suffix.lower()
     if kind not in READERS:
         raise DataError(
             setting,
-            f"{source} is of no known kind",
+            f"{short_path(source)} is of no known kind",
             f"Give a file named {', '.join(READERS)}, shards named .tar, a data set of Hugging Face as hf://OWNER/NAME, or a Python function as package.module:function.",
         )
+    return path, kind
+
+
+def _table_of_file(source: str, path: Path, kind: str, setting: str, most_bytes: int | None = None) -> Table:
+    """Return the rows of a file, or those of whole lines among its first `most_bytes`."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(-1 if most_bytes is None else most_bytes)
+            if most_bytes is not None and file.read(1):
+                content = content[: content.rfind(b"\n") + 1]
     except OSError as error:
         raise DataError(
-            setting, f"{source} cannot be read: {error.strerror or error}", "Name a file that can be read."
+            setting,
+            f"{short_path(source)} cannot be read: {error.strerror or error}",
+            "Name a file that can be read.",
         ) from error
     if not content.strip():
-        raise DataError(setting, f"{source} is empty", "Name a file with rows.")
+        raise DataError(setting, f"{short_path(source)} is empty", "Name a file with rows.")
     columns, rows, lines, faults = READERS[kind](content, source, setting)
     if not rows and not faults:
-        raise DataError(setting, f"{source} has a header and no rows", "Name a file with rows.")
+        raise DataError(setting, f"{short_path(source)} has a header and no rows", "Name a file with rows.")
     return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))
 
 

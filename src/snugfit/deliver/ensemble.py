@@ -66,6 +66,18 @@ FLIPS = "flips"
 Views = int | str
 
 
+def check_views(views: Views) -> None:
+    """Refuse what no views of a row can be.
+
+    Raises:
+        SettingError
+    """
+    if views != FLIPS and (not isinstance(views, int) or views < 1):
+        raise SettingError(
+            "--views", f"got {views}", f"Give a positive number, or {FLIPS} for mirror images."
+        )
+
+
 @dataclass(frozen=True)
 class Ensemble:
     """Models that predict together, of one task and for the same classes.
@@ -109,12 +121,9 @@ class Ensemble:
                     "Leave out --views flips; classes of pictures can be told of their mirror images.",
                 )
             return
-        if not isinstance(self.views, int) or self.views < 1:
-            raise SettingError(
-                "--views", f"got {self.views}", f"Give a positive number, or {FLIPS} for mirror images."
-            )
+        check_views(self.views)
         undrawn = [each for each in self.predictors if each.inference.view is None]
-        if self.views > 1 and undrawn:
+        if self.views != 1 and undrawn:
             raise ModelError(
                 undrawn[0].source,
                 "was trained on rows as they are, so that there is one view of each",

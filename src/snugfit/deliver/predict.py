@@ -22,8 +22,9 @@ from snugfit.core.technique import Context, Technique
 from snugfit.data.file_kinds import SOURCE_LINE
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.deliver.ensemble import Ensemble, Views, bundles_of
-from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.data.sources import read_beginning
+from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
+from snugfit.errors import DataError, ModelError, SettingError, short_path
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
@@ -332,15 +333,12 @@ def predict_file(
     Returns:
         Counts: rows, rows left out by reason, and rows by the label that is predicted.
     Raises:
-        DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names; the file is
-            named as another format than CSV.
+        DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names; the file cannot
+            be written, or is named as another format than CSV.
     """
-    if output.exists() and Path(data).exists() and output.samefile(data):
-        raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
-    if output.suffix.lower() in _OTHER_FORMATS:
-        raise DataError(
-            "-o", f"{output} is named as another format, and predictions are CSV", "Name a .csv file."
-        )
+    _check_output(output, data)
+    _check_data(data)
+    check_views(views)
     loaded = _predictors((source, *others), uri, allow_code, "auto" if memory is None else "cpu")
     first, *more = [each.with_beams(num_beams) for each in loaded]
     if memory is not None and (more or views != 1):
@@ -399,6 +397,8 @@ def evaluate_file(
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
+    _check_data(data)
+    check_views(views)
     predictors = [each.with_beams(num_beams) for each in _predictors((source, *others), uri, allow_code)]
     if len(predictors) > 1 or views != 1:
         rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows)
@@ -518,6 +518,30 @@ def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> 
     return predictor.inference.read(data, labelled=labelled, bad_rows=bad_rows)
 
 
+def _check_data(data: str) -> None:
+    """See that there are rows, before a model is loaded."""
+    if not Path(data).exists():
+        read_beginning(data, setting="data")
+
+
+def _check_output(output: Path, data: str) -> None:
+    """See that predictions can be written, before they are made."""
+    if output.exists() and Path(data).exists() and output.samefile(data):
+        raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
+    if output.is_dir():
+        raise DataError("-o", f"{output} is a folder", f"Name a file in it: {output / 'predictions.csv'}")
+    if output.suffix.lower() in _OTHER_FORMATS:
+        raise DataError(
+            "-o", f"{output} is named as another format, and predictions are CSV", "Name a .csv file."
+        )
+    folder = next(each for each in output.absolute().parents if each.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        kind = "a folder that may not be written in" if folder.is_dir() else "no folder"
+        raise DataError(
+            "-o", f"{output} cannot be written: {short_path(str(folder))} is {kind}", "Choose another output."
+        )
+
+
 @contextmanager
 def _saved(
     predictor: Predictor, output: Path, predictions: Sequence[dict[str, Any]]
@@ -555,12 +579,14 @@ def _write_csv(
     """Write whole or not at all."""
     temporary = output.with_name(f".{output.name}.part")
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*rows.columns, *added], extrasaction="ignore")
             writer.writeheader()
             writer.writerows(_merged(rows, predictions))
         os.replace(temporary, output)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
 
 

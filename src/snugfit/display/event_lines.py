@@ -13,6 +13,7 @@ from snugfit.data.file_formats import READERS
 from snugfit.data.named_sources import LOSS_OF
 from snugfit.data.report import source_words
 from snugfit.display.run_state import Standing
+from snugfit.errors import short_path
 from snugfit.results.run_folder import QUARANTINE
 from snugfit.tasks import known
 from snugfit.units import format_bytes, format_seconds
@@ -35,12 +36,6 @@ def number(value: Any) -> str:
 
 _MOST_PARTS, _MOST_READ, _MOST_SCORED = 6, 80, 120
 """Of an example that is shown on one line: its parts, and the characters of one that is read and of one that is scored."""
-
-
-def short_path(path: str) -> str:
-    """Return a path as one would type it: relative, if it is below the current folder."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
 
 
 def run_dir(run: Mapping[str, Any]) -> str:
@@ -73,11 +68,7 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     recipe, plan, data = run.get("recipe") or {}, run.get("plan") or {}, run.get("data") or {}
     parameters = run.get("parameters") or {}
     lines = [f"{run.get('name', 'run')}  {run_dir(run) or 'nothing is written'}"]
-    model = (
-        [short_path(recipe["model"]) if os.path.isabs(recipe["model"]) else recipe["model"]]
-        if "model" in recipe
-        else []
-    )
+    model = [short_path(recipe["model"])] if "model" in recipe else []
     if parameters:
         total, trainable = parameters.get("total", 0), parameters.get("trainable", 0)
         model.append(

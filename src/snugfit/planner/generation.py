@@ -38,7 +38,7 @@ class GenerationPlan:
         from_file: whether the weights stay in their file, from which the system reads them where memory is short.
         needed_bytes: of the process on its device, at the peak.
         weights_bytes, cache_bytes, logits_bytes, rest_bytes: the parts of it: weights on the device, keys and values of all tokens, logits of
-            the last, and all else.
+            the last, and the rest: the process itself, and outputs of layers on their way.
     """
 
     rows: int
@@ -66,7 +66,7 @@ class GenerationPlan:
             "weights": self.weights_bytes,
             "keys and values": self.cache_bytes,
             "logits": self.logits_bytes,
-            "all else": self.rest_bytes,
+            "the process and what layers put out": self.rest_bytes,
         }
         return ", ".join(f"{name} {brief_bytes(size)}" for name, size in sizes.items())
 

@@ -20,6 +20,7 @@ from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
 from snugfit.recipe.read_sections import read_section
+from snugfit.recipe.rows_here import check_rows
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.plugins import Importer
@@ -35,14 +36,20 @@ _ONE_OR_MORE = ("text", "label_columns", "columns", "categories", "series", "kno
 
 
 def load_recipe(
-    path: str | os.PathLike[str], overrides: Iterable[str] = (), *, allow_code: bool = False
+    path: str | os.PathLike[str],
+    overrides: Iterable[str] = (),
+    *,
+    allow_code: bool = False,
+    rows_here: bool = False,
 ) -> m.Recipe:
     """Read a recipe's file, with overrides such as `train.epochs=3` on top.
 
     Args:
         allow_code: consent to run what it names as `package.module:function`; a file under the current directory needs none.
+        rows_here: see too that its rows are here with their columns, before anything heavy is imported.
     Raises:
         CodeRefused: it names code, and is neither under the current directory nor allowed to.
+        DataError: of rows that are to be here.
         SettingError: the file cannot be read, or a setting is unknown or impossible; names the line.
         PlanConflict: its techniques exclude each other.
     """
@@ -50,7 +57,15 @@ def load_recipe(
     places = Places(str(path))
     tree = read_file(path, places)
     allowed = allow_code or code_consent.is_here(path)
-    recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem, allow_code=allowed)
+    recipe = build(
+        tree,
+        overrides,
+        places,
+        folder=path.absolute().parent,
+        name=path.stem,
+        allow_code=allowed,
+        rows_here=rows_here,
+    )
     code_consent.require(recipe.code, path, folder=recipe.folder, allowed=allowed)
     return recipe
 
@@ -82,6 +97,7 @@ def build(
     folder: Path,
     name: str,
     allow_code: bool = False,
+    rows_here: bool = False,
 ) -> m.Recipe:
     """Fill in the defaults and check everything.
 
@@ -89,6 +105,7 @@ def build(
         folder: where the paths in `tree` are looked for; those of overrides are looked for in the current one.
         name: of the run, if the settings give none.
         allow_code: consent to import techniques of the user's own; those that were consented to before need none.
+        rows_here: as `load_recipe` has it.
     """
     overrides = tuple(overrides)
     origin = places.of(()) or "the settings"
@@ -102,6 +119,8 @@ def build(
     # without `..`, as a copy of the recipe has it: consent is for a folder
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
     recipe = read_section(m.Recipe, filled, places)
+    if rows_here:  # before techniques are imported, and torch with them
+        check_rows(recipe, places)
 
     if recipe.model.startswith(REGISTERED):
         with placed(places, ("from_scratch",)):

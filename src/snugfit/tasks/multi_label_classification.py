@@ -91,6 +91,7 @@ CARD = Card(
     metrics=("micro_f1", "macro_f1", "exact_match", "mean_average_precision"),
     losses=("binary_cross_entropy",),
     settings=(*ROWS, "pair", "label", "separator", "label_columns", "classes", "threshold"),
+    columns=("text", "pair", "label_columns"),
     load=_load,
     inference=_inference,
     recognize=_recognize,

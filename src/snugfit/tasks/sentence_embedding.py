@@ -162,6 +162,7 @@ CARD = Card(
     losses=("info_nce", "info_nce_symmetric"),
     metrics=("mrr", "recall_at_1", "recall_at_10"),
     settings=(*ROWS, "positive", "negative"),
+    columns=("text", "positive", "negative"),
     load=_load,
     inference=_inference,
     recognize=_recognize,

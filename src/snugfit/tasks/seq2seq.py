@@ -297,6 +297,7 @@ CARD = Card(
     losses=("cross_entropy",),
     metrics=("perplexity",),
     settings=(*ROWS, *_OWN),
+    columns=("text", "target"),
     load=_load,
     load_empty=_load_empty,
     assume=_assume,

@@ -93,6 +93,7 @@ CARD = Card(
     loss="cross_entropy",
     metrics=("accuracy", "macro_f1"),
     settings=SETTINGS,
+    columns=("label", "columns"),
     load=_load,
     classes=True,
     inference=_inference,

@@ -82,6 +82,7 @@ CARD = Card(
     loss="mse",
     metrics=("rmse", "mae", "r2"),
     settings=SETTINGS,
+    columns=("label", "columns"),
     load=_load,
     inference=_inference,
     networks=NETWORKS,

@@ -45,6 +45,7 @@ class Card:
         losses: names of the built-in losses that it can have, where they are not those of all tasks.
         section: the section of a recipe that it alone reads; empty where there is none.
         settings: those of `data` that it reads besides `train`, `validation` and those of `OF_ROWS`; to give another is an error.
+        columns: settings of `data` that name columns which each file of rows to train on has to have.
         load: model, data and loss of a recipe; the flag asks for the model without weights, the last argument says what to
             keep of each weight that is read from a file.
         load_empty: the model of that name without weights, where neither rows nor tokenizer are there; None where a plan needs them.
@@ -76,6 +77,7 @@ class Card:
     losses: tuple[str, ...] = ()
     section: str = ""
     settings: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     load: Callable[[Recipe, bool, KeepPart | None], Task]
     load_empty: Callable[[Recipe, str], nn.Module] | None = None
     assume: Callable[[Recipe, Material], Material] | None = None

@@ -161,6 +161,7 @@ CARD = Card(
     loss="cross_entropy",
     metrics=("accuracy", "macro_f1"),
     settings=(*ROWS, "pair", "label"),
+    columns=("text", "pair", "label"),
     load=_load,
     load_empty=_load_empty,
     classes=True,

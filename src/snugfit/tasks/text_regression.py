@@ -115,6 +115,7 @@ CARD = Card(
     loss="mse",
     metrics=("rmse", "mae", "r2"),
     settings=(*ROWS, "pair", "label"),
+    columns=("text", "pair", "label"),
     load=_load,
     inference=_inference,
     recognize=_recognize,

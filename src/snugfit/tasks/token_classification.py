@@ -178,6 +178,7 @@ CARD = Card(
     loss="cross_entropy",
     metrics=("entity_f1", "accuracy"),
     settings=(*ROWS, "label", "scheme", "classes"),
+    columns=("text", "label"),
     load=_load,
     load_empty=_load_empty,
     inference=_inference,

@@ -41,11 +41,11 @@ def test_an_input_on_both_sides_is_counted_and_named_whatever_its_label(task: st
     assert warning.startswith("2 of 4 validation ") and "their scores say nothing new" in warning
     if "pictures" in warning:
         assert re.search(
-            r"/pictures/3.png is \S+/pictures/3.png, \S+/pictures/8.png is \S+/pictures/8.png\)", warning
+            r"pictures/3.png is \S*pictures/3.png, \S*pictures/8.png is \S*pictures/8.png\)", warning
         )
     else:
         assert re.search(
-            r"\(.*/held\.jsonl:2 is .*/train\.jsonl:4, .*/held\.jsonl:3 is .*/train\.jsonl:9\)", warning
+            r"\(\S*held\.jsonl:2 is \S*train\.jsonl:4, \S*held\.jsonl:3 is \S*train\.jsonl:9\)", warning
         )
     assert len(loaded.train) == 13
 
@@ -169,7 +169,7 @@ def test_a_test_set_is_compared_by_the_doctor(tmp_path: Path, capsys: pytest.Cap
     command = ["doctor", str(path), "data.leaks=fail"]
     assert main([*command, f"data.validation={tmp_path / 'test.csv'}"]) == 2
     assert re.search(
-        r"1 of 2 validation rows are also trained on \(\S*/test.csv:2 is \S*/rows.csv:5\)",
+        r"1 of 2 validation rows are also trained on \(test.csv:2 is rows.csv:5\)",
         capsys.readouterr().err,
     )
     assert main([*command, f"data.validation={tmp_path / 'other.csv'}"]) == 0

@@ -15,7 +15,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.losses import cross_entropy
 from snugfit.deliver import predict
 from snugfit.deliver.predict import evaluate_file, extended, load_predictor, predictor_of
-from snugfit.errors import DataError, ModelError
+from snugfit.errors import DataError, ModelError, UserError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.step.evaluate import evaluate
 from snugfit.tasks import known
@@ -67,13 +67,13 @@ def test_a_model_of_another_task_is_refused_by_evaluate_in_its_own_words(tmp_pat
     with pytest.raises(
         ModelError, match="task 'audio', and those that predict are of .* and text-classification"
     ):
-        evaluate_file(tmp_path / "best", "rows.csv", ())
+        evaluate_file(tmp_path / "best", __file__, ())
 
 
 def test_a_model_whose_tokenizer_is_gone_says_so(tmp_path: Path) -> None:
     save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "causal-lm"})
     with pytest.raises(ModelError, match="has no tokenizer, which predictions need"):
-        evaluate_file(tmp_path / "best", "rows.csv", ())
+        evaluate_file(tmp_path / "best", __file__, ())
 
 
 @pytest.mark.parametrize("name", ["qk_norm", "embedding_norm"])
@@ -150,6 +150,30 @@ def test_a_file_of_predictions_that_is_named_as_another_format_is_refused(tmp_pa
     with pytest.raises(DataError, match="named as another format, and predictions are CSV. Name a .csv file"):
         predict.predict_file("no-run-is-looked-for", "rows.csv", tmp_path / name)
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "data", "views", "said"),
+    [
+        ("folder", "rows.csv", 1, "-o: folder is a folder. Name a file in it: folder/predictions.csv"),
+        ("rows.csv/out.csv", "rows.csv", 1, "-o: rows.csv/out.csv cannot be written: rows.csv is no folder"),
+        ("new/out.csv", "row.csv", 1, "data: there is no file row.csv .*Did you mean 'rows.csv'"),
+        ("new/out.csv", "rows.csv", "flop", "--views: got flop. Give a positive number, or flips"),
+        ("new/out.csv", "rows.csv", 0, "--views: got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_model_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, data: str, views: int | str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "rows.csv").write_text("text\nfine\n")
+    with pytest.raises(UserError, match=said):
+        predict.predict_file("no-run-is-looked-for", data, Path(output), views=views)
+    if output == "new/out.csv":
+        with pytest.raises(UserError, match=said):
+            evaluate_file("no-run-is-looked-for", data, views=views)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "rows.csv"]
 
 
 def test_predictions_do_not_replace_the_rows_that_they_are_of(tmp_path: Path) -> None:

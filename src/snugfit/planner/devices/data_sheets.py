@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from snugfit.errors import SettingError, nearest
+
 _A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
 _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
 _AMPERE = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
 _BLACKWELL = (
     "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 )
+
+
+HERE = ("cpu", "cuda", "mps")
+"""Names of what this machine has, which no sheet describes."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +142,17 @@ LINKS: dict[str, tuple[float, float]] = {
     "infiniband-ndr": (46, 3),  # 400 Gbit/s
     "memory": (10, 0),  # between processes of one host
 }
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is neither in the catalogue nor meant to be here; to ask loads no heavy library.
+
+    Raises:
+        SettingError
+    """
+    if name.lower() not in (*HERE, *SHEETS):
+        raise SettingError(
+            "device",
+            f"there is no '{name}' in the catalogue",
+            nearest(name.lower(), ["cpu", "cuda", *SHEETS]),
+        )

@@ -10,7 +10,7 @@ import torch
 
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.devices.calibrations import stored
-from snugfit.planner.devices.data_sheets import LINKS, SHEETS, Sheet
+from snugfit.planner.devices.data_sheets import HERE, LINKS, SHEETS, Sheet, check_device
 from snugfit.planner.devices.device import Device, Link
 from snugfit.system.memory import machine_bytes
 from snugfit.system.processor import processor_flags, processor_info, processor_name
@@ -40,15 +40,9 @@ def find_device(
     Raises:
         SettingError: the device or the link is not known, or the memory leaves nothing beside what is reserved.
     """
+    check_device(name)
     key = name.lower()
-    if key in ("cpu", "cuda", "mps"):
-        device = this_device(key)
-    elif key in SHEETS:
-        device = _of_sheet(key, SHEETS[key])
-    else:
-        raise SettingError(
-            "device", f"there is no '{name}' in the catalogue", nearest(key, ["cpu", "cuda", *SHEETS])
-        )
+    device = this_device(key) if key in HERE else _of_sheet(key, SHEETS[key])
     if memory_bytes is not None:
         if memory_bytes <= device.reserved:
             raise SettingError(

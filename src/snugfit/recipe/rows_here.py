@@ -1,0 +1,51 @@
+"""The rows of a recipe, looked at before the libraries are imported that train on them: their files, kinds and columns."""
+
+from __future__ import annotations
+
+import os
+
+from snugfit.data.columns import check_columns
+from snugfit.data.named_sources import Sources
+from snugfit.data.sources import RowSource, read_beginning
+from snugfit.errors import DataError, SettingError
+from snugfit.recipe.declarations import Data, Recipe
+from snugfit.recipe.strict_yaml import Places
+from snugfit.tasks import find
+
+_OF_FILES = ("pictures", "sounds", "masks")
+"""Kinds of models whose rows may be a folder of files."""
+
+
+def check_rows(recipe: Recipe, places: Places) -> None:
+    """See that the files of rows are there, are of a kind that is read, and have the columns that the task cannot do without.
+
+    What only all rows can tell is left to the reading of them; so are data sets of Hugging Face, shards and functions.
+
+    Raises:
+        DataError, SettingError: one is not there or cannot be used; names the recipe's line.
+    """
+    card = find(recipe.task)
+    if card.own_code:
+        return
+    held_out = recipe.data.held_out
+    sources: dict[str, RowSource] = {"data.train": recipe.data.rows}
+    if isinstance(held_out, (str, Sources)):
+        sources["data.validation"] = held_out
+    try:
+        for setting, source in sources.items():
+            files = source.files if isinstance(source, Sources) else (str(source),)
+            if card.model in _OF_FILES and any(map(os.path.exists, files)):
+                continue
+            table = read_beginning(source, setting=setting, folder=recipe.folder)
+            if table is not None and (table.rows or table.parts):
+                check_columns(table, {f"data.{name}": _columns(recipe.data, name) for name in card.columns})
+    except (DataError, SettingError) as error:
+        raise error.about(places.name(tuple(error.setting.split(".")))) from error
+
+
+def _columns(data: Data, name: str) -> tuple[str, ...]:
+    """Return the columns that a setting names, whether it is written as one or as a list of them."""
+    written = getattr(data, name)
+    if written is None:
+        return ()
+    return (written,) if isinstance(written, str) else tuple(written)
