@@ -9,23 +9,25 @@ import os
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 COMMANDS = ("correct", "planner", "claims", "speed")
 
-PASSED, FAILED, SKIPPED, ERROR, OVER_TIME, DIED, NOT_RUN = (
+PASSED, FAILED, SKIPPED, ERROR, OVER_TIME, DIED, CUT_OFF, NOT_RUN = (
     "passed",
     "failed",
     "skipped",
     "error",
     "over time",
     "died",
+    "cut off",
     "not run",
 )
+"""How checks end; one that has begun is "cut off" until it has ended, so that a call that is killed has left word of it."""
 GREEN = (PASSED, SKIPPED)
 
 
@@ -90,8 +92,10 @@ class Check:
     Args:
         seconds: that it may take on a GPU machine.
         modules: without which it is skipped.
+        command: whose check it is.
         alone: nothing else runs meanwhile, as its times or its memory are measured.
-        always: it runs also where an earlier call has passed it, as others need what it leaves.
+        always: it runs in each call, also where an earlier one has passed it.
+        leaves: the file in the folder of all checks that others need; where it is not there, the check runs once more.
         only_toy, only_whole: it is there with `--toy` alone, or without.
         environment: variables of its process.
         plants: faults that it must find, by their names.
@@ -101,12 +105,24 @@ class Check:
     seconds: float
     run: Run
     modules: tuple[str, ...] = ()
+    command: str = ""
     alone: bool = False
     always: bool = False
+    leaves: str = ""
     only_toy: bool = False
     only_whole: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     plants: Mapping[str, Callable[[], AbstractContextManager[Any]]] = field(default_factory=dict)
+
+    @property
+    def needed(self) -> bool:
+        """Return whether it runs whatever checks are asked for."""
+        return self.always or bool(self.leaves)
+
+    def is_done(self, passed: Collection[str], shared: Path) -> bool:
+        """Return whether an earlier call has passed it, and what it left is still there."""
+        here = not self.leaves or (shared / self.leaves).exists()
+        return self.name in passed and here and not self.always
 
 
 _REGISTERED: list[Check] = []
@@ -119,6 +135,7 @@ def check(
     modules: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     plants: Mapping[str, Callable[[], AbstractContextManager[Any]]] | None = None,
+    leaves: str = "",
     **flags: bool,
 ) -> Callable[[Run], Run]:
     """Register a function as a check, in the order of definition; `flags` are those of `Check`."""
@@ -130,6 +147,7 @@ def check(
                 seconds,
                 run,
                 tuple(modules),
+                leaves=leaves,
                 environment=dict(environment or {}),
                 plants=dict(plants or {}),
                 **flags,
@@ -154,7 +172,7 @@ def checks_of(command: str) -> list[Check]:
             importlib.reload(module)  # imported before, in a test
     names = [each.name for each in _REGISTERED]
     assert len({*names}) == len(names), f"two checks of one name: {names}"
-    return list(_REGISTERED)
+    return [replace(each, command=command) for each in _REGISTERED]
 
 
 def run_check(check: Check, settings: Settings) -> dict[str, Any]:

@@ -1,16 +1,17 @@
 #!/bin/sh
-# What Snugfit does on a GPU, in four commands of at most six minutes each, on a machine without internet and without git.
+# What Snugfit does on a GPU, in four commands of at most six minutes each or all by what they prove, on a machine without internet and without git.
 #
 #   benchmarks/gpu/run.sh --fetch             on a machine with internet: wheels go beside this file (not committed, at most 50 MiB)
 #   benchmarks/gpu/run.sh correct             the results are right: laws, streams, faults, ranks, compilation, command line
 #   benchmarks/gpu/run.sh planner             predicted beside measured: bytes and seconds; plans under budgets, trained
 #   benchmarks/gpu/run.sh claims              8B and 70B beside others, and under budgets
 #   benchmarks/gpu/run.sh speed               tokens a second beside a loop written by hand, Trainer and Lightning
+#   benchmarks/gpu/run.sh all                 the checks of all four, by what they prove in a second: for a machine that is there for minutes
 #   benchmarks/gpu/run.sh correct --toy       the same checks in tiny on a CPU; --plant NAME puts a fault in that must be found
 #   benchmarks/gpu/run.sh --rehearse FOLDER   all four with --toy by the Python in FOLDER/bin, which has a GPU machine's versions
 #
-# Results go to --out FOLDER, one JSON a command. --resume FOLDER keeps what passed in an earlier call; --only TEXT and --skip TEXT
-# choose; --commit and --diff say what was measured, where git is not there to ask. It needs Python >= 3.11, torch >= 2.11,
+# Results go to --out FOLDER, one JSON a command. --resume FOLDER keeps what passed in an earlier call; --keep FOLDER lets the next call on
+# the same machine go on; --limit SECONDS ends it in time; --only TEXT and --skip TEXT choose; --commit and --diff say what was measured, where git is not there to ask. It needs Python >= 3.11, torch >= 2.11,
 # transformers >= 5.17, numpy and safetensors; a check that needs more is skipped and says so.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

@@ -14,17 +14,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks import DIED, ERROR, GREEN, NOT_RUN, OVER_TIME, PASSED, Check, Settings, run_check, write_json
+from checks import DIED, ERROR, NOT_RUN, OVER_TIME, Check, Settings, run_check, write_json
+from results import begun
 
 HERE = Path(__file__).resolve().parent
 LEAST_SECONDS = 5.0
 """Below which no check is begun."""
+NOTED = 5.0
+"""Seconds between two looks at the figures of checks that run."""
 
 
 @dataclass
@@ -45,6 +48,11 @@ class Running:
         # hundreds of names that faulthandler writes behind the threads
         return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-6000:]
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return what it has found so far."""
+        return (self.answer("partial.json") or {}).get("figures", {})
+
     def answer(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
         return json.loads(path.read_text()) if path.exists() else None
@@ -55,36 +63,48 @@ class Runner:
     """Runs checks side by side, unless one is to be alone, until all are done or the time is up.
 
     Args:
-        command: whose checks they are.
         settings: of all checks; each gets a folder and the seconds of its own.
-        limit: the moment, of `time.monotonic`, at which everything is ended.
         jobs: checks that run at a time.
+        report: is called with each check and how it ended.
+        note: is called with each check that runs and its figures so far, every few seconds.
         fork: whether a check's process is forked from this one.
-        report: is called with each check's name and how it ended.
+        patience: times its seconds that a check may take.
     """
 
-    command: str
     settings: Settings
-    limit: float
     jobs: int
-    report: Callable[[str, dict[str, Any]], None]
+    report: Callable[[Check, dict[str, Any]], None]
+    note: Callable[[Check, dict[str, Any]], None] = lambda check, row: None
     fork: bool = True
     patience: float = 1.0
     _running: list[Running] = field(default_factory=list)
 
-    def run(self, checks: Sequence[Check]) -> None:
-        """Run all of them, in their order as far as there is room."""
+    def run(self, checks: Sequence[Check], until: float) -> None:
+        """Run all of them, in their order as far as there is room.
+
+        Args:
+            until: the moment, of `time.monotonic`, at which everything is ended.
+        """
         waiting = list(checks)
+        noted = time.monotonic()
         try:
             while waiting or self._running:
                 while waiting and self._has_room(waiting[0]):
-                    self._begin(waiting.pop(0))
+                    self._begin(waiting.pop(0), until)
                 self._look()
+                if time.monotonic() > noted + NOTED:
+                    noted = time.monotonic()
+                    self._note()
                 if self._running:
                     time.sleep(0.02)
         finally:
+            self._note()
             for each in self._running:
                 end(each.pid)
+
+    def _note(self) -> None:
+        for each in self._running:
+            self.note(each.check, begun(time.monotonic() - each.began, each.figures))
 
     def _has_room(self, check: Check) -> bool:
         if not self._running:
@@ -92,16 +112,22 @@ class Runner:
         busy = check.alone or any(each.check.alone for each in self._running)
         return not busy and len(self._running) < self.jobs
 
-    def _begin(self, check: Check) -> None:
-        left = self.limit - time.monotonic()
+    def _begin(self, check: Check, until: float) -> None:
+        left = until - time.monotonic()
         if left < LEAST_SECONDS:
-            self.report(check.name, {"status": NOT_RUN, "reason": "the time of the command was up"})
+            self.report(check, {"status": NOT_RUN, "reason": "the time was up"})
             return
         seconds = min(check.seconds * self.patience, left)
         folder = Path(tempfile.mkdtemp(prefix="check-", dir=self.settings.folder))
         now = time.monotonic()
         pid = (self._forked if self.fork else self._spawned)(check, folder, seconds)
         self._running.append(Running(check, pid, folder, now + seconds, now, seconds))
+        self.note(check, begun(0.0, {}))
+
+    def _threads(self, check: Check) -> int:
+        """Return the threads of a check's operators: all cores, or its part of them."""
+        cores = os.cpu_count() or 1
+        return 1 if self.settings.toy else cores if check.alone else max(1, cores // self.jobs)
 
     def _forked(self, check: Check, folder: Path, seconds: float) -> int:
         sys.stdout.flush(), sys.stderr.flush()
@@ -111,14 +137,15 @@ class Runner:
         status = 1
         try:
             be_checks_process(folder)
-            in_process(check, self.settings, folder, seconds)
+            in_process(check, self.settings, folder, seconds, self._threads(check))
             status = 0
         finally:
             os._exit(status)
 
     def _spawned(self, check: Check, folder: Path, seconds: float) -> int:
         command = [sys.executable, str(HERE / "run.py"), "--one", check.name, "--scratch", str(folder)]
-        command += ["--seconds", str(seconds), "--device", self.settings.device, self.command]
+        command += ["--seconds", str(seconds), "--device", self.settings.device, check.command]
+        command += ["--threads", str(self._threads(check))]
         command += ["--toy"] if self.settings.toy else []
         command += ["--plant", self.settings.plant] if self.settings.plant else []
         environment = {
@@ -147,7 +174,7 @@ class Runner:
                     "status": OVER_TIME,
                     "reason": f"ended after {each.seconds:.0f} s\n{each.log}",
                     "seconds": round(each.seconds, 1),
-                    "figures": (each.answer("partial.json") or {}).get("figures", {}),
+                    "figures": each.figures,
                 }
                 self._tell(each, row)
 
@@ -158,7 +185,7 @@ class Runner:
                 "status": DIED,
                 "reason": f"the process ended with status {status}\n{each.log}",
                 "seconds": round(time.monotonic() - each.began, 1),
-                "figures": (each.answer("partial.json") or {}).get("figures", {}),
+                "figures": each.figures,
             }
         if row["status"] == ERROR:
             row["log"] = each.log
@@ -166,7 +193,7 @@ class Runner:
 
     def _tell(self, each: Running, row: dict[str, Any]) -> None:
         shutil.rmtree(each.folder, ignore_errors=True)
-        self.report(each.check.name, row)
+        self.report(each.check, row)
 
 
 def be_checks_process(folder: Path) -> None:
@@ -184,9 +211,12 @@ def be_checks_process(folder: Path) -> None:
     faulthandler.enable(file=os.fdopen(os.dup(2), "w"), all_threads=True)
 
 
-def in_process(check: Check, settings: Settings, folder: Path, seconds: float) -> None:
+def in_process(check: Check, settings: Settings, folder: Path, seconds: float, threads: int) -> None:
     """Run a check here and write its result into the folder."""
+    import torch
+
     os.environ.update(check.environment)
+    torch.set_num_threads(threads)
     own = Settings(
         settings.device,
         settings.toy,
@@ -207,21 +237,3 @@ def end(pid: int, waited: bool = False) -> None:
             os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
-
-
-def earlier(folder: Path | None, command: str) -> dict[str, Any]:
-    """Return the checks that passed in an earlier call, by their names."""
-    path = None if folder is None else folder / f"{command}.json"
-    if path is None or not path.exists():
-        return {}
-    rows: Mapping[str, Any] = json.loads(path.read_text())["checks"]
-    return {name: row for name, row in rows.items() if row["status"] == PASSED}
-
-
-def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Count how the checks ended; `green` where none failed and none was left."""
-    counts: dict[str, int] = {}
-    for row in rows.values():
-        counts[row["status"]] = counts.get(row["status"], 0) + 1
-    red = [name for name, row in rows.items() if row["status"] not in GREEN]
-    return {**counts, "red": red, "green": not red and counts.get(PASSED, 0) > 0}

@@ -66,8 +66,10 @@ def imported() -> Iterator[None]:
             del sys.modules[name]
 
 
-def run(tmp_path: Path, command: str, *options: str, **environment: str) -> tuple[int, dict[str, Any]]:
-    """Run a command with `--toy`: its status, and the JSON that it has written."""
+def run(
+    tmp_path: Path, command: str, *options: str, to: str = "", **environment: str
+) -> tuple[int, dict[str, Any]]:
+    """Run a command with `--toy`: its status, and the JSON that it has written, of `all` the one of the command `to`."""
     done = subprocess.run(
         [str(GPU / "run.sh"), command, "--toy", "--out", str(tmp_path / "out"), *options],
         capture_output=True,
@@ -75,7 +77,7 @@ def run(tmp_path: Path, command: str, *options: str, **environment: str) -> tupl
         env={**os.environ, "PYTHON": sys.executable, **environment},
         check=False,
     )
-    path = tmp_path / "out" / f"{command}.json"
+    path = tmp_path / "out" / f"{to or command}.json"
     assert path.exists(), done.stdout[-3000:] + done.stderr[-3000:]
     print(done.stdout[-5000:], done.stderr[-2000:])
     return done.returncode, json.loads(path.read_text())
@@ -142,15 +144,15 @@ def test_a_planted_fault_turns_its_check_red(command: str, plant: str, tmp_path:
     (one,) = [each for each in checks.checks_of(command) if plant in each.plants]
     rows: dict[str, Any] = {}
     settings = checks.Settings("cpu", True, tmp_path, plant)
-    a_runner(tmp_path, rows, limit=time.monotonic() + 600, settings=settings, patience=10.0).run([one])
+    a_runner(tmp_path, rows, settings=settings, patience=10.0).run([one], time.monotonic() + 600)
     assert rows[one.name]["status"] == "failed", rows
 
 
 def a_runner(tmp_path: Path, rows: dict[str, Any], **more: Any) -> Any:
     checks, runner = importlib.import_module("checks"), importlib.import_module("runner")
     settings = checks.Settings("cpu", True, tmp_path)
-    more = {"settings": settings, "limit": time.monotonic() + 60, "jobs": 2, **more}
-    return runner.Runner("correct", report=rows.__setitem__, **more)
+    usual = {"settings": settings, "jobs": 2, "report": lambda check, row: rows.__setitem__(check.name, row)}
+    return runner.Runner(**{**usual, **more})
 
 
 def a_check(name: str, function: Any, seconds: float = 30.0, **more: Any) -> Any:
@@ -186,7 +188,7 @@ def test_a_check_that_fails_dies_or_hangs_ends_no_other(tmp_path: Path) -> None:
         a_check("raises", lambda settings: 1 / 0),
         a_check("passes", lambda settings: {"three": float("nan")}),
     ]
-    a_runner(tmp_path, rows).run(found)
+    a_runner(tmp_path, rows).run(found, time.monotonic() + 60)
     statuses = {name: row["status"] for name, row in rows.items()}
     assert statuses == {
         "fails": "failed",
@@ -206,18 +208,106 @@ def test_a_check_that_fails_dies_or_hangs_ends_no_other(tmp_path: Path) -> None:
 
 def test_checks_that_the_time_does_not_reach_are_said_and_are_not_green(tmp_path: Path) -> None:
     rows: dict[str, Any] = {}
-    a_runner(tmp_path, rows, limit=time.monotonic() + 1).run([a_check("late", lambda settings: {})])
+    a_runner(tmp_path, rows).run([a_check("late", lambda settings: {})], time.monotonic() + 1)
     assert rows["late"]["status"] == "not run"
-    runner = importlib.import_module("runner")
-    assert not runner.summary(rows)["green"]
+    assert not importlib.import_module("results").summary(rows)["green"]
 
 
 def test_what_passed_in_an_earlier_call_is_taken_over_and_what_failed_is_not(tmp_path: Path) -> None:
-    runner = importlib.import_module("runner")
-    rows = {"one": {"status": "passed"}, "two": {"status": "failed"}, "three": {"status": "skipped"}}
-    (tmp_path / "correct.json").write_text(json.dumps({"checks": rows}))
-    assert runner.earlier(tmp_path, "correct") == {"one": {"status": "passed"}}
-    assert runner.earlier(tmp_path, "speed") == runner.earlier(None, "correct") == {}
+    results = importlib.import_module("results")
+    statuses = {"one": "passed", "two": "failed", "three": "skipped", "four": "cut off", "five": "passed"}
+    rows = {name: {"status": status} for name, status in statuses.items()}
+    write = (tmp_path / "correct.json").write_text
+    write(json.dumps({"toy": False, "checks": rows}))
+    found = results.earlier([tmp_path], ("correct", "speed"), toy=False)
+    assert found["correct"].keys() == {"one", "five"} and found["speed"] == {}
+    assert results.earlier([tmp_path], ("correct",), toy=True) == {"correct": {}}
+    # what leaves a file for others is done only where the file is there, and what is not asked for again stays
+    leaving = a_check("one", lambda settings: {}, command="correct", leaves="left")
+    taken = results.Results([tmp_path / "out"], {}, time.monotonic())
+    taken.take_over([leaving], found, tmp_path)
+    assert taken.row(leaving) is None and taken.commands["correct"]["checks"].keys() == {"five"}
+    (tmp_path / "left").touch()
+    taken.take_over([leaving], found, tmp_path)
+    assert taken.row(leaving)["earlier"]
+
+
+def test_a_call_that_is_killed_has_left_what_was_done_and_what_ran(tmp_path: Path) -> None:
+    """Kill the process that runs checks, as a machine that is taken away does, while one check runs and has said its first figures."""
+    results, runner = importlib.import_module("results"), importlib.import_module("runner")
+    runner.NOTED = 0.1
+
+    def runs_on(settings: Any) -> dict[str, Any]:
+        settings.note({"so far": 3})
+        time.sleep(60)
+        return {}
+
+    done = a_check("done", lambda settings: {"one": 1}, command="correct")
+    long = a_check("long", runs_on, command="correct")
+    rest = a_check("rest", lambda settings: {}, command="correct", alone=True)
+    head = {"date": "", "commit": "abc", "diff": "", "toy": True}
+    written = results.Results([tmp_path / "out"], head, time.monotonic())
+    pid = os.fork()
+    if pid == 0:
+        try:
+            written.take_over([done, long, rest], {}, tmp_path)
+            one = a_runner(tmp_path, {}, report=written.put, note=written.put)
+            one.run([done, long, rest], time.monotonic() + 60)
+        finally:
+            os._exit(0)
+    path = tmp_path / "out" / "correct.json"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (path.exists() and "so far" in path.read_text()):
+        time.sleep(0.05)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    left = json.loads(path.read_text())
+    assert left["checks"]["done"]["status"] == "passed" and left["checks"]["done"]["commit"] == "abc"
+    assert left["checks"]["long"]["status"] == "cut off" and left["checks"]["long"]["figures"] == {
+        "so far": 3
+    }
+    assert "rest" not in left["checks"] and not left["summary"]["green"]
+
+
+def test_all_has_every_check_once_and_begins_with_what_is_right() -> None:
+    checks, stages = importlib.import_module("checks"), importlib.import_module("stages")
+    planned = [(stage, [each.name for each in own]) for stage, own in stages.all_stages()]
+    names = [name for _, own in planned for name in own]
+    every = {each.name for command in checks.COMMANDS for each in checks.checks_of(command)}
+    assert len(names) == len({*names}) and {*names} == every
+    assert names[0] == "device" and all(own and stage.seconds < stage.most_seconds for stage, own in planned)
+    first = (
+        "laws in bf16",
+        "predicted: gpt2: bf16",
+        "planned and trained: gpt2 in 4 GiB",
+        "8B under a budget of 4 GB",
+    )
+    assert sorted(first, key=names.index) == [*first]  # right, then predicted, then budgets, then claims
+    assert names.index("calibration") < names.index("predictions") < names.index(first[1])
+
+
+def test_all_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    """End a call after some checks, and give the next call its results: it runs the others, and writes a JSON a command."""
+    some = ["a row that is not", "fp32 is IEEE", "laws in fp16", "updates of an MLP"]
+    keep = ["--keep", str(tmp_path / "kept")]
+    status, found = run(tmp_path, "all", "--only", *some[:2], *keep, to="correct")
+    assert (
+        status == 0
+        and found["checks"]["fp32 is IEEE in products, convolutions and recurrences"]["status"] == "passed"
+    )
+    first = found["checks"]["a row that is not a number changes nothing"]["seconds"]
+    status, found = run(
+        tmp_path, "all", "--only", *some, *keep, "--resume", str(tmp_path / "out"), to="correct"
+    )
+    assert status == 0 and found["summary"]["passed"] == 4
+    again = found["checks"]["a row that is not a number changes nothing"]
+    assert again["earlier"] and again["seconds"] == first and "earlier" not in found["checks"]["laws in fp16"]
+    left = {
+        name: json.loads((tmp_path / "out" / f"{name}.json").read_text())["checks"]
+        for name in ("planner", "speed")
+    }
+    assert left["planner"]["calibration"]["earlier"] and left["planner"]["predictions"]["earlier"]
+    assert left["speed"]["updates of an MLP per second"]["status"] == "passed"
 
 
 def test_a_second_call_takes_up_what_the_first_one_left(tmp_path: Path) -> None:
@@ -226,7 +316,7 @@ def test_a_second_call_takes_up_what_the_first_one_left(tmp_path: Path) -> None:
         "a row that is not a number changes nothing": {"status": "failed"},
     }
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "correct.json").write_text(json.dumps({"checks": rows}))
+    (tmp_path / "out" / "correct.json").write_text(json.dumps({"toy": True, "checks": rows}))
     again = ["--resume", str(tmp_path / "out"), "--only", *rows]
     status, found = run(tmp_path, "correct", "--fresh", *again)
     first, second = (found["checks"][name] for name in rows)

@@ -60,7 +60,7 @@ def predicted(settings: Settings, name: str) -> Any:
     return prediction
 
 
-@check("calibration", 60, alone=True, always=True)
+@check("calibration", 60, alone=True, leaves=DEVICE)
 def calibration(settings: Settings) -> Mapping[str, Any]:
     """Measure the device; on a CPU the data sheet is taken, as its figures are no part of this."""
     import torch
@@ -139,7 +139,7 @@ def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     return {"chosen": choice, "rivals": different, "needed": {}}
 
 
-@check("predictions", 170, always=True)
+@check("predictions", 170, leaves=PREDICTIONS)
 def predictions(settings: Settings) -> Mapping[str, Any]:
     """Predict every case and plan for every budget, side by side in processes of the planner's own."""
     from snugfit.planner.worker import Worker

@@ -1,0 +1,185 @@
+"""The stages of `all`: the checks of the four commands in the order of what they prove in a second, for a machine that is there for minutes.
+
+A stage begins when the one before has ended, and gives up what does not fit its seconds; what was given up comes last, if time is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from checks import COMMANDS, Check, checks_of
+
+DEVICE = "device"
+"""The check that says whether the device computes at all; without it nothing else is begun."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Checks that run one behind the other or side by side, and the seconds that they are given together.
+
+    Args:
+        checks: beginnings of names, in order; each name belongs to the first stage that has a beginning of it.
+        seconds: that it is likely to take, as `estimate` says.
+        most_seconds: after which no check of it is begun, and those that run are ended.
+        estimate: how `seconds` was found.
+    """
+
+    name: str
+    checks: tuple[str, ...]
+    seconds: int
+    most_seconds: int
+    estimate: str
+
+
+STAGES = (
+    Stage(
+        "the device computes", (DEVICE,), 8, 60, "a context, a product; a first import of CUDA's libraries"
+    ),
+    Stage(
+        "correct: laws, streams, precisions, faults",
+        (
+            "a window that runs out of memory",
+            "memory that runs out in the update",
+            "laws in ",
+            "fp32 is IEEE",
+            "tf32 rounds",
+            "weight streaming",
+            "activation offload",
+            "optimizer offload",
+            "gradient offload",
+            "bf16, fp16 and fp8 train",
+            "a row that is not a number",
+            "packed rows",
+            "an update waits",
+            "batch norm and dropout",
+            "nf4 is bitsandbytes",
+            "an nf4 layer",
+            "streamed nf4 layers",
+            "ddp in a group",
+            "fsdp",
+        ),
+        75,
+        130,
+        "two alone of 8 s; the laws of 96 techniques are the host's work: 40 s on one shared core here; six side by side, 4 s of context each",
+    ),
+    Stage(
+        "the device is calibrated",
+        ("calibration",),
+        25,
+        60,
+        "nine products and copies, repeated for half a second each, and kernels",
+    ),
+    Stage(
+        "correct: the command line, tasks, compilation; meanwhile all is predicted",
+        (
+            "predictions",
+            "a run of the command line",
+            "snugfit plan says",
+            "a table is learned",
+            "pictures are learned",
+            "hooks see a run",
+            "compile gives",
+            "compile under bf16",
+            "compile under tf32",
+            "the suite's tests",
+        ),
+        75,
+        150,
+        "the host's work: predictions and the three runs of the command line, of 120 updates each, beside inductor's compilation",
+    ),
+    Stage(
+        "planner: a case of each kind",
+        (
+            "predicted: llama: bf16, recompute, micro-batch 2",
+            "predicted: gpt2: bf16",
+            "predicted: mlp: fp32",
+            "predicted: resnet: fp16",
+            "predicted: vit: tf32, recompute",
+            "predicted: llama: bf16, recompute, nf4, lora",
+            "predicted: llama: bf16, weight_streaming",
+            "predicted: bert: fp32",
+        ),
+        55,
+        90,
+        "thirteen of 5 s: a context, weights that are drawn there and copied twice, 13 updates of 0.02 to 0.2 s",
+    ),
+    Stage(
+        "planner: plans under budgets, trained",
+        ("planned and trained",),
+        50,
+        110,
+        "five of 10 s: three plans each, of 7 updates",
+    ),
+    Stage(
+        "claims: 8B under 4 GB",
+        ("8B under",),
+        25,
+        60,
+        "six updates of 0.4 s by the link's rate; 5 GB of drawn weights, pinned",
+    ),
+    Stage(
+        "speed: GPT-2 beside others",
+        ("GPT-2 124M",),
+        45,
+        90,
+        "five trainers of 24 updates of 0.15 s, and what each does before its first",
+    ),
+    Stage(
+        "claims: 8B QLoRA beside others",
+        ("8B QLoRA",),
+        80,
+        150,
+        "five trainers of 6 updates of 1 to 2 s, and 8 s for each one's weights",
+    ),
+    Stage(
+        "planner: kernels, and the other cases",
+        ("attention runs", "context and", "predicted: "),
+        75,
+        140,
+        "thirteen of 5 s",
+    ),
+    Stage(
+        "claims: 70B under 14 GiB",
+        ("70B",),
+        80,
+        150,
+        "35 GB of drawn weights twice, twelve updates of 2 to 5 s",
+    ),
+    Stage("speed: Llama 1B beside others", ("Llama 1B",), 45, 90, "three trainers of 23 updates of 0.3 s"),
+    Stage(
+        "speed: the host's part",
+        ("updates of an MLP", "milliseconds that", "idle time"),
+        35,
+        80,
+        "3,600 updates of 0.5 ms; twelve checkpoints of 1.5 GB; four models",
+    ),
+    Stage(
+        "speed: ways to be faster",
+        ("ways to be faster",),
+        60,
+        120,
+        "six ways of 18 updates; inductor compiles twice",
+    ),
+    Stage(
+        "the rest",
+        ("compile of the whole", "compile with", "classic and expandable", "the same with accelerate"),
+        90,
+        240,
+        "inductor tries the kernels of each product",
+    ),
+)
+
+
+def all_stages() -> Iterator[tuple[Stage, Sequence[Check]]]:
+    """Give each stage with its checks, of all commands; the check of the device is there once."""
+    left = [each for command in COMMANDS for each in checks_of(command)]
+    left = [each for place, each in enumerate(left) if each.name != DEVICE or place == 0]
+    for stage in STAGES:
+        own: list[Check] = []
+        for text in stage.checks:
+            own += [each for each in left if each.name.startswith(text)]
+            left = [each for each in left if not each.name.startswith(text)]
+        yield stage, own
+    if left:
+        raise ValueError(f"checks of no stage: {', '.join(each.name for each in left)}")
