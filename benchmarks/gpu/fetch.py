@@ -25,8 +25,13 @@ WANTED = (
     "dill",
     "multiprocess",
     "xxhash",
+    "pydantic",
+    "pydantic_core",
+    "annotated-types",
+    "typing-inspection",
 )
-"""`constraints.txt` says the version where it has one. trl is the newest that takes the transformers of such a machine."""
+"""`constraints.txt` says the version where it has one. trl is the newest that takes the transformers of such a machine; newer typers need
+pydantic."""
 MOST_BYTES = 50 * 2**20
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28, 31, 34)] + ["manylinux2014_x86_64"]
 

@@ -56,10 +56,10 @@ class Results:
         self.commands[check.command]["checks"][check.name] = {**row, **about}
         self.write(check.command)
 
-    def finish(self, **more: Any) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Write what is known at the end, and return the summary of all commands."""
         for command, result in self.commands.items():
-            result |= more
+            result |= self.head
             self.write(command)
         every = {
             f"{c}: {name}": row

@@ -69,7 +69,8 @@ def main() -> int:
         import_all()
         results.head["imports_seconds"] = round(time.monotonic() - began, 1)
         run_stages(given, stages, results, shared)
-        end = results.finish(**results.head, clocks={**results.head["clocks"], "after": machine.clocks()})
+        results.head["clocks"]["after"] = machine.clocks()
+        end = results.finish()
     print(json.dumps({"results": [str(each) for each in results.folders], **end}))
     return 0 if end["green"] else 1
 

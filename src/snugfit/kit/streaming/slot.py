@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 
 import torch
@@ -108,6 +109,12 @@ class Slot:
         self._copied = end
         if begin is not None:
             self._spans.append((begin, end))
+
+
+def drain(some: Iterable[Slot]) -> None:
+    """Wait for the copies to all of these slots, so that the memory on either side may be given back."""
+    for slot in some:
+        slot.drain()
 
 
 def slots() -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from snugfit.errors import SettingError
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.kit.streaming.host import Packed, check_disk, check_host_memory
 from snugfit.kit.streaming.layout import Weight, frozen_weights, set_tensors_, tensors_of
-from snugfit.kit.streaming.slot import Slot
+from snugfit.kit.streaming.slot import Slot, drain
 
 MEASURED = 8
 """Micro-batches over which `resident: auto` looks at the memory before it decides."""
@@ -64,6 +65,8 @@ class WeightStream:
         self._packed: dict[str, Packed] = {}
         self._chain: list[Packed] = []
         self._slots: list[Slot] = []
+        # a copy ahead of what computes may be under way when nobody streams any more: its memory must not be somebody else's by then
+        weakref.finalize(self, drain, self._slots).atexit = False
         self._attached: dict[int, Packed] = {}
         self._last = 0
         self._running = False
@@ -213,8 +216,7 @@ class WeightStream:
                 slot.holds = None
 
     def _lay_out(self) -> None:
-        for slot in self._slots:
-            slot.drain()
+        drain(self._slots)
         self._seconds = self.seconds()
         self._slots.clear()
         weights = {
@@ -241,7 +243,7 @@ class WeightStream:
         largest = max((packed.nbytes for packed in self._chain), default=0)
         fake = any(is_fake(packed.memory) for packed in self._chain)
         reader = None if fake else self._reader
-        self._slots = [
+        self._slots += [
             Slot(largest, self._device, reader, self._timed) for _ in range(min(2, len(self._chain)))
         ]
 

@@ -1,0 +1,97 @@
+"""Weights and activations that come by a stream of their own are waited for, however late the stream is."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from snugfit.kit.streaming.slot import Slot
+from snugfit.techniques.placement.activation_offload import Offload, offloaded
+from snugfit.techniques.placement.weight_streaming import stream_weights
+from tests.unit.techniques.late_streams import Late, late_streams
+
+LAYERS = 6
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Late]]:
+    with late_streams(monkeypatch) as device:
+        yield device
+
+
+def model() -> nn.Sequential:
+    """A chain of frozen layers with trained ones between, so that backward passes all."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(8, 8).requires_grad_(False), nn.LayerNorm(8)) for _ in range(LAYERS)]
+    return nn.Sequential(*layers)
+
+
+def gradients(made: nn.Module, run: Callable[[Tensor], None]) -> list[Tensor]:
+    for _ in range(2):  # the second pass finds the slots as the first one left them
+        run(torch.linspace(-1, 1, 32).reshape(4, 8))
+    return [each.grad for each in made.parameters() if each.grad is not None]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
+
+
+def plain() -> list[Tensor]:
+    made = model()
+    return gradients(made, lambda inputs: made(inputs).pow(2).sum().backward())
+
+
+def streamed() -> list[Tensor]:
+    made = model()
+    stream = stream_weights(made, "cpu")
+
+    def run(inputs: Tensor) -> None:
+        with stream.running():
+            made(inputs).pow(2).sum().backward()
+
+    return gradients(made, run)
+
+
+def offloading() -> list[Tensor]:
+    made = model()
+
+    def run(inputs: Tensor) -> None:
+        with offloaded("cpu", made.parameters(), min_bytes=1):
+            loss = made(inputs).pow(2).sum()
+        loss.backward()
+
+    return gradients(made, run)
+
+
+@pytest.mark.parametrize("way", [streamed, offloading])
+def test_however_late_copies_are_the_gradients_are_the_same(way: Any, late: type[Late]) -> None:
+    assert same(way(), plain()) and late.copies > LAYERS
+
+
+@pytest.mark.parametrize(
+    ("way", "owner", "name"),
+    [(streamed, Slot, "wait"), (offloading, Offload, "_wait_for")],
+)
+def test_a_wait_that_is_missing_is_seen(
+    way: Any, owner: type, name: str, late: type[Late], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, lambda *_: None)
+    assert not same(way(), plain())
+
+
+def test_a_stream_that_is_given_up_waits_for_the_copy_that_it_asked_for_ahead(late: type[Late]) -> None:
+    """A copy that came later would write to memory that is somebody else's by then."""
+    made = model()
+    stream = stream_weights(made, "cpu")
+    with stream.running(), torch.no_grad():
+        made[:2](torch.ones(4, 8))  # the third layer is on its way
+    slots = stream.slot_memory()
+    before = [memory.clone() for memory in slots]
+    del stream
+    gc.collect()
+    assert not same(slots, before), "the copy is still to come"
