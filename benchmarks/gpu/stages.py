@@ -79,6 +79,7 @@ STAGES = (
             "a table is learned",
             "pictures are learned",
             "hooks see a run",
+            "answers within a memory",
             "compile gives",
             "compile under bf16",
             "compile under tf32",

@@ -46,6 +46,7 @@ PLANTS = {
         "packed": "packed rows",
         "turned": "a table is learned",
         "resume": "command line",
+        "slot": "answers within a memory",
     },
     "planner": {"forgotten": "predicted: gpt2: recompute"},
     "claims": {"resident": "8B under a budget", "gone": "streamed nf4 layers"},

@@ -7,6 +7,7 @@ MODULES = (
     "laws",
     "command_line",
     "runs",
+    "answers",
     "compiling",
     "placement",
     "numerics",

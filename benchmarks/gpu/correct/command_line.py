@@ -51,7 +51,7 @@ def write_recipe(settings: Settings) -> tuple[Path, str]:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     fast.model_max_length = settings.size(256, 32)
     fast.save_pretrained(folder / "model")
-    width, layers = settings.size((384, 6), (32, 2))
+    width, layers = settings.size((384, 6), (32, 4))
     GPT2Config(
         vocab_size=len(fast), n_embd=width, n_layer=layers, n_head=4, n_positions=settings.size(256, 32)
     ).save_pretrained(folder / "model")

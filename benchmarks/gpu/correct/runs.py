@@ -34,14 +34,14 @@ def logits_turned() -> Iterator[None]:
         yield
 
 
-def trained(recipe: Path, settings: Settings) -> Path:
-    """Train a recipe on the device, and return the folder of the run."""
+def trained(recipe: Path, settings: Settings, *changes: str) -> Path:
+    """Train a recipe on the device with these changes, and return the folder of the run."""
     from snugfit.recipe import load_recipe
     from snugfit.run.call_options import RunOptions
     from snugfit.run.from_recipe import train_recipe
 
-    changes = [f"plan.device={settings.device}", f"output={settings.folder / 'runs'}"]
-    result = train_recipe(load_recipe(recipe, changes), RunOptions())
+    place = [f"plan.device={settings.device}", f"output={settings.folder / 'runs'}"]
+    result = train_recipe(load_recipe(recipe, [*place, *changes]), RunOptions())
     assert result.run_dir is not None
     return Path(result.run_dir)
 
