@@ -44,11 +44,13 @@ fi
 
 extra=$(mktemp -d)
 trap 'rm -rf "$extra"' EXIT
-mkdir "$extra/all" "$extra/trl"
+mkdir "$extra/all" "$extra/trl" "$extra/checks"
 if [ "$(cat "$here/wheels/python" 2>/dev/null)" = "$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ]; then
     for wheel in "$here"/wheels/*.whl; do
         case "${wheel##*/}" in
         trl-* | datasets-* | dill-* | multiprocess-* | xxhash-*) "$python" -m zipfile -e "$wheel" "$extra/trl" ;;
+        # which asks the GPU what it is when transformers imports it, after which no process could be forked
+        torchao-*) "$python" -m zipfile -e "$wheel" "$extra/checks" ;;
         *) "$python" -m zipfile -e "$wheel" "$extra/all" ;;
         esac
     done

@@ -6,6 +6,7 @@ GPU, each check gets a fresh process instead.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -217,6 +218,9 @@ def in_process(check: Check, settings: Settings, folder: Path, seconds: float, t
 
     os.environ.update(check.environment)
     torch.set_num_threads(threads)
+    if wheels := os.environ.get("SNUGFIT_WHEELS"):
+        sys.path.append(str(Path(wheels, "checks")))
+        importlib.invalidate_caches()
     own = Settings(
         settings.device,
         settings.toy,

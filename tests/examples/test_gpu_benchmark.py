@@ -149,6 +149,35 @@ def test_a_planted_fault_turns_its_check_red(command: str, plant: str, tmp_path:
     assert rows[one.name]["status"] == "failed", rows
 
 
+TOUCHING = f"""
+import sys, traceback
+sys.path[:0] = [{str(GPU)!r}, {str(ROOT / "src")!r}]
+sys.modules["torchao"] = None  # which asks: its wheel is there for the checks alone
+import torch
+touched = []
+def touch(*args, **more):
+    touched.append("".join(traceback.format_stack(limit=4)[:-1]))
+    raise RuntimeError("the GPU is touched")
+torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 1)
+for owner, names in (
+    (torch.cuda, ("_lazy_init", "current_device", "get_device_capability", "get_device_properties", "mem_get_info")),
+    (torch._C, ("_cuda_init", "_cuda_getDevice", "_cuda_getDeviceCount")),
+):
+    for name in names:
+        setattr(owner, name, touch)
+import run
+run.own_packages()
+run.import_all()
+sys.exit("".join(touched) or 0)
+"""
+"""A process that imports what is forked for each check, where there is a GPU that may not be asked for anything."""
+
+
+def test_what_is_imported_before_checks_are_forked_touches_no_gpu() -> None:
+    done = subprocess.run([sys.executable, "-c", TOUCHING], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def a_runner(tmp_path: Path, rows: dict[str, Any], **more: Any) -> Any:
     checks, runner = importlib.import_module("checks"), importlib.import_module("runner")
     settings = checks.Settings("cpu", True, tmp_path)
