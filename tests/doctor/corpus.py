@@ -57,6 +57,7 @@ AT_ANOTHER_LINE = {
     "module_has_no_requires_grad": "reported where the model is called, not where the attribute is set",
     "require_grad_misspelt": "reported where the model is called, not where the attribute is set",
     **dict.fromkeys(ELSEWHERE_BY_THIRD_HAND, "as at first"),
+    "spectral_critic_scored_first": "reported where the statement begins, not where it ends",
     "seq_tagging_wrong_axis": "reported where the argmax is taken, not where its result is compared",
 }
 """Faults that are found, and reported at another line than the marked one."""
@@ -107,15 +108,34 @@ FOUND_BY_THIRD_HAND = (
 
 MENDED_OF_THIRD_HAND = (
     "accelerate_divides_twice",
+    "advantage_keeps_graph",
     "attention_dropout_always",
     "best_is_a_reference",
     "cleared_in_each_micro_batch",
+    "divided_by_255_twice",
+    "encoder_sees_the_future",
     "frozen_classifier",
     "functional_dropout_always",
+    "generator_keeps_critics_gradient",
+    "initialised_after_loading",
     "kl_of_probabilities",
+    "label_among_columns",
+    "lambda_returns_the_rate",
+    "loss_over_test_nodes",
+    "lstm_over_the_rows",
     "module_has_no_requires_grad",
+    "optimizer_built_each_epoch",
+    "padding_mask_inverted",
+    "plateau_of_accuracy",
     "require_grad_misspelt",
+    "seeded_in_every_epoch",
+    "spectral_critic_scored_first",
+    "stages_frozen_in_train_only",
+    "swa_without_update_bn",
     "target_network_is_the_network",
+    "weights_of_rows_broadcast",
+    "window_holds_its_target",
+    "workers_draw_alike",
 )
 """Faults of `third_hand` that were missed at first, and that a check written for them finds."""
 

@@ -112,6 +112,12 @@ PITFALLS: dict[str, str] = {
     "range_test_kept": "a range test of the learning rate leaves its weights",
     "best_not_copied": "weights that are restored are the model's own, which were never copied",
     "not_frozen": "an attribute that freezes nothing",
+    "sees_the_future": "a model that learns the next token reads it",
+    "unready_norm": "a norm is evaluated with statistics of other weights",
+    "reseeded": "random numbers begin anew in each epoch",
+    "optimizer_rebuilt": "an optimizer is made anew in each epoch, and forgets its moments",
+    "worker_seeds": "the workers of a loader draw the same random numbers",
+    "plateau_metric": "a schedule waits for a score to move the wrong way",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
 }
 """What the doctor knows, by id."""

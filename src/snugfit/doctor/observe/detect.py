@@ -8,6 +8,8 @@ from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe import (
     detectors_checkpoints,
     detectors_data,
+    detectors_dependence,
+    detectors_draws,
     detectors_evaluations,
     detectors_gradients,
     detectors_labels,
@@ -33,6 +35,8 @@ DETECTORS: tuple[Detector, ...] = (
     *detectors_rates.DETECTORS,
     *detectors_losses.DETECTORS,
     *detectors_data.DETECTORS,
+    *detectors_dependence.DETECTORS,
+    *detectors_draws.DETECTORS,
     *detectors_evaluations.DETECTORS,
     *detectors_time.DETECTORS,
 )
@@ -96,6 +100,12 @@ OBSERVED = (
     "range_test_kept",
     "best_not_copied",
     "not_frozen",
+    "sees_the_future",
+    "unready_norm",
+    "reseeded",
+    "optimizer_rebuilt",
+    "worker_seeds",
+    "plateau_metric",
 )
 """The pitfalls that show while a script runs."""
 

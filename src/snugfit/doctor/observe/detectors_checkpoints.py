@@ -12,6 +12,7 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Load,
+    Overwritten,
     Restore,
     Resume,
     Save,
@@ -21,6 +22,8 @@ from snugfit.doctor.observe.script_events import (
 )
 
 LEAST_STEPS = 3
+MOSTLY = 0.8
+"""A new head is drawn on purpose; nearly all matrices are not."""
 
 
 def pickle(log: Log) -> list[Finding]:
@@ -144,6 +147,25 @@ def nothing_restored(log: Log) -> list[Finding]:
     return []
 
 
+def overwritten(log: Log) -> list[Finding]:
+    """Detect loaded weights of which next to nothing is left when training begins."""
+    for event in log.of(Overwritten):
+        if event.lost >= MOSTLY * event.matrices:
+            return [
+                Finding(
+                    "nothing_restored",
+                    Severity.ERROR,
+                    f"{event.lost} of {event.matrices} matrices that are loaded here are others at the first update: something draws them anew.",
+                    event.at,
+                    (
+                        "the weights that the first update finds have nothing in common with those that were loaded",
+                    ),
+                    "model.init_weights()\nmodel.load_state_dict(state)   # after everything that draws weights",
+                )
+            ]
+    return []
+
+
 def best_not_copied(log: Log) -> list[Finding]:
     """Detect a state that is loaded into the module whose own tensors it holds: it has changed with them, and nothing is restored."""
     for event in log.of(Restore):
@@ -217,4 +239,12 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
     )
 
 
-DETECTORS = (nothing_restored, best_not_copied, partial_resume, pickle, averaged_not_saved, average_and_best)
+DETECTORS = (
+    nothing_restored,
+    overwritten,
+    best_not_copied,
+    partial_resume,
+    pickle,
+    averaged_not_saved,
+    average_and_best,
+)

@@ -307,4 +307,39 @@ def clip_after_step(log: Log) -> list[Finding]:
     ]
 
 
-DETECTORS = (clip_after_step, zero_grad, accumulation, last_window)
+def foreign_gradients(log: Log) -> list[Finding]:
+    """Detect gradients that another optimizer's loss has left, and that an optimizer uses with those of its own loss."""
+    mine = [window for window in windows(log) if window.step is not None]
+    for optimizer in dict.fromkeys(window.optimizer for window in mine):
+        own = [window for window in mine if window.optimizer == optimizer]
+        left = [each for each in map(_left_by_another, own) if each is not None]
+        if len(left) >= LEAST_WASTED and len(left) == len(own):
+            other, used = left[0]
+            return [
+                Finding(
+                    "zero_grad",
+                    Severity.WARNING,
+                    f"In {len(left)} updates an optimizer uses the gradients that another one's loss has left, added to those of its own loss.",
+                    used.at,
+                    (
+                        f"the other loss is differentiated at {other.at}, and the other optimizer has stepped on it",
+                    ),
+                    "fake = generator(noise)\nd_loss = criterion(discriminator(fake.detach()), zeros)   # or g_optimizer.zero_grad() before g_loss.backward()",
+                )
+            ]
+    return []
+
+
+def _left_by_another(window: Window) -> tuple[Backward, Backward] | None:
+    """Return a pass whose gradients another optimizer has used before the window's last pass added to them, and that pass."""
+    if len(window.passes) < 2 or window.passes[0].at == window.passes[-1].at:
+        return None
+    first, last = window.passes[0], window.passes[-1]
+    others = (set(first.touched) & set(last.touched)) - {window.optimizer}
+    events = window.events
+    start, end = (next(place for place, e in enumerate(events) if e is each) for each in (first, last))
+    between = any(isinstance(each, Step) and each.optimizer in others for each in events[start:end])
+    return (first, last) if between else None
+
+
+DETECTORS = (clip_after_step, zero_grad, foreign_gradients, accumulation, last_window)

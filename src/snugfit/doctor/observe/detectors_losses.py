@@ -153,6 +153,21 @@ def unscaled_targets(log: Log) -> list[Finding]:
 def target_gradients(log: Log) -> list[Finding]:
     """Detect targets that a model computes of its own next value, and that are differentiated too."""
     seen = list(log.of(TargetGradient))
+    advantages = [each for each in seen if each.advantage]
+    if len(advantages) >= LEAST_PASSES:
+        return [
+            Finding(
+                "target_gradients",
+                Severity.WARNING,
+                "A policy's log-probabilities are multiplied by an advantage with a graph: the policy's loss trains the value as well.",
+                advantages[0].at,
+                (
+                    f"{len(advantages)} products; the advantage is a constant less a value that the model computes",
+                ),
+                "actor_loss = -(log_prob * advantage.detach()).mean()",
+            )
+        ]
+    seen = [each for each in seen if not each.advantage]
     if len(seen) < LEAST_PASSES:
         return []
     return [

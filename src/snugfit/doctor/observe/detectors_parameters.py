@@ -131,6 +131,26 @@ def frozen_moves(log: Log) -> list[Finding]:
     ]
 
 
+def frozen_late(log: Log) -> list[Finding]:
+    """Detect parameters that the first call of train() freezes, after updates have trained them."""
+    first = min(log.train_calls, default=0)
+    late = [
+        each for each in log.parameters if each.frozen_from == first > 0 and each.moved and not each.thawed
+    ]
+    if not late:
+        return []
+    return [
+        Finding(
+            "frozen_moves",
+            Severity.WARNING,
+            f"{len(late)} parameters are frozen from update {first + 1} on, and were trained until then: train() is called first there.",
+            _home(log, late),
+            (named(late), f"{first} updates before the first train()"),
+            "model.train()   # before the optimizer is made and the first batch",
+        )
+    ]
+
+
 def _all_frozen(log: Log) -> list[Finding]:
     """Return the optimizers that step again and again, and of which no parameter ever trains: all are frozen."""
     trained = {each.id for each in log.parameters if each.trainable or each.moved}
@@ -324,6 +344,7 @@ DETECTORS = (
     never_stepped,
     no_gradient,
     frozen_moves,
+    frozen_late,
     not_frozen,
     not_in_optimizer,
     twice_in_optimizer,

@@ -20,6 +20,9 @@ JUMP = 3.0
 AT_CHANCE = 0.97
 RANGE_STEPS, RANGE, EVEN = 10, 1e3, 1.2
 LEAST_STEPS = 3
+NEVER_REACHED, FAR_BEYOND = 0.01, 10.0
+"""Shares of the rate that an optimizer is made with."""
+_OF_FACTORS = ("LambdaLR", "MultiplicativeLR")
 DROP = 2.0
 """A rate that does not fall by as much goes on as a warm-up does."""
 
@@ -155,4 +158,33 @@ def unrestored_range_test(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (learning_rate, unrestored_range_test)
+def scheduled_rate(log: Log) -> list[Finding]:
+    """Detect a schedule whose factors never come near 1, or go far beyond it: they are rates, or steps, not factors."""
+    for optimizer in log.optimizers:
+        steps = [step for step in log.of(Step) if step.optimizer == optimizer.id]
+        base = max((step.base for step in steps), default=0.0)
+        schedule = next((each for each in log.schedulers if each.optimizer == optimizer.id), None)
+        if not log.whole or len(steps) < LEAST_PASSES or not base or schedule is None:
+            continue
+        rates = [step.rate for step in steps]
+        largest = max(rates)
+        rises = rates[-1] == largest > rates[0]
+        slow = 0 < largest < NEVER_REACHED * base and not rises
+        fast = schedule.name in _OF_FACTORS and largest > FAR_BEYOND * base and not _range_test(rates)
+        if slow or fast:
+            return [
+                Finding(
+                    "learning_rate",
+                    Severity.WARNING,
+                    f"{optimizer.name} is made with a rate of {base:g}, and the schedule takes it to {largest:.3g} at most.",
+                    schedule.at,
+                    (
+                        f"{schedule.name}; {len(steps)} steps; the first rate is {rates[0]:.3g}, the last {rates[-1]:.3g}",
+                    ),
+                    "LambdaLR(optimizer, lambda step: 1 - step / steps)   # a factor of the rate, not the rate",
+                )
+            ]
+    return []
+
+
+DETECTORS = (learning_rate, scheduled_rate, unrestored_range_test)

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_data import training_loaders
 from snugfit.doctor.observe.detectors_gradients import windows
 from snugfit.doctor.observe.log import Log, SchedulerSeen
-from snugfit.doctor.observe.script_events import Batch, EpochEnd, ScalerStep, ScheduleStep, Step
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Batch,
+    EpochEnd,
+    Hits,
+    ScalerStep,
+    ScheduleStep,
+    SklearnScore,
+    Step,
+)
 
 LEAST_UPDATES = 2
+EITHER = "a half of hits, which is one of misses too"
+_MORE_IS_BETTER = (
+    "accuracy_score",
+    "average_precision_score",
+    "balanced_accuracy_score",
+    "f1_score",
+    "precision_score",
+    "r2_score",
+    "recall_score",
+    "roc_auc_score",
+)
 _ORDER_FIX = "optimizer.step()\nscheduler.step()"
 
 
@@ -142,4 +164,61 @@ def _usual_window(log: Log) -> int:
     return max(set(lengths), key=lengths.count) if lengths else 1
 
 
-DETECTORS = (scheduler_order, schedule_length)
+def plateau_metric(log: Log) -> list[Finding]:
+    """Detect a schedule that waits for a score to move the wrong way: hits for a fall, a loss for a rise."""
+    for scheduler in log.schedulers:
+        equal = rows = 0
+        losses: list[float] = []
+        scores: list[SklearnScore] = []
+        moves = [event for event in log.of(ScheduleStep) if event.scheduler == scheduler.id and event.mode]
+        matched: list[str] = []
+        for event in log.events if moves else []:
+            if isinstance(event, Hits):
+                equal, rows = equal + event.equal, rows + event.rows
+            elif isinstance(event, Backward):
+                losses.append(event.value)
+            elif isinstance(event, SklearnScore):
+                scores.append(event)
+            elif isinstance(event, ScheduleStep) and event.scheduler == scheduler.id:
+                matched.append(_wrong_way(event, equal, rows, losses, scores))
+                equal = rows = 0
+                losses, scores = [], []
+        clear = [each for each in matched if each != EITHER]
+        if len(clear) >= LEAST_UPDATES and all(clear):
+            mode = moves[0].mode
+            return [
+                Finding(
+                    "plateau_metric",
+                    Severity.ERROR,
+                    f"{scheduler.name} takes {'less' if mode == 'min' else 'more'} for better, and is given {clear[0]}.",
+                    moves[0].at,
+                    (
+                        f"the scores: {', '.join(f'{each.metric:.4g}' for each in moves[:6])}",
+                        f"made at {scheduler.at}",
+                    ),
+                    f'ReduceLROnPlateau(optimizer, mode="{"max" if mode == "min" else "min"}")',
+                )
+            ]
+    return []
+
+
+def _wrong_way(
+    step: ScheduleStep, equal: int, rows: int, losses: list[float], scores: list[SklearnScore]
+) -> str:
+    """Return what a schedule is given, if that moves against its mode; "" if nothing says so."""
+    given = step.metric
+    if step.mode == "min":
+        if rows and any(math.isclose(given, factor * equal / rows, rel_tol=1e-5) for factor in (1, 100)):
+            return f"a share of hits, such as {given:.4g}" if equal != rows - equal else EITHER
+        named = next(
+            (each.function for each in scores if each.function in _MORE_IS_BETTER and each.value == given), ""
+        )
+        return f"what {named} gives" if named else ""
+    mean = sum(losses) / len(losses) if losses else math.nan
+    of_losses = any(
+        math.isclose(given, each, rel_tol=1e-5) for each in (mean, *losses[-1:], sum(losses)) if each
+    )
+    return f"a loss, such as {given:.4g}" if of_losses else ""
+
+
+DETECTORS = (scheduler_order, schedule_length, plateau_metric)

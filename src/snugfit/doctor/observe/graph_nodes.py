@@ -26,6 +26,8 @@ _ROWS = ("Index", "Slice")
 _RESHAPES = ("View", "Reshape", "Unsafe", "Clone")
 _CHANNELS_FIRST = ("Convolution", "MkldnnConvolution", "Upsample", "NativeBatchNorm", "CudnnBatchNorm")
 _JOINS = ("Cat", "Stack")
+_LOG_PROBABILITY = "snugfit logarithm of a probability"
+_MOST_STEPS = 16
 _SUMS = ("Add", "Sub", "Rsub")
 
 
@@ -69,6 +71,37 @@ def channels_before_reshape(scores: Tensor) -> Sequence[int]:
         size = size_before_view(node) or size
         node = node.next_functions[0][0]
     return size if node is not None and _kind(node).startswith(_CHANNELS_FIRST) else ()
+
+
+def mark_log_probabilities(values: Tensor) -> None:
+    """Mark what a distribution gave as the logarithm of a probability, for as long as its graph lives."""
+    metadata = getattr(values.grad_fn, "metadata", None)
+    if metadata is not None:
+        metadata[_LOG_PROBABILITY] = True
+
+
+def is_of_log_probabilities(values: Tensor) -> bool:
+    """Return whether values are logarithms of probabilities, or ratios of them, through views, sums and signs."""
+    node: Any = values.grad_fn
+    for _ in range(_MOST_STEPS):
+        if node is None or _LOG_PROBABILITY in (getattr(node, "metadata", None) or {}):
+            break
+        if (
+            not _kind(node).startswith((*_VIEWS, *_JOINS, "Neg", "Exp", "Sub", "Sum", "Mul"))
+            or not node.next_functions
+        ):
+            return False
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+    return node is not None and _LOG_PROBABILITY in (getattr(node, "metadata", None) or {})
+
+
+def is_difference(values: Tensor) -> bool:
+    """Return whether values are a constant less something with a graph, as return - value is, through views and a scale."""
+    node = _through(values.grad_fn, (*_VIEWS, *_JOINS, "Div"))
+    if node is None or not _kind(node).startswith(("Sub", "Rsub")):
+        return False
+    parts = [each for each, _ in node.next_functions]
+    return None in parts or len(parts) == 1
 
 
 def is_bootstrapped(targets: Tensor) -> bool:

@@ -32,6 +32,7 @@ class Layers:
             if values.is_floating_point() and values.numel():
                 root.input_scale = float(values.float().square().mean().sqrt())
                 root.image = values.dim() == 4 and bool((values >= 0).all())
+                root.input_largest = float(values.abs().max())
         elif isinstance(module, _NORMS_OVER_ROWS) and module.training and id(args[0]) in self._outputs:
             name = _name_in(top, self._outputs[id(args[0])][0])
             if name not in root.biased and not type(top).__module__.startswith(LIBRARIES):

@@ -21,7 +21,7 @@ class ModelSeen:
         shared: modules without weights that are called at several places.
         biased: layers with a bias that trains, whose output a norm over rows got as it was.
         first_layer: name of the first layer with a matrix; `input_scale` is the root mean square of what it got, `image` whether that
-            was pictures of no value below 0.
+            was pictures of no value below 0; `input_largest` the largest of them.
         misspelt: parameters and modules with an attribute that looks as if it froze them, and that torch does not read, and which.
         bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
@@ -42,6 +42,7 @@ class ModelSeen:
     first_layer: str = ""
     input_scale: float = 0.0
     image: bool = False
+    input_largest: float = 0.0
     bypasses: bool = False
     misspelt: dict[str, str] = field(default_factory=dict)
 
@@ -56,6 +57,7 @@ class ParameterSeen:
         moved, frozen_moved: steps that changed it, and steps that changed it although it was frozen.
         outside: updates in which it had a gradient and was in no optimizer.
         frozen_at_build: it was frozen when the last optimizer was built.
+        frozen_from: the update before which it was found frozen, though it was trained before; -1 if it never was; `thawed` if it is trained again.
         library: its model's class belongs to a library that defines whole models.
     """
 
@@ -75,11 +77,13 @@ class ParameterSeen:
     moved_outside: bool = False
     frozen_at_build: bool = False
     largest_rate: float = 0.0
+    frozen_from: int = -1
+    thawed: bool = False
 
 
 @dataclass
 class OptimizerSeen:
-    """An optimizer, its parameters, and those of them that weight decay shrinks."""
+    """An optimizer, its parameters, and those of them that weight decay shrinks; `remembers` if it keeps moments."""
 
     id: int
     name: str
@@ -88,6 +92,7 @@ class OptimizerSeen:
     decayed: list[int] = field(default_factory=list)
     doubled: list[int] = field(default_factory=list)
     doubled_at: str = ""
+    remembers: bool = False
 
 
 @dataclass
@@ -110,6 +115,7 @@ class LoaderSeen:
         waits, works: seconds that each batch was waited for, and worked on, without those for which workers start.
         epochs_set: how often its sampler was told the epoch.
         redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
+        alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
     """
 
     id: int
@@ -127,6 +133,8 @@ class LoaderSeen:
     epochs_set: int = 0
     redrawn: int = 0
     repeated: int = 0
+    alike: str = ""
+    alike_at: str = ""
 
 
 @dataclass
@@ -163,6 +171,7 @@ class Log:
         switches: where anomaly mode and profilers were switched on, by name.
         profiled: a profiler was on; nothing was looked at from there to the optimizer step that followed it.
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
+        train_calls: before which updates a module was switched to training.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -181,6 +190,7 @@ class Log:
     overlaps: list[Overlap] = field(default_factory=list)
     first_rows: list[str] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
+    train_calls: list[int] = field(default_factory=list)
     traced: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     switches: dict[str, str] = field(default_factory=dict)

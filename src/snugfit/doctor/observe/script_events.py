@@ -107,11 +107,25 @@ class Compared(Event):
 
 
 @dataclass(frozen=True)
+class Hits(Event):
+    """After a forward pass without a graph, two rows of whole numbers or truths were compared for equality.
+
+    Args:
+        equal: entries that are equal, of `rows`; `batch` is the size of the forward pass's batch.
+    """
+
+    equal: int
+    rows: int
+    batch: int
+
+
+@dataclass(frozen=True)
 class SklearnScore(Event):
-    """A function of scikit-learn scored so many rows."""
+    """A function of scikit-learn scored so many rows; `value` is what it gave, where that is a number."""
 
     function: str
     rows: int
+    value: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -188,6 +202,54 @@ class WrongAxis(Event):
 
 
 @dataclass(frozen=True)
+class SeesFuture(Event):
+    """The score of a token depends on the tokens behind it, and the label is the first of these."""
+
+
+@dataclass(frozen=True)
+class LabelColumn(Event):
+    """A column of the model's input tells the target of every row of the batch.
+
+    Args:
+        column: its place among `columns` of a flattened row.
+        exact: it holds the target itself, not one value for each class.
+    """
+
+    column: int
+    columns: int
+    rows: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class PaddingMask(Event):
+    """An attention of torch's got a mask of padding, or none, for tokens of which the last of some rows are padding.
+
+    Args:
+        padding, text: tokens of padding and of text; `hidden_padding` and `hidden_text` those that the mask hides.
+        masked: whether there was a mask.
+    """
+
+    padding: int
+    text: int
+    hidden_padding: int
+    hidden_text: int
+    masked: bool
+
+
+@dataclass(frozen=True)
+class UnreadyNorm(Event):
+    """A model was evaluated with statistics of norms that do not belong to its weights.
+
+    Args:
+        what: which, in words; `fix` the line that makes them fit.
+    """
+
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class FarTargets(Event):
     """A loss of numbers got targets much larger than the predictions: root mean squares of both."""
 
@@ -198,9 +260,14 @@ class FarTargets(Event):
 
 @dataclass(frozen=True)
 class TargetGradient(Event):
-    """A loss of numbers got targets that are computed from a model's output and a constant, with the graph of that output."""
+    """A loss of numbers got targets that are computed from a model's output and a constant, with the graph of that output.
+
+    Args:
+        advantage: the logarithms of a policy's probabilities were multiplied by them instead.
+    """
 
     function: str
+    advantage: bool = False
 
 
 @dataclass(frozen=True)
@@ -244,6 +311,7 @@ class Step(Event):
         since_clip: their size over what torch's functions left when they clipped them; 1 where none did.
         rate: the largest learning rate of its groups.
         weights: magnitude of some of its parameters, in the first updates and where the loss has grown by far; 0 elsewhere.
+        base: the largest rate that a schedule's factors multiply, 0 without a schedule.
     """
 
     optimizer: int
@@ -255,6 +323,21 @@ class Step(Event):
     since_clip: float = 1.0
     rate: float = 0.0
     weights: float = 0.0
+    base: float = 0.0
+
+
+@dataclass(frozen=True)
+class OptimizerBuilt(Event):
+    """An optimizer got its first parameters."""
+
+    optimizer: int
+
+
+@dataclass(frozen=True)
+class Seed(Event):
+    """The random numbers of torch began anew at a seed, and an optimizer step followed that had drawn from them."""
+
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -297,9 +380,16 @@ class Rescale(Event):
 
 @dataclass(frozen=True)
 class ScheduleStep(Event):
-    """A schedule was stepped."""
+    """A schedule was stepped.
+
+    Args:
+        mode: "min" or "max", whichever a schedule that waits for a plateau takes for better; "" for others.
+        metric: the score that it was given.
+    """
 
     scheduler: int
+    mode: str = ""
+    metric: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -366,6 +456,18 @@ class Restore(Event):
     foreign: str = ""
     parameters: list[int] = field(default_factory=list)
     own: str = ""
+
+
+@dataclass(frozen=True)
+class Overwritten(Event):
+    """Weights that were loaded at this line are others at the first optimizer step after it.
+
+    Args:
+        matrices: parameters of two axes or more that were looked at; `lost` those of which nothing is left.
+    """
+
+    matrices: int
+    lost: int
 
 
 @dataclass(frozen=True)

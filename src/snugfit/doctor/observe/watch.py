@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.watch_attention import watch_attention
 from snugfit.doctor.observe.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watch_files import watch_files
 from snugfit.doctor.observe.watch_loaders import watch_loaders
@@ -15,6 +16,7 @@ from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watch_scores import watch_scores
+from snugfit.doctor.observe.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watch_texts import watch_texts
 from snugfit.doctor.observe.watch_updates import UpdateWatch
 
@@ -23,12 +25,15 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     """Begin to observe torch's public functions; the result completes the log at the end."""
     gradients = Gradients(recorder)
     modules = ModuleWatch(recorder)
-    updates = UpdateWatch(recorder, gradients, modules)
+    seeds = SeedWatch(recorder)
+    updates = UpdateWatch(recorder, gradients, modules, seeds)
     modules.install(patches)
     updates.install(patches)
+    seeds.install(patches)
     watch_schedules(recorder, patches)
-    watch_losses(recorder, gradients, modules.class_axes, patches)
+    watch_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)
+    watch_attention(recorder, patches)
     watch_dropout(recorder, modules, patches)
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, patches)

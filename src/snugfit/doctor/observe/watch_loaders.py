@@ -17,6 +17,7 @@ from snugfit.doctor.observe.log import LoaderSeen
 from snugfit.doctor.observe.row_digests import Rows, row_digests, tensors_in
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
@@ -165,6 +166,7 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
     world_size = (
         distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     )
+    alike, alike_at = draws_alike(loader)
     plain = type(sampler).__name__ in ("RandomSampler", "SequentialSampler") and batches == "BatchSampler"
     return LoaderSeen(
         id=recorder.number(loader),
@@ -177,4 +179,6 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         pinned=loader.pin_memory,
         cuda=torch.cuda.is_available(),
         world_size=world_size,
+        alike=alike,
+        alike_at=alike_at or where(),
     )

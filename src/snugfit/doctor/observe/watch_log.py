@@ -73,11 +73,16 @@ def where() -> str:
 
 def line_in(frame: FrameType, number: int) -> str:
     """Return file:line for a line of the file that a frame runs."""
+    return f"{shown(frame.f_code.co_filename)}:{number}"
+
+
+def shown(file: str) -> Path:
+    """Return a file's path relative to the working folder, where it lies inside."""
     try:
         folder = os.getcwd()
     except OSError:  # it was deleted
         folder = ""
-    return f"{_shown(frame.f_code.co_filename, folder)}:{number}"
+    return _shown(file, folder)
 
 
 @cache
@@ -155,6 +160,8 @@ class Recorder:
         self.expected_token = ""
         self.end_tokens: set[int] = set()
         self._tokens: torch.Tensor | None = None
+        self.tokens: torch.Tensor | None = None
+        self._padding: int | None = None
         self._vocabulary = 0
 
     def number(self, thing: Any) -> int:
@@ -183,9 +190,18 @@ class Recorder:
             self.log.parameters.append(self.parameters[number])
         return self.parameters[number]
 
-    def token_batch(self, tokens: torch.Tensor, vocabulary: int) -> None:
-        """Note tokens that went into the model."""
-        self._tokens, self._vocabulary = tokens.detach().reshape(-1), vocabulary
+    def token_batch(self, tokens: torch.Tensor, vocabulary: int, padding: int | None) -> None:
+        """Note tokens that went into the model, and which of them the embedding takes for padding."""
+        self._padding = padding
+        self.tokens, self._vocabulary = tokens.detach(), vocabulary
+        self._tokens = self.tokens.reshape(-1)
+
+    def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
+        """Return which tokens are padding: the one that an embedding leaves out, where rows end in it; None without any."""
+        if self._padding is None:
+            return None
+        padding = (tokens == self._padding).flip(1).long().cumprod(1).flip(1).bool()
+        return padding if bool(padding.any()) and not bool(padding.all(1).any()) else None
 
     @property
     def tokens_in_batch(self) -> int:

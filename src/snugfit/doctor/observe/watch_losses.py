@@ -17,8 +17,11 @@ from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.graph_nodes import (
     channels_before_reshape,
     is_bootstrapped,
+    is_difference,
+    is_of_log_probabilities,
     is_softmax_over_rows,
     maker_of,
+    mark_log_probabilities,
 )
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import (
@@ -30,7 +33,9 @@ from snugfit.doctor.observe.script_events import (
     Unreachable,
     WrongAxis,
 )
+from snugfit.doctor.observe.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -87,8 +92,9 @@ def _are_raw(scores: Tensor, axis: int) -> bool:
     return rows.shape[0] > 1 and float((rows.exp().sum(1) > 1.05).float().mean()) > 0.9
 
 
-def watch_losses(recorder: Recorder, gradients: Gradients, axes: ClassAxes, patches: Patches) -> None:
+def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch, patches: Patches) -> None:
     """Record calls of the loss functions, and of argmax, which is how classes are scored."""
+    axes = modules.class_axes
 
     def of_classes(name: str) -> Callable[[_Call], _Call]:
         def wrapped(original: _Call) -> _Call:
@@ -101,6 +107,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, axes: ClassAxes, patc
                 with recorder.guard():
                     recorder.add(_seen(recorder, name, input, target, options))
                     _look_at_axes(recorder, axes, name, input, target)
+                    look_at_dependence(recorder, modules, input, target)
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
                     _remember(gradients, result, options)
@@ -120,6 +127,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, axes: ClassAxes, patc
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
                         _look_at_targets(recorder, name, input, target)
+                        look_at_dependence(recorder, modules, input, target)
                         recorder.add(_binary(recorder, name, input, target, kwargs))
                         _remember(gradients, result, kwargs)
                 return result
@@ -164,8 +172,25 @@ def watch_distributions(recorder: Recorder, patches: Patches) -> None:
 
         return __init__
 
+    def marking(original: _Call) -> _Call:
+        def log_prob(distribution: Any, value: Any) -> Any:
+            result = original(distribution, value)
+            if (
+                isinstance(result, Tensor)
+                and recorder.detailed
+                and not torch.compiler.is_compiling()
+                and recorder.active
+            ):
+                with recorder.guard():
+                    mark_log_probabilities(result)
+            return result
+
+        return log_prob
+
     for kind in (torch.distributions.Categorical, torch.distributions.Bernoulli):
         patches.wrap(kind, "__init__", drawing)
+    for name in ("Categorical", "Bernoulli", "Normal", "Independent", "MultivariateNormal", "Beta"):
+        patches.wrap(getattr(torch.distributions, name), "log_prob", marking)
 
 
 def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> None:
@@ -183,6 +208,14 @@ def look_at_shapes(recorder: Recorder, name: str, predictions: Any, targets: Any
     if torch.broadcast_shapes(predictions.shape, targets.shape).numel() > predictions.numel():
         shapes = list(predictions.shape), list(targets.shape)
         recorder.add(Broadcast(where(), recorder.log.updates, name, *shapes))
+
+
+def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
+    """Note logarithms of a policy's probabilities that are multiplied by a difference which carries the graph of a value."""
+    for first, second in ((one, other), (other, one)):
+        if is_of_log_probabilities(first) and is_difference(second):
+            recorder.add(TargetGradient(where(), recorder.log.updates, "the product", advantage=True))
+            return
 
 
 def _look_at_range(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:

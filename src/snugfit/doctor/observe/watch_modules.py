@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
+from snugfit.doctor.observe.dependence import Dependence
 from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layers import Layers
+from snugfit.doctor.observe.loaded_weights import LoadedWeights
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
@@ -34,6 +36,7 @@ from snugfit.doctor.observe.module_facts import (
 )
 from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.own_states import OwnStates
+from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
@@ -43,6 +46,14 @@ from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
 _Call = Callable[..., Any]
 COMPILED = "torch.compile"
 MOST_SCALES = 16
+
+
+class TimeFirst(NamedTuple):
+    """A layer of the last forward pass that takes the first axis for the time, and the shape of what it got."""
+
+    kind: str
+    at: str
+    shape: torch.Size
 
 
 class ModuleWatch:
@@ -64,15 +75,32 @@ class ModuleWatch:
         self._layers = Layers()
         self._looked: Counter[tuple[int, bool]] = Counter()
         self._states = OwnStates()
+        self.loaded = LoadedWeights(recorder)
+        self.dependence = Dependence()
+        self.ready = ReadyNorms(recorder)
+        self._batch: weakref.ref[Tensor] | None = None
+        self.time_first: TimeFirst | None = None
 
     @property
     def inside(self) -> bool:
         """Return whether a module is computing now."""
         return self._depth > 0
 
+    @property
+    def computing(self) -> bool:
+        """Return whether a module with parameters is computing now, not a loss that is a module."""
+        return self._inside is not None
+
+    @property
+    def batch(self) -> Tensor | None:
+        """Return the batch of the last forward pass, while the script has it."""
+        return None if self._batch is None else self._batch()
+
     def install(self, patches: Patches) -> None:
+        self.dependence.install(patches)
         patches.wrap(nn.Module, "__call__", self._called)
         patches.wrap(nn.Module, "__init__", self._made)
+        patches.wrap(nn.Module, "train", self._switched)
         patches.wrap(nn.Module, "load_state_dict", self._restored)
         patches.wrap(nn.Module, "state_dict", self._taken)
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
@@ -115,6 +143,16 @@ class ModuleWatch:
 
         return __init__
 
+    def _switched(self, original: _Call) -> _Call:
+        log = self.recorder.log
+
+        def train(module: Any, mode: bool = True) -> Any:
+            if mode and (not log.train_calls or log.train_calls[-1] != log.updates):
+                log.train_calls.append(log.updates)
+            return original(module, mode)
+
+        return train
+
     def _called(self, original: _Call) -> _Call:
         recorder = self.recorder
 
@@ -139,6 +177,8 @@ class ModuleWatch:
                             self.class_axes.note_output(self._inside.id, output)
                         if recorder.detailed:
                             self._layers.after(module, output)
+                            rows = 0 if self.batch is None else self.batch.shape[0]
+                            self.dependence.after(self._inside.id, rows, module, output)
                 return output
             finally:
                 self._depth -= 1
@@ -169,6 +209,11 @@ class ModuleWatch:
             autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
         recalibrates = not grad and module.training and is_recalibrating()
         trained = self._is_trained(module)
+        self._batch = None if batch is None else weakref.ref(batch)
+        self.time_first = None
+        self.dependence.begin()
+        if trained or seen.averaged_of:
+            self.ready.before(module, grad=grad, recalibrates=recalibrates)
         if batch is not None and not recalibrates and (seen.averaged_of or trained):
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
@@ -209,6 +254,9 @@ class ModuleWatch:
         top = self._roots[root.id][0]()
         if top is not None:
             self._layers.before(root, top, module, args)
+        sequence = args[0] if args and isinstance(args[0], Tensor) and args[0].dim() == 3 else None
+        if sequence is not None and sequence.shape[1] > 1 and getattr(module, "batch_first", True) is False:
+            self.time_first = TimeFirst(type(module).__name__, where(), sequence.shape)
         if isinstance(module, NORMS):
             if module.training and torch.is_grad_enabled() and args:
                 rows = self._norm_rows.setdefault(root.id, {})
@@ -355,6 +403,7 @@ class ModuleWatch:
                 dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
                 number = self.recorder.number(module)
                 self._outsiders.restored(number)
+                self.loaded.restored(module)
                 self.checkpoint_dtypes[number] = dtype
                 missing = getattr(result, "missing_keys", [])
                 foreign = next(iter(getattr(result, "unexpected_keys", [])), "")

@@ -1,4 +1,4 @@
-"""Watch what a script does with numbers by itself: differences of tensors, reads from the device, and torch's switches for debugging."""
+"""Watch what a script does with numbers by itself: differences and products of tensors, reads from the device, and torch's switches for debugging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.script_events import Backward, Forward, Read, Step
 from snugfit.doctor.observe.watch_log import Recorder, is_own, where
-from snugfit.doctor.observe.watch_losses import look_at_shapes
+from snugfit.doctor.observe.watch_losses import look_at_advantage, look_at_shapes
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
@@ -21,22 +21,6 @@ ANOMALY, PROFILER = "anomaly mode", "a profiler"
 
 def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record errors that a script computes itself in shapes that do not fit, one read in each micro-batch, and switches."""
-
-    def differing(original: _Call) -> _Call:
-        def __sub__(self: Any, other: Any) -> Any:
-            if (
-                not torch.compiler.is_compiling()
-                and isinstance(other, Tensor)
-                and recorder.detailed
-                and not modules.inside
-                and recorder.active
-            ):
-                with recorder.guard():
-                    if self.requires_grad != other.requires_grad and not (self.is_nested or other.is_nested):
-                        look_at_shapes(recorder, "the difference", self, other)
-            return original(self, other)
-
-        return __sub__
 
     def reading(original: _Call) -> _Call:
         name = original.__name__
@@ -63,13 +47,49 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
         return wrapped
 
-    patches.wrap(Tensor, "__sub__", differing)
+    for name, called in (("__sub__", "the difference"), ("__mul__", "the product")):
+        patches.wrap(Tensor, name, _operating(recorder, modules, called))
     for method in ("item", "tolist", "__float__"):
         patches.wrap(Tensor, method, reading)
     for kind in (torch.autograd.set_detect_anomaly, torch.autograd.detect_anomaly):
         patches.wrap(kind, "__init__", switching(ANOMALY))
     for profiler in (torch.profiler.profile, torch.autograd.profiler.profile):
         patches.wrap(profiler, "__init__", switching(PROFILER))
+
+
+def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[[_Call], _Call]:
+    """Return what wraps an operator of two tensors."""
+
+    def wrapped(original: _Call) -> _Call:
+        def operator(self: Any, other: Any) -> Any:
+            if isinstance(other, Tensor) and recorder.detailed:
+                _look_at_operands(recorder, modules, name, self, other)
+            return original(self, other)
+
+        return operator
+
+    return wrapped
+
+
+def _look_at_operands(
+    recorder: Recorder, modules: ModuleWatch, name: str, one: Tensor, other: Tensor
+) -> None:
+    """Look at operands outside of a model: shapes that do not fit, and policies that are multiplied by a value's graph.
+
+    Two columns are multiplied as a table on purpose; a column and a plain row of numbers are not.
+    """
+    product = name == "the product"
+    mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
+    apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
+    if not (apart or (product and both)) or torch.compiler.is_compiling() or not recorder.active:
+        return
+    with recorder.guard():
+        if one.is_nested or other.is_nested:
+            return
+        if apart and not modules.computing:
+            look_at_shapes(recorder, name, one, other)
+        elif both:
+            look_at_advantage(recorder, one, other)
 
 
 def _in_micro_batch(recorder: Recorder) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,6 +33,13 @@ def length_of(scheduler: Any) -> int:
         shape = scheduler.lr_lambdas[0]  # transformers' schedules are partial functions
         return int(shape.keywords.get("num_training_steps", 0)) if isinstance(shape, partial) else 0
     return 0
+
+
+def waited_for(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, float]:
+    """Return which way is better to a schedule that waits for a plateau, and the score that it gets."""
+    if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        return "", math.nan
+    return scheduler.mode, float(args[0] if args else kwargs["metrics"])
 
 
 def innermost_optimizer(optimizer: Any) -> Any:
@@ -73,7 +81,9 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and not inside[0] and recorder.active:
                 with recorder.guard():
-                    recorder.add(ScheduleStep(where(), recorder.log.updates, recorder.number(scheduler)))
+                    mode, metric = waited_for(scheduler, args, kwargs)
+                    number = recorder.number(scheduler)
+                    recorder.add(ScheduleStep(where(), recorder.log.updates, number, mode, metric))
             inside[0] += 1
             try:
                 return original(scheduler, *args, **kwargs)

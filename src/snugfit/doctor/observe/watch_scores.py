@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sized
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import Compared, Forward, SklearnScore
+from snugfit.doctor.observe.script_events import Compared, Forward, Hits, Loss, SklearnScore
 from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 
@@ -32,6 +33,20 @@ _METRICS = (
 )
 
 
+def _count_hits(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any, equal: Any) -> None:
+    """Count the hits where classes are compared after a forward pass without a graph, and perhaps an argmax."""
+    given = isinstance(one, Tensor) and isinstance(other, Tensor) and isinstance(equal, Tensor)
+    if not given or not recorder.active or modules.inside or one.shape != other.shape or equal.is_nested:
+        return
+    if one.is_floating_point() or one.is_complex() or one.numel() < 2:
+        return
+    last = recorder.log.events[-3:]
+    call = next((each for each in reversed(last) if not isinstance(each, Loss | Compared)), None)
+    if isinstance(call, Forward) and not call.grad:
+        hits = int(equal.count_nonzero())
+        recorder.add(Hits(where(), recorder.log.updates, hits, equal.numel(), call.rows))
+
+
 def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
 
@@ -51,11 +66,16 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
 
     def comparing(original: _Call) -> _Call:
         def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
-                with recorder.guard():
-                    if scores(input, other):
-                        recorder.add(Compared(where(), recorder.log.updates))
-            return original(input, other, *args, **kwargs)
+            if torch.compiler.is_compiling():
+                return original(input, other, *args, **kwargs)
+            with recorder.guard():
+                if scores(input, other):
+                    recorder.add(Compared(where(), recorder.log.updates))
+            result = original(input, other, *args, **kwargs)
+            with recorder.guard():
+                if not original.__name__.strip("_").startswith("n"):
+                    _count_hits(recorder, modules, input, other, result)
+            return result
 
         return compare
 
@@ -63,11 +83,16 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
         name = original.__name__
 
         def score(*args: Any, **kwargs: Any) -> Any:
+            rows = 0
             with recorder.guard():
                 right = args[0] if args else kwargs.get("y_true")
-                if recorder.active and isinstance(right, Sized):
-                    recorder.add(SklearnScore(where(), recorder.log.updates, name, len(right)))
-            return original(*args, **kwargs)
+                rows = len(right) if recorder.active and isinstance(right, Sized) else 0
+            result = original(*args, **kwargs)
+            with recorder.guard():
+                if rows:
+                    value = float(result) if isinstance(result, float) else math.nan
+                    recorder.add(SklearnScore(where(), recorder.log.updates, name, rows, value))
+            return result
 
         return score
 

@@ -16,6 +16,7 @@ from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.script_events import (
     Backward,
     Clip,
+    OptimizerBuilt,
     Rescale,
     ScalerStep,
     StateRestore,
@@ -25,10 +26,13 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watch_seeds import SeedWatch
 
 _Call = Callable[..., Any]
 
 
+_MOMENTS = frozenset({"betas", "alpha", "rho", "etas"})
+"""Settings of optimizers that keep moments, but for momentum, which may be 0."""
 GROWN = 100.0
 """A loss that is so many times the first one makes it worth to look at the weights."""
 
@@ -55,8 +59,10 @@ class Differentiated(NamedTuple):
 class UpdateWatch:
     """A watcher of what happens between a loss and the weights."""
 
-    def __init__(self, recorder: Recorder, gradients: Gradients, modules: ModuleWatch) -> None:
-        self.recorder, self.gradients, self.modules = recorder, gradients, modules
+    def __init__(
+        self, recorder: Recorder, gradients: Gradients, modules: ModuleWatch, seeds: SeedWatch
+    ) -> None:
+        self.recorder, self.gradients, self.modules, self.seeds = recorder, gradients, modules, seeds
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
@@ -64,6 +70,7 @@ class UpdateWatch:
         self._before: dict[int, tuple[float, float]] = {}
         self._old_graphs = KeptGraphs(recorder)
         self._first_loss = math.nan
+        self._trainable: dict[int, list[bool]] = {}
 
     def install(self, patches: Patches) -> None:
         from torch.optim import optimizer
@@ -108,7 +115,9 @@ class UpdateWatch:
         if known is None:
             known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
             self.recorder.optimizers[known.id] = known
+            known.remembers = _remembers(optimizer)
             self.recorder.log.optimizers.append(known)
+            self.recorder.add(OptimizerBuilt(known.at, self.recorder.log.updates, known.id))
             self.gradients.track(optimizer)
         given = group["params"]
         named = [given] if isinstance(given, Tensor) else given
@@ -325,13 +334,32 @@ class UpdateWatch:
                 since_clip=size / state.clipped if state.clipped else 1.0,
                 weights=magnitude([each.detach() for each in state.sample()]) if self._grows() else 0.0,
                 rate=max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0),
+                base=max(
+                    (float(group.get("initial_lr", 0.0)) for group in optimizer.param_groups), default=0.0
+                ),
             )
         )
+        self._note_frozen(number, state)
+        self.seeds.before_step()
+        self.modules.loaded.before_step(optimizer)
         if self.recorder.detailed:
             self._before = {
                 self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
             }
             self._look_at_gradients(optimizer)
+
+    def _note_frozen(self, number: int, state: State) -> None:
+        """Note which parameters were frozen, or are trained again, since this optimizer's last step."""
+        parameters = state.parameters()
+        now = [each.requires_grad for each in parameters]
+        before, self._trainable[number] = self._trainable.get(number, now), now
+        if before == now or len(before) != len(now):
+            return
+        for parameter, was, trains in zip(parameters, before, now, strict=True):
+            seen = self.recorder.parameter(parameter)
+            if was and not trains and seen.frozen_from < 0:
+                seen.frozen_from = self.recorder.log.updates
+            seen.thawed = seen.thawed or (trains and not was)
 
     def _grows(self) -> bool:
         """Return whether these are the first updates, or the loss is far above the first one or no number."""
@@ -390,6 +418,12 @@ class UpdateWatch:
                 seen.frozen_moved += not parameter.requires_grad
         self._before = {}
         self.modules.stepped(optimizer)
+
+
+def _remembers(optimizer: Any) -> bool:
+    """Return whether an optimizer of torch keeps moments of the gradients."""
+    defaults = getattr(optimizer, "defaults", {})
+    return bool(defaults.get("momentum")) or not _MOMENTS.isdisjoint(defaults)
 
 
 def _sums(parameter: Tensor) -> tuple[float, float]:

@@ -1,0 +1,102 @@
+"""On what a score depends: gradients of one score with respect to what a model's first layer gave.
+
+Read through a graph that the script is about to differentiate itself, once a model. Nothing is looked at where that could be seen:
+under hooks, under recompute, in functions of the script's own, on ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed, nn
+
+from snugfit.doctor.observe.attribute_patches import Patches
+
+MOST_NODES = 20_000
+
+
+class Anchor(NamedTuple):
+    """The output of the first layer of a forward pass, of which the graph of the scores is made."""
+
+    model: int
+    output: Tensor
+
+
+class Dependence:
+    """The first layer's output of the last forward pass, and of which models it was looked at."""
+
+    def __init__(self) -> None:
+        self._anchor: Anchor | None = None
+        self._looked: set[int] = set()
+        self._hooked = False
+
+    def install(self, patches: Patches) -> None:
+        """See whether the script, or what it uses, has hooks that would notice one more pass through a graph."""
+        patches.wrap(Tensor, "register_hook", self._hooking)
+        patches.wrap(torch.autograd.graph.saved_tensors_hooks, "__enter__", self._hooking)
+        for name in (
+            "register_full_backward_hook",
+            "register_full_backward_pre_hook",
+            "register_backward_hook",
+        ):
+            patches.wrap(nn.Module, name, self._hooking)
+
+    def _hooking(self, original: Any) -> Any:
+        def register(*args: Any, **kwargs: Any) -> Any:
+            self._hooked = True
+            return original(*args, **kwargs)
+
+        return register
+
+    def begin(self) -> None:
+        """Forget the last forward pass."""
+        self._anchor = None
+
+    def after(self, model: int, rows: int, module: nn.Module, output: Any) -> None:
+        """Keep what the first layer of a model gave; `rows` is the size of the model's batch."""
+        if self._anchor is not None or model in self._looked or self._hooked or not module._parameters:
+            return
+        if (
+            isinstance(output, Tensor)
+            and output.requires_grad
+            and output.dim() > 1
+            and output.shape[0] == rows
+        ):
+            self._anchor = Anchor(model, output)
+
+    def take(self) -> Anchor | None:
+        """Return the first layer's output, once a model."""
+        anchor, self._anchor = self._anchor, None
+        unfit = self._hooked or torch.is_anomaly_enabled()
+        ranks = (
+            distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+        )
+        if anchor is None or anchor.model in self._looked or unfit or ranks:
+            return None
+        self._looked.add(anchor.model)
+        return anchor
+
+
+def sensitivity(score: Tensor, anchor: Tensor) -> Tensor | None:
+    """Return the gradient of a score with respect to the first layer's output; None where it cannot be looked at."""
+    if not score.requires_grad or not _is_plain(score.grad_fn):
+        return None
+    try:
+        return torch.autograd.grad(score, anchor, retain_graph=True, allow_unused=True)[0]
+    except RuntimeError:  # a value of the graph was changed in place: the script's own pass says so
+        return None
+
+
+def _is_plain(node: Any) -> bool:
+    """Return whether a graph is one of torch's own functions alone."""
+    todo, seen = [node], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if len(seen) > MOST_NODES or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return False
+        todo += [each for each, _ in node.next_functions]
+    return True

@@ -1,0 +1,56 @@
+"""Norms whose statistics belong to other weights than those that are evaluated, or to none."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from snugfit.doctor.observe.module_facts import NORMS
+from snugfit.doctor.observe.script_events import UnreadyNorm
+from snugfit.doctor.observe.watch_log import Recorder, where
+
+MOST_LOOKS = 3
+
+
+class ReadyNorms:
+    """Models that have run, since they were made, in the way that makes their norms fit."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._looks: Counter[int] = Counter()
+        self._fit: set[int] = set()
+
+    def before(self, module: nn.Module, *, grad: bool, recalibrates: bool) -> None:
+        """Note an evaluation of a model whose norms have not seen its weights."""
+        number = self._recorder.number(module)
+        averaged = isinstance(module, AveragedModel)
+        if module.training and (not averaged or recalibrates):
+            self._fit.add(number)
+        if grad or module.training or number in self._fit or self._looks[number] >= MOST_LOOKS:
+            return
+        self._looks[number] += 1
+        what, fix = "", ""
+        if averaged and not module.use_buffers and _has_statistics(module):
+            what = "the averaged weights are evaluated with statistics of batch norms that were not averaged: they are those of the moment at which the average was made"
+            fix = "torch.optim.swa_utils.update_bn(loader, averaged)   # before it is evaluated; or AveragedModel(model, use_buffers=True)"
+        elif not self._recorder.log.updates and _has_random_vectors(module):
+            what = "a spectral norm is evaluated before its first forward pass in training mode: its vectors are those that it was drawn with"
+            fix = "torch.nn.utils.parametrizations.spectral_norm(layer)   # iterates when it is made; or one pass in training mode first"
+        if what:
+            self._recorder.add(UnreadyNorm(where(), self._recorder.log.updates, what, fix))
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return any(isinstance(each, NORMS) and each.track_running_stats for each in module.modules())
+
+
+def _has_random_vectors(module: nn.Module) -> bool:
+    """Return whether a layer has a spectral norm of torch's first kind, which iterates in training mode alone."""
+    vectors = {name.removesuffix("_u") for name, _ in module.named_buffers() if name.endswith("_u")}
+    return any(
+        name.removesuffix("_orig") in vectors
+        for name, _ in module.named_parameters()
+        if name.endswith("_orig")
+    )
