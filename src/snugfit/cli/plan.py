@@ -254,7 +254,7 @@ def _libraries(recipe: Recipe) -> list[str]:
 
     return [
         "snugfit.run.planning",
-        *(["transformers.modeling_utils"] if find(recipe.task).reads_models else []),
+        *(["transformers.modeling_utils"] if find(recipe.task).reads_model(recipe.model) else []),
     ]
 
 

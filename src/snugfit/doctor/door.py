@@ -191,7 +191,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     setup, task = recipe_setup(recipe)
     of_setup = _examine_setup(
         setup,
-        pretrained=card.reads_models and not recipe.from_scratch,
+        pretrained=card.reads_model(recipe.model) and not recipe.from_scratch,
         labels=not labelled_texts,
         overlap=not labelled_texts or held_out is None,
         tell=tell,

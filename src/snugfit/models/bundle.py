@@ -28,6 +28,7 @@ from snugfit.models.python_functions import load_python_model
 from snugfit.models.series_network import SeriesNetwork
 from snugfit.models.table_network import TableNetwork
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
+from snugfit.models.torchvision_network import TorchvisionNetwork
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.disk_errors import disk_problem
 from snugfit.system.durable_files import flush
@@ -40,11 +41,13 @@ META = "snugfit.json"
 ADAPTER = "adapter"
 FORMAT = 1
 NETWORK, SERIES_NETWORK, MASK_NETWORK = "network", "series_network", "mask_network"
-"""Where the meta data describe a network for tables, series or masks, which is made of that again."""
-NETWORKS: Mapping[str, type[TableNetwork | SeriesNetwork | MaskNetwork]] = {
+TORCHVISION_NETWORK = "torchvision_network"
+"""Where the meta data describe a network for tables, series or masks, or one of torchvision, which is made of that again."""
+NETWORKS: Mapping[str, type[TableNetwork | SeriesNetwork | MaskNetwork | TorchvisionNetwork]] = {
     NETWORK: TableNetwork,
     SERIES_NETWORK: SeriesNetwork,
     MASK_NETWORK: MaskNetwork,
+    TORCHVISION_NETWORK: TorchvisionNetwork,
 }
 EXTENDED_BY = "extended_by"
 """Where the meta data say which techniques changed the model's modules, as a recipe writes them."""

@@ -14,6 +14,7 @@ import torch
 from snugfit.errors import MissingExtra, ModelError
 from snugfit.models.folders import check_hub_reachable, find_folder
 from snugfit.system.log_filters import importing_torchao
+from snugfit.system.torchvision_operators import declare_torchvision_operators
 
 CONFIG_PREFIX = "config:"
 _T = TypeVar("_T")
@@ -69,6 +70,7 @@ def quiet_transformers() -> Iterator[None]:
     """
     if importlib.util.find_spec("transformers") is None:
         raise MissingExtra("transformers", "text")
+    declare_torchvision_operators()
     from transformers.utils import logging as hf_logging
 
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()

@@ -27,6 +27,7 @@ from snugfit.models.folders import (
 )
 from snugfit.models.hub import call, quiet_transformers, resolve
 from snugfit.models.in_parts import read_in_formats, read_in_parts
+from snugfit.models.timm_config import TIMM, timm_config
 from snugfit.models.tokenizer import fit_tokenizer
 
 if TYPE_CHECKING:
@@ -89,28 +90,70 @@ def load_classifier(
     brought: list[str] = []
 
     def set_head(config: PretrainedConfig) -> None:
-        brought.extend(str(label) for _, label in sorted((config.id2label or {}).items()))
-        names = {
-            "id2label": dict(enumerate(labels)),
-            "label2id": {label: place for place, label in enumerate(labels)},
-            "num_labels": len(labels),
-        }
-        # a head for another problem would keep its own loss
-        config.update({**names, "problem_type": problem})
+        brought.extend(_name_classes(config, labels))
+        config.update({"problem_type": problem})  # a head for another problem would keep its own loss
         if of == SOUNDS and getattr(config, "apply_spec_augment", False):
             # it would draw from NumPy's generator, which no resumed run has as it was; the task masks features itself
             config.update({"apply_spec_augment": False})
 
     drawn = _load(of, source, set_head, **options)
     messages = list(drawn.messages)
-    if drawn.weights_read and not drawn.new_head:
-        ours = list(labels) == brought or brought == [f"LABEL_{place}" for place in range(len(labels))]
-        if not ours:
-            _renew_head(drawn.model, drawn.config, options.get("seed", 0))
-            messages.append(
-                f"the head of {source} is for {_short(brought)}: a new one is drawn for {_short(labels)}"
-            )
+    if _head_of_others(drawn, brought, labels):
+        head = [name for name, _ in drawn.model.named_parameters() if not _in_body(drawn.model, name)]
+        _renew(drawn, head, options.get("seed", 0))
+        messages.append(_new_head(source, brought, labels))
     return LoadedModel(drawn.model, tuple(messages))
+
+
+def load_segmenter(source: str | Path, labels: Sequence[str], **options: Unpack[LoadOptions]) -> LoadedModel:
+    """Load a model that tells the class of each pixel, in float32; the arguments are those of `load_classifier`.
+
+    A head that the source brings for other classes is kept but for its last layer, which is drawn anew, and said.
+
+    Raises:
+        ModelError: it cannot be loaded, or is no such model.
+    """
+    from snugfit.models.segmenter import class_weights
+
+    brought: list[str] = []
+
+    def check(config: PretrainedConfig) -> None:
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES as known,
+        )
+
+        if config.model_type not in known:
+            raise ModelError(
+                "model",
+                f"{source} ({config.model_type}) does not tell the class of each pixel",
+                f"Take a model of the kind {', '.join(known)}, such as nvidia/mit-b0, or unet.",
+            )
+        brought.extend(_name_classes(config, labels))
+
+    drawn = _load("AutoModelForSemanticSegmentation", source, check, **options)
+    messages = list(drawn.messages)
+    if _head_of_others(drawn, brought, labels):
+        _renew(drawn, class_weights(drawn.model), options.get("seed", 0))
+        messages.append(_new_head(source, brought, labels))
+    return LoadedModel(drawn.model, tuple(messages))
+
+
+def _name_classes(config: PretrainedConfig, labels: Sequence[str]) -> list[str]:
+    """Have a configuration name these classes; return those that it named."""
+    brought = [str(label) for _, label in sorted((config.id2label or {}).items())]
+    label2id = {label: place for place, label in enumerate(labels)}
+    config.update({"id2label": dict(enumerate(labels)), "label2id": label2id, "num_labels": len(labels)})
+    return brought
+
+
+def _head_of_others(drawn: _Loaded, brought: Sequence[str], labels: Sequence[str]) -> bool:
+    """Return whether the head that was read is for other classes, though for as many."""
+    unnamed = [f"LABEL_{place}" for place in range(len(labels))]
+    return drawn.weights_read and not drawn.new_head and list(brought) not in (list(labels), unnamed)
+
+
+def _new_head(source: str | Path, brought: Sequence[str], labels: Sequence[str]) -> str:
+    return f"the head of {source} is for {_short(brought)}: a new one is drawn for {_short(labels)}"
 
 
 def load_encoder(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
@@ -220,9 +263,9 @@ def input_settings(
     Raises:
         ModelError: it cannot be loaded.
     """
-    _, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
-    if local is None:
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local, from_scratch)
+    if local is None and not _is_of_timm(name, local, from_scratch):
         local = _fetched_processor(name)
     return config.to_dict(), None if local is None else read_processor(local)
 
@@ -280,7 +323,7 @@ def _load(
         prepare: checks or changes its configuration before a model is made of it.
     """
     from_scratch, name, local = resolve(source, from_scratch, folder)
-    config = _load_config(name, local)
+    config = _load_config(name, local, from_scratch)
     prepare(config)
     if empty:
         loaded = _Loaded(_empty(auto, name, local, config), config)
@@ -293,10 +336,17 @@ def _load(
     return loaded
 
 
-def _load_config(name: str, local: Path | None) -> PretrainedConfig:
+def _is_of_timm(name: str, local: Path | None, from_scratch: bool) -> bool:
+    """Return whether timm itself says what a model is, so that the hub is not asked."""
+    return local is None and from_scratch and name.startswith(TIMM)
+
+
+def _load_config(name: str, local: Path | None, from_scratch: bool) -> PretrainedConfig:
     if local is not None:
         check_config(local)
     with quiet_transformers():
+        if _is_of_timm(name, local, from_scratch):
+            return timm_config(name)
         from transformers import AutoConfig
 
         config: PretrainedConfig = call(
@@ -430,22 +480,22 @@ def _judge(
     return _Loaded(model, config, tuple(messages), weights_read=True, new_head=bool(head))
 
 
-def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> None:
-    """Give the parameters outside the body the values a new model of this configuration would have."""
-    device = torch.device("cpu")
+def _renew(loaded: _Loaded, keys: Sequence[str], seed: int) -> None:
+    """Give these parameters the values that a new model of the same configuration would have."""
+    model, device = loaded.model, torch.device("cpu")
     with quiet_transformers(), preserved_randomness(device):
         seed_device(seed, device)
-        fresh = type(model)(config)
+        fresh = type(model)(loaded.config)
     drawn = dict(fresh.named_parameters())
-    for key, parameter in list(model.named_parameters()):
-        if not _in_body(model, key):
-            parent, _, name = key.rpartition(".")
-            new = torch.nn.Parameter(drawn[key].detach().to(parameter.dtype), parameter.requires_grad)
-            setattr(model.get_submodule(parent), name, new)
+    for key in keys:
+        parameter = model.get_parameter(key)
+        parent, _, name = key.rpartition(".")
+        new = torch.nn.Parameter(drawn[key].detach().to(parameter.dtype), parameter.requires_grad)
+        setattr(model.get_submodule(parent), name, new)
 
 
-_HEADS = ("pooler.", "projector.", "classifier.")
-"""Of models that are no body with a head beside it: Whisper's classifier of sounds among them."""
+_HEADS = ("pooler.", "projector.", "classifier.", "decode_head.", "auxiliary_head.")
+"""Of models that are no body with a head beside it: Whisper's classifier of sounds and UperNet among them."""
 
 
 def _in_body(model: Any, key: str) -> bool:

@@ -123,7 +123,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
 
             recipe = with_usual_precision(recipe, machine.device)[0]
         task, assumed = _task(recipe)
-        from_files = find(recipe.task).reads_models and not recipe.from_scratch
+        from_files = find(recipe.task).reads_model(recipe.model) and not recipe.from_scratch
         material = task.material
         window = _largest_window(material, job)
         subject = replace(

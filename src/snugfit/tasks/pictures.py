@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import ModelError, SettingError
+from snugfit.errors import ModelError
 from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.task import Task, loss_of
 
@@ -76,29 +77,24 @@ def labelled_picture_task(
         metrics: those that the task makes.
     """
     from snugfit.core.selection import picture_technique
-    from snugfit.data.picture_format import format_of
     from snugfit.data.pictures import collate, load_pictures
-    from snugfit.models.huggingface import ANY_LABELS, PICTURES, input_settings, load_classifier
+    from snugfit.models.huggingface import ANY_LABELS
     from snugfit.step.build import Material
 
     data, folder = recipe.data, recipe.folder
-    config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
-    picture_format = format_of(config, processor, recipe.model).with_side(data.size)
+    picture_format = picture_format_of(recipe)
     settings = picture_settings(recipe, data.label if sets is None else sets)
     changing = picture_technique(recipe.all_techniques())
     change = None if changing is None else changing.picture()
     pictures = load_pictures(settings, picture_format, folder=folder, change=change)
     load = partial(
-        load_classifier,
+        load_pictures_model,
         labels=pictures.labels,
-        of=PICTURES,
         problem=None if sets is None else ANY_LABELS,
         folder=folder,
         empty=empty,
     )
     loaded = load_from(recipe, load, keep)
-    if data.size is not None and config.get("image_size") not in (None, data.size, [data.size] * 2):
-        _check_size(recipe, picture_format)
     return Task(
         Material(
             loaded.model,
@@ -113,6 +109,7 @@ def labelled_picture_task(
             "task": recipe.task,
             "labels": list(pictures.labels),
             **(meta or {}),
+            **meta_of(network_of(loaded.model)),
             "image_column": data.image,
             "label_column": data.label,
             "pictures": picture_format.as_dict(),
@@ -126,27 +123,6 @@ def labelled_picture_task(
         processor=picture_format.processor(),
         example_rows=pictures.example_rows,
     )
-
-
-def _check_size(recipe: Recipe, picture_format: PictureFormat) -> None:
-    """See that the model takes pictures of another size than its configuration names, as convolutions do.
-
-    Raises:
-        SettingError: it does not.
-    """
-    import torch
-
-    from snugfit.models.huggingface import PICTURES, load_classifier
-
-    model = load_classifier(recipe.model, ("0", "1"), of=PICTURES, folder=recipe.folder, empty=True).model
-    try:
-        model(torch.zeros(1, *picture_format.shape, device="meta"))
-    except (ValueError, RuntimeError) as error:
-        raise SettingError(
-            "data.size",
-            f"{recipe.data.size} is no size that {recipe.model} takes: {str(error).partition(chr(10))[0]}",
-            "Leave it out; from scratch, write image_size into the model's config.json.",
-        ) from error
 
 
 def labelled_picture_inference(

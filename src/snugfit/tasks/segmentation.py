@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +16,76 @@ from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from snugfit.core.loss_terms import Loss
     from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.masks import MaskData
+    from snugfit.data.picture_format import PictureFormat
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.models.mask_network import MaskSettings
     from snugfit.recipe import Recipe
 
 NETWORKS = ("unet",)
 MASK_COLUMNS = ("mask", "masks", "label", "seg", "segmentation", "annotation")
 _SIDE = 128
 _PREDICTION = "predicted_mask"
+_AUXILIARY_WEIGHT = "auxiliary_weight"
 
 
-def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
-    from snugfit.data.masks import MaskSource, collate, load_masks
+def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.masks import collate
+    from snugfit.step.build import Material
+
+    made = (_own_network if CARD.makes(recipe.model) else _library_network)(recipe, empty, keep)
+    masks = made.masks
+    return Task(
+        Material(made.model, masks.train, masks.validation, _loss(recipe, made.auxiliary), collate),
+        meta={
+            "task": recipe.task,
+            "labels": list(masks.classes),
+            "image_column": recipe.data.image,
+            "label_column": recipe.data.label,
+            "pictures": made.format.as_dict(),
+            _AUXILIARY_WEIGHT: made.auxiliary,
+            **made.meta,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
+        data={**masks.report.as_dict(), "classes": list(masks.classes)},
+        fingerprints=masks.fingerprints,
+        sources=made.sources,
+        messages=(*masks.report.warnings, *made.messages),
+        processor=made.processor,
+        delivered=_delivered,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Network:
+    """A model for masks with its rows, and what a run and its bundle have to remember of it."""
+
+    model: nn.Module
+    masks: MaskData
+    format: PictureFormat
+    auxiliary: float
+    meta: Mapping[str, Any]
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    messages: Sequence[str] = ()
+    processor: Mapping[str, Any] | None = None
+
+
+def _own_network(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> _Network:
+    """Return a network that is made for the masks.
+
+    Raises:
+        SettingError: `data.size` cannot be halved as often as the network does.
+    """
     from snugfit.data.picture_format import PictureFormat
     from snugfit.models.bundle import MASK_NETWORK
     from snugfit.models.mask_network import MaskNetwork, mask_settings
-    from snugfit.step.build import Material
 
-    data = recipe.data
     settings = mask_settings(recipe.model, recipe.folder)
-    side = data.size or _SIDE
+    side = recipe.data.size or _SIDE
     if side % 2**settings.levels:
         raise SettingError(
             "data.size",
@@ -45,7 +93,45 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
             f"Give a multiple of {2**settings.levels}.",
         )
     picture_format = PictureFormat(side, side, None)
-    loaded = load_masks(
+    masks = _masks_of(recipe, picture_format)
+    network = MaskNetwork(settings=settings, classes=len(masks.classes))
+    return _Network(
+        model=network.make(recipe.train.seed, empty=empty),
+        masks=masks,
+        format=picture_format,
+        auxiliary=settings.auxiliary,
+        meta={MASK_NETWORK: network.as_dict()},
+    )
+
+
+def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Network:
+    """Return a network of transformers or torchvision."""
+    from snugfit.models.segmenter import Segmenter, auxiliary_weight
+    from snugfit.tasks.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
+    from snugfit.tasks.recipe_model import load_from, source_files
+
+    whole = replace(picture_format_of(recipe, pixels=True), resize=None)  # a mask is of all of its picture
+    masks = _masks_of(recipe, whole)
+    load = partial(load_pictures_model, labels=masks.classes, pixels=True, folder=recipe.folder, empty=empty)
+    loaded = load_from(recipe, load, keep)
+    network = network_of(loaded.model)
+    return _Network(
+        model=Segmenter(loaded.model) if network is None else loaded.model,
+        masks=masks,
+        format=whole,
+        auxiliary=auxiliary_weight(loaded.model) if network is None else network.auxiliary_weight,
+        meta=meta_of(network),
+        sources=source_files(recipe),
+        messages=loaded.messages,
+        processor=whole.processor() if network is None else None,
+    )
+
+
+def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
+    from snugfit.data.masks import MaskSource, load_masks
+
+    data = recipe.data
+    return load_masks(
         MaskSource(
             train=data.rows,
             validation=data.held_out,
@@ -60,37 +146,31 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         picture_format,
         folder=recipe.folder,
     )
-    network = MaskNetwork(settings=settings, classes=len(loaded.classes))
-    return Task(
-        Material(
-            network.make(recipe.train.seed, empty=empty),
-            loaded.train,
-            loaded.validation,
-            _loss(recipe, settings),
-            collate,
-        ),
-        meta={
-            "task": recipe.task,
-            "labels": list(loaded.classes),
-            "image_column": data.image,
-            "label_column": data.label,
-            "pictures": picture_format.as_dict(),
-            MASK_NETWORK: network.as_dict(),
-            "numerics": recipe.as_dict()["plan"]["numerics"],
-        },
-        data={**loaded.report.as_dict(), "classes": list(loaded.classes)},
-        fingerprints=loaded.fingerprints,
-        messages=loaded.report.warnings,
-    )
 
 
-def _loss(recipe: Recipe, settings: MaskSettings) -> str | Loss:
+def _loss(recipe: Recipe, auxiliary: float) -> str | Loss:
     """Return the recipe's loss, with that of the auxiliary head where there is one."""
     from snugfit.kit.auxiliary_loss import WithAuxiliary
 
     if recipe.loss == "cross_entropy":
-        return WithAuxiliary(settings.auxiliary)
+        return WithAuxiliary(auxiliary)
     return loss_of(recipe)
+
+
+def _delivered(model: nn.Module) -> nn.Module:
+    """Return the part of a model that is saved: of one of transformers, that alone."""
+    from snugfit.models.segmenter import Segmenter
+
+    return model.network if isinstance(model, Segmenter) else model
+
+
+def _forward(model: nn.Module, data: Mapping[str, Any]) -> Any:
+    from snugfit.data.masks import INPUT
+    from snugfit.models.segmenter import pixel_logits
+
+    # in the process that trained it the model is whole
+    network = _delivered(model)
+    return pixel_logits(network, data[INPUT]) if hasattr(network, "config") else model(data[INPUT])
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
@@ -98,7 +178,6 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.data.masks import PicturesWithMasks, collate, load_mask_rows
     from snugfit.data.picture_format import PictureFormat
     from snugfit.kit.auxiliary_loss import WithAuxiliary
-    from snugfit.models.bundle import MASK_NETWORK
 
     image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
 
@@ -124,9 +203,18 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         columns=(_PREDICTION,),
         read=read,
         saved=_saved,
-        loss=WithAuxiliary(meta[MASK_NETWORK]["settings"]["auxiliary"]),
+        forward=_forward,
+        loss=WithAuxiliary(_auxiliary_weight(meta)),
         metrics=CARD.metrics,
     )
+
+
+def _auxiliary_weight(meta: Mapping[str, Any]) -> float:
+    from snugfit.models.bundle import MASK_NETWORK
+
+    # bundles of earlier versions say it in the settings of their network alone
+    weight = meta.get(_AUXILIARY_WEIGHT)
+    return float(meta[MASK_NETWORK]["settings"]["auxiliary"] if weight is None else weight)
 
 
 def _masks(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:

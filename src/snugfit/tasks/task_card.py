@@ -113,7 +113,10 @@ class Card:
         """True where its models predict for files of rows."""
         return self.inference is not None and not self.own_code
 
-    @property
-    def reads_models(self) -> bool:
-        """True where its model lies in files, or on the hub, by transformers."""
-        return not self.own_code and self.model not in ("table", "series", "masks", "own")
+    def makes(self, model: str) -> bool:
+        """Return whether a model that a recipe names is a network that the task makes itself, by name or by a JSON file of its settings."""
+        return model in self.networks or (bool(self.networks) and model.endswith(".json"))
+
+    def reads_model(self, model: str) -> bool:
+        """Return whether a model that a recipe names lies in files, or on the hub, by transformers."""
+        return not self.own_code and self.model not in ("table", "series", "own") and not self.makes(model)

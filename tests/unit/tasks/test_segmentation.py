@@ -28,6 +28,7 @@ from snugfit.strategies.base import Strategy
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
+from tests.unit.tasks.masked_shapes import write_shapes
 from tests.unit.tasks.trained_runs import AfterWindows, weights
 
 RECIPE = """\
@@ -49,19 +50,8 @@ SETTINGS = MaskSettings(width=8, levels=2, blocks=1)
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Dark pictures with a bright square, whose mask is 1 where it lies and 255 in the first line."""
     monkeypatch.chdir(tmp_path)
-    drawn = np.random.default_rng(0)
-    for name in ("images", "masks"):
-        (tmp_path / "shapes" / name).mkdir(parents=True)
-    for number in range(16):
-        picture, mask = drawn.integers(0, 90, (20, 24, 3)).astype(np.uint8), np.zeros((20, 24), np.uint8)
-        top, left = drawn.integers(1, 8, 2)
-        picture[top : top + 10, left : left + 12] += 150
-        mask[top : top + 10, left : left + 12] = 1
-        mask[0] = 255
-        Image.fromarray(picture).save(tmp_path / f"shapes/images/{number}.png")
-        Image.fromarray(mask).save(tmp_path / f"shapes/masks/{number}.png")
+    write_shapes(tmp_path / "shapes")
     (tmp_path / "net.json").write_text(NET % 0.1)
     (tmp_path / "shapes.yaml").write_text(RECIPE)
     return tmp_path
@@ -182,8 +172,6 @@ def test_backbone_and_head_have_rates_of_their_own(project: Path) -> None:
 def test_settings_that_fit_no_network_are_refused(project: Path) -> None:
     with pytest.raises(SettingError, match="data.size: 18 cannot be halved 2 times. Give a multiple of 4"):
         train("data.size=18")
-    with pytest.raises(ModelError, match="model: 'resnet' is no network for masks. Write unet"):
-        train("model=resnet")
     for text, words in (
         ('{"width": 12}', "Write a multiple of 8"),
         ('{"depth": 2}', "has 'depth'"),

@@ -364,7 +364,9 @@ def _can_have(card: Card, model: Any) -> bool:
         return True
     if any(model in each.networks for each in discover().values()):
         return model in card.networks
-    return bool(card.networks) if Path(str(model)).suffix == ".json" else card.reads_models
+    if Path(str(model)).suffix == ".json":
+        return bool(card.networks)
+    return card.reads_model(str(model))
 
 
 def _labels(others: Mapping[str, Recognition]) -> dict[str, str]:
