@@ -34,6 +34,11 @@ for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
 for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
     os.environ.pop(name, None)
 
+# tests import transformers by themselves, and with it torchvision where that is installed beside a build of torch for the CPU
+from snugfit.system.torchvision_operators import declare_torchvision_operators  # noqa: E402
+
+declare_torchvision_operators()
+
 
 class _Garbage:
     """Keeps what was imported out of each search for garbage, which takes half a second with all that the libraries hold; a dry run

@@ -68,6 +68,7 @@ def load_classifier(
     *,
     of: str = TEXTS,
     problem: str | None = None,
+    headless: bool = False,
     **options: Unpack[LoadOptions],
 ) -> LoadedModel:
     """Load an encoder or decoder with a head for `labels`, in float32 but for what techniques load otherwise.
@@ -79,6 +80,7 @@ def load_classifier(
         source: a folder, a name on the hub, or `config:FOLDER` for the architecture without its weights.
         of: what it classifies, as the class of transformers that loads it.
         problem: what transformers' own loss and pipelines are to take the logits for, as its `problem_type`; None for one class a row.
+        headless: the head will be taken out, so that nothing is said of it.
         tokenizer: whose padding token the model is told, and whose vocabulary it must have room for.
         folder: where a relative path is looked for.
         techniques: those of the run; one that quantises has the weights come so, and the model is never whole in memory.
@@ -97,6 +99,8 @@ def load_classifier(
             config.update({"apply_spec_augment": False})
 
     drawn = _load(of, source, set_head, **options)
+    if headless:
+        return LoadedModel(drawn.model, drawn.messages_of_body)
     messages = list(drawn.messages)
     if _head_of_others(drawn, brought, labels):
         head = [name for name, _ in drawn.model.named_parameters() if not _in_body(drawn.model, name)]
@@ -167,7 +171,7 @@ def load_encoder(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedMo
     drawn = _load("AutoModel", source, **options)
     _freeze_pooler(drawn.model)
     # what it says of a head is of the pooler alone, as all else is body
-    return LoadedModel(drawn.model, drawn.messages[:-1] if drawn.new_head else drawn.messages)
+    return LoadedModel(drawn.model, drawn.messages_of_body)
 
 
 def _freeze_pooler(model: torch.nn.Module) -> None:
@@ -302,6 +306,10 @@ class _Loaded:
     messages: tuple[str, ...] = ()
     weights_read: bool = False
     new_head: bool = False
+
+    @property
+    def messages_of_body(self) -> tuple[str, ...]:
+        return self.messages[:-1] if self.new_head else self.messages
 
 
 def _load(

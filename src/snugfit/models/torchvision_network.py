@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -194,7 +196,10 @@ def _fetched(name: str, weights: Any) -> dict[str, Tensor]:
     from urllib.error import URLError
 
     try:
-        state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        with redirect_stdout(sys.stderr):  # where a command with --json says nothing else
+            state: dict[str, Tensor] = weights.get_state_dict(
+                progress=False, check_hash=True, weights_only=True
+            )
     except (URLError, OSError, RuntimeError) as error:
         file = weights.url.rpartition("/")[2]
         raise ModelError(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference
+from snugfit.tasks.picture_models import check_of_transformers, picture_format_of
 from snugfit.tasks.pictures import (
     PICTURE_ROWS,
     encoder_inference,
@@ -29,23 +30,20 @@ _WIDTH = 64
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.picture_format import format_of
     from snugfit.data.picture_pairs import collate_pairs, load_picture_pairs
-    from snugfit.models.huggingface import PICTURES, input_settings, load_classifier
+    from snugfit.models.huggingface import PICTURES, load_classifier
     from snugfit.models.pair_encoder import FEATURES, PairEncoder
     from snugfit.step.build import Material
 
-    data, folder, seed = recipe.data, recipe.folder, recipe.train.seed
-    config, processor = input_settings(recipe.model, from_scratch=recipe.from_scratch, folder=folder)
-    picture_format = format_of(config, processor, recipe.model).with_side(data.size)
+    check_of_transformers(recipe)
+    folder, seed = recipe.folder, recipe.train.seed
+    picture_format = picture_format_of(recipe)
     pairs = load_picture_pairs(picture_settings(recipe, None), picture_format, folder=folder)
-    load = partial(load_classifier, labels=FEATURES, of=PICTURES, folder=folder, empty=empty)
+    load = partial(load_classifier, labels=FEATURES, of=PICTURES, headless=True, folder=folder, empty=empty)
     loaded = load_from(recipe, load, keep)
     model = PairEncoder(loaded.model, recipe.model, _WIDTH, seed, empty=empty)
     material = Material(model, pairs.train, pairs.validation, loss_of(recipe), collate_pairs)
-    # the head is taken out, so that what is drawn for it is nothing to say
-    messages = [each for each in loaded.messages if "the head" not in each]
-    return encoder_task(recipe, material, picture_format, pairs, messages)
+    return encoder_task(recipe, material, picture_format, pairs, loaded.messages)
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:

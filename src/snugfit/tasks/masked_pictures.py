@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.inference import Inference
+from snugfit.tasks.picture_models import check_of_transformers
 from snugfit.tasks.pictures import (
     PICTURE_ROWS,
     encoder_inference,
@@ -32,6 +33,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.models.masked_encoder import MaskedEncoder, patch_side
     from snugfit.step.build import Material
 
+    check_of_transformers(recipe)
     data, folder = recipe.data, recipe.folder
     config, processor = huggingface.input_settings(
         recipe.model, from_scratch=recipe.from_scratch, folder=folder

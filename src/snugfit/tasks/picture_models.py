@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import SettingError
+from snugfit.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,6 +65,22 @@ def load_pictures_model(
     if pixels:
         return huggingface.load_segmenter(source, labels, **options)
     return huggingface.load_classifier(source, labels, of=huggingface.PICTURES, problem=problem, **options)
+
+
+def check_of_transformers(recipe: Recipe) -> None:
+    """Refuse a model of torchvision.
+
+    Raises:
+        ModelError: it is one.
+    """
+    from snugfit.models.torchvision_network import is_of_torchvision
+
+    if is_of_torchvision(recipe.model):
+        raise ModelError(
+            "model",
+            f"no task that delivers an encoder takes a model of torchvision, as {recipe.model} is",
+            "Take one of transformers or timm, such as timm/resnet18.a1_in1k.",
+        )
 
 
 def network_of(model: nn.Module) -> TorchvisionNetwork | None:

@@ -1,0 +1,171 @@
+"""Models of timm and torchvision by their names: trained, resumed, loaded again, and used outside of Snugfit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from snugfit.core.losses import IGNORE_INDEX
+from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.errors import MissingExtra, ModelError, SettingError
+from snugfit.recipe import load_recipe
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.trained_model import load
+from snugfit.tools.setup import recipe_setup
+from tests.unit.tasks.coloured_pictures import write_pictures
+from tests.unit.tasks.masked_shapes import write_shapes
+from tests.unit.tasks.trained_runs import AfterWindows, weights
+
+RECIPE = """\
+name: pictures
+task: image-classification
+model: %s
+data: {train: pictures, validation: 0.25, size: %d, augment: [crop]}
+train: {epochs: 2, global_batch: 6, seed: 3}
+optimizer: {adamw: {learning_rate: 3.0e-3}}
+schedule: null
+techniques: []
+evaluate: {every: 2, metrics: [accuracy]}
+plan: {micro_batch: null, device: cpu, numerics: fp32}
+track: {mlflow: false}
+"""
+MODELS = {"timm": ("config:timm/test_vit", 160), "torchvision": ("config:torchvision/shufflenet_v2_x0_5", 32)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_pictures()
+    return tmp_path
+
+
+def written(model: str, side: int, *overrides: str) -> Any:
+    Path("pictures.yaml").write_text(RECIPE % (model, side))
+    return load_recipe(Path("pictures.yaml"), overrides)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", MODELS)
+def test_a_classifier_is_resumed_in_an_epoch_and_predicts_alike_after_a_reload(
+    folder: Path, library: str
+) -> None:
+    pytest.importorskip(library)
+    recipe = written(*MODELS[library])
+    whole = train_recipe(recipe, RunOptions())
+    stopped = train_recipe(recipe, RunOptions(stop=AfterWindows(2)))
+    assert stopped.updates == 2
+    again = resume_run(stopped.run_dir)
+    learned, after = weights(whole.run_dir), weights(again.run_dir)
+    assert all(torch.equal(after[name], learned[name]) for name in learned)
+    rows = [{"image": str(path)} for path in sorted(Path("pictures").glob("*/*.png"))]
+    assert whole.predict(rows) == load(whole.run_dir).predict(rows)
+    assert predict_file(whole.run_dir, "pictures", Path("out.csv"))["rows"] == 24
+    assert set(evaluate_file(whole.run_dir, "pictures")["metrics"]) == {"loss", "accuracy", "macro_f1"}
+
+
+@pytest.mark.slow
+def test_torchvision_loads_the_weights_and_sees_the_same_pictures(folder: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    result = train_recipe(written(*MODELS["torchvision"], "data.size=null", "train.epochs=1"), RunOptions())
+    state = load_file(Path(result.run_dir) / "best/model.safetensors")
+    theirs = torchvision.models.shufflenet_v2_x0_5(num_classes=2)
+    theirs.load_state_dict({name.removeprefix("network."): value for name, value in state.items()})
+    ours, path = load(result.run_dir), "pictures/red/00.png"
+    pixels = ours.processing.encode([path])[0]["pixel_values"]
+    transforms = torchvision.models.get_model_weights("shufflenet_v2_x0_5").DEFAULT.transforms()
+    torch.testing.assert_close(pixels, transforms(Image.open(path)), atol=0.03, rtol=0)
+    probabilities = theirs.eval()(pixels[None]).softmax(-1)[0]
+    said = ours.predict([{"image": path}])[0]
+    assert said["probability"] == pytest.approx(probabilities.max().item(), abs=1e-6)
+
+
+def test_weights_of_torchvision_come_from_the_cache_of_torch_without_their_head(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    monkeypatch.setenv("TORCH_HOME", str(folder / "cache"))
+    name = "shufflenet_v2_x0_5"
+    recipe = written(f"torchvision/{name}", 32)
+    with pytest.raises(ModelError, match=rf"begin from scratch: model: config:torchvision/{name}"):
+        recipe_setup(recipe)
+    given = torchvision.models.get_model(name, weights=None).state_dict()
+    file = torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2]
+    (folder / "cache/hub/checkpoints").mkdir(parents=True, exist_ok=True)
+    torch.save(given, folder / "cache/hub/checkpoints" / file)
+    setup, task = recipe_setup(recipe)
+    assert task.messages == ("the head is newly initialised (network.fc.weight, network.fc.bias)",)
+    made = setup.material.model.state_dict()
+    same = {key for key, value in given.items() if torch.equal(made[f"network.{key}"], value)}
+    assert {*given} - same == {"fc.weight", "fc.bias"}
+
+
+def test_an_update_of_deeplab_is_that_of_the_loss_of_torchvision(folder: Path) -> None:
+    pytest.importorskip("torchvision")
+    write_shapes(folder / "shapes")
+    recipe = load_recipe(
+        written("config:torchvision/deeplabv3_mobilenet_v3_large", 32).folder / "pictures.yaml",
+        ["task=segmentation", "data.train=shapes", "evaluate.metrics=[mean_iou]"],
+    )
+    setup, _ = recipe_setup(recipe)
+    step = setup.step()
+    window = next(setup.loader().windows(0, 1))
+    step.model.eval()  # its batch normalisation, and its dropout
+    network, labels = step.model.network, window.data["labels"]
+    outputs = network(window.data["pixel_values"])
+    main, auxiliary = (
+        torch.nn.functional.cross_entropy(outputs[name], labels, ignore_index=IGNORE_INDEX).item()
+        for name in ("out", "aux")
+    )
+    terms = setup.material.loss(step.model(**{"pixel_values": window.data["pixel_values"]}), window.data)
+    # as its own training of segmentation: references/segmentation/train.py
+    assert float(terms.weighted_sum() / terms.weight()) == pytest.approx(main + 0.5 * auxiliary, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_masks_are_learned_by_deeplab_and_predicted_alike_after_a_reload(folder: Path) -> None:
+    pytest.importorskip("torchvision")
+    write_shapes(folder / "shapes")
+    written("config:torchvision/deeplabv3_mobilenet_v3_large", 32)
+    overrides = ["task=segmentation", "data.train=shapes", "evaluate.metrics=[mean_iou, auxiliary_loss]"]
+    result = train_recipe(load_recipe(Path("pictures.yaml"), overrides), RunOptions())
+    paths = sorted(map(str, Path("shapes/images").iterdir()))
+    here = result.predict([{"image": path} for path in paths])
+    again = load(result.run_dir).predict(paths)
+    for one, other in zip(here, again, strict=True):
+        assert (one["predicted_mask"] == other["predicted_mask"]).all()
+    assert "mean_iou" in evaluate_file(result.run_dir, "shapes")["metrics"]
+
+
+def test_names_that_a_library_does_not_have_are_told_with_the_nearest(folder: Path) -> None:
+    pytest.importorskip("torchvision")
+    pytest.importorskip("timm")
+    for model, words in (
+        ("config:timm/resnet188", "timm has no model 'resnet188'. Did you mean 'resnet18'"),
+        (
+            "config:timm/resnet18.a1_in2k",
+            "has no weights 'resnet18.a1_in2k'. Did you mean 'resnet18.a1_in1k'",
+        ),
+        ("torchvision/resnet188", "no network 'resnet188' for classes of pictures. Did you mean 'resnet18'"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            recipe_setup(written(model, 32))
+    with pytest.raises(
+        SettingError, match=r"data\.size: 32 is no size that config:torchvision/vit_b_32 takes"
+    ):
+        recipe_setup(written("config:torchvision/vit_b_32", 32))
+
+
+@pytest.mark.parametrize("library", MODELS)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    folder: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = {"timm": "timm_config", "torchvision": "torchvision_network"}[library]
+    monkeypatch.setattr(f"snugfit.models.{module}.find_spec", lambda _name: None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'snugfit\[{library}\]'"):
+        recipe_setup(written(*MODELS[library]))
