@@ -70,11 +70,9 @@ def read_files(
         try:
             digest = kind.digest(path)
         except BadRow as bad:
-            if table.rows[row].get(_OF_FOLDER):
-                faults.append(bad.at(path, 0))
-            else:
-                detail = bad.detail if table.base is not None else f"{path} {bad.detail}"
-                faults.append(Fault(*table.place(row), bad.reason, detail, table.rows[row]))
+            named = table.names is not None or table.base is not None  # by its place
+            detail = bad.detail if named else f"{path} {bad.detail}"
+            faults.append(Fault(*table.place(row), bad.reason, detail, table.rows[row]))
             continue
         good.append(place)
         written.append(text)
@@ -131,10 +129,6 @@ def _is_function(source: RowSource) -> bool:
     return callable(source) or (isinstance(source, str) and is_python_path(source))
 
 
-_OF_FOLDER = "snugfit.of_folder"
-"""A column of rows that a folder was read as."""
-
-
 def _table(
     source: RowSource,
     setting: str,
@@ -161,7 +155,7 @@ def _table(
             f"{source} is a folder, and a {kind.noun} that lies in one has one class, its folder",
             f"Give a table with a column of paths of {kind.plural} and their labels.",
         )
-    rows: list[dict[str, Any]] = [{column: os.path.relpath(file, path), _OF_FOLDER: True} for file in files]
+    rows: list[dict[str, Any]] = [{column: os.path.relpath(file, path)} for file in files]
     if label is not None:
         classes = [file.relative_to(path).parts[0] if file.parent != Path(path) else None for file in files]
         loose = [file.name for file, name in zip(files, classes, strict=True) if name is None]
@@ -173,4 +167,5 @@ def _table(
             )
         rows = [{**row, label: name} for row, name in zip(rows, classes, strict=True)]
     columns = (column,) if label is None else (column, label)
-    return Table(str(source), columns, rows, list(range(1, len(rows) + 1)), ""), path
+    lines = list(range(1, len(rows) + 1))
+    return Table(str(source), columns, rows, lines, "", names=list(map(str, files))), path

@@ -220,17 +220,22 @@ def load_masked_lm(source: str | Path, **options: Unpack[LoadOptions]) -> Loaded
     return LoadedModel(loaded.model, loaded.messages)
 
 
-def load_masked_pictures(source: str | Path, **options: Unpack[LoadOptions]) -> LoadedModel:
+def load_masked_pictures(
+    source: str | Path, kinds: Sequence[str], **options: Unpack[LoadOptions]
+) -> LoadedModel:
     """Load an encoder of pictures that draws hidden patches, in float32; the arguments are those of `load_classifier`.
 
+    Args:
+        kinds: types of models that do.
     Raises:
         ModelError: it cannot be loaded, or is no such encoder.
     """
     from snugfit.models.masked_encoder import prepare_config
 
-    loaded = _load(
-        "AutoModelForMaskedImageModeling", source, lambda config: prepare_config(config, source), **options
-    )
+    def prepare(config: PretrainedConfig) -> None:
+        prepare_config(config, source, kinds)
+
+    loaded = _load("AutoModelForMaskedImageModeling", source, prepare, **options)
     return LoadedModel(loaded.model, loaded.messages)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from snugfit.errors import ModelError
 from snugfit.models.pair_encoder import FEATURES, without_head
-
-KINDS = ("vit", "deit")
-"""Models of transformers that take a token in place of a patch, and whose classifiers read the first token."""
 
 
 class MaskedEncoder(nn.Module):
@@ -62,17 +60,19 @@ class MaskedEncoder(nn.Module):
         return self.backbone.base_model
 
 
-def prepare_config(config: Any, source: object) -> None:
+def prepare_config(config: Any, source: object, kinds: Sequence[str]) -> None:
     """Make a configuration one of an encoder that draws hidden patches, and whose classifier has no labels yet.
 
+    Args:
+        kinds: types of models that take a token in place of a patch, and whose classifiers read the first token.
     Raises:
         ModelError: it is of another kind.
     """
-    if config.model_type not in KINDS:
+    if config.model_type not in kinds:
         raise ModelError(
             "model",
             f"{source} ({config.model_type}) takes no token in place of a hidden patch",
-            f"Take a model of the kind {' or '.join(KINDS)}, such as google/vit-base-patch16-224-in21k; others learn by contrastive-pretraining.",
+            f"Take a model of the kind {' or '.join(kinds)}, such as google/vit-base-patch16-224-in21k; others learn by contrastive-pretraining.",
         )
     side = patch_side(config)
     names = {"id2label": dict(enumerate(FEATURES)), "label2id": {FEATURES[0]: 0}, "num_labels": 1}

@@ -121,15 +121,19 @@ def write_small_model(
         BertConfig(**shape, intermediate_size=4 * width, architectures=["BertModel"]).save_pretrained(folder)
 
 
-def write_small_picture_model(folder: Path, side: int = 64) -> None:
+def write_small_picture_model(folder: Path, side: int = 64, *, patches: bool = False) -> None:
     """Write the configuration of a small residual network, and of pictures for it, into a folder.
 
     Args:
-        side: of the squares that pictures are made; the network takes others too.
+        side: of the squares that pictures are made; a residual network takes others too.
+        patches: a transformer of patches in its place.
     Raises:
         MissingExtra: transformers is not installed.
     """
-    _write_residual_network(folder)
+    if patches:
+        _write_patch_transformer(folder, side)
+    else:
+        _write_residual_network(folder)
     processor = {
         "size": {"shortest_edge": side * 8 // 7},
         "do_center_crop": True,
@@ -156,6 +160,23 @@ def write_small_sound_model(folder: Path, seconds: float) -> None:
     _write_residual_network(folder, channels=1)
     # one frame every ten milliseconds, each of 25
     ASTFeatureExtractor(num_mel_bins=64, max_length=round(100 * seconds) - 2).save_pretrained(folder)
+
+
+def _write_patch_transformer(folder: Path, side: int) -> None:
+    try:
+        from transformers import ViTConfig
+    except ImportError as error:
+        raise MissingExtra("transformers", "pictures") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    ViTConfig(
+        image_size=side,
+        patch_size=max(1, side // 8),
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=512,
+        architectures=["ViTForImageClassification"],
+    ).save_pretrained(folder)
 
 
 def _write_residual_network(folder: Path, channels: int = 3) -> None:

@@ -14,6 +14,7 @@ from snugfit.tasks.pictures import (
     encoder_task,
     picture_settings,
     read_picture_rows,
+    recognize_without_labels,
 )
 from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script
@@ -55,18 +56,12 @@ def _read_rows(recipe: Recipe) -> Part:
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
-    """Return a proposal where pictures are named and nothing else: who has classes rarely wants to go without."""
-    image = data.get("image")
-    if not isinstance(source, Rows) or image is None or not source.names_pictures(image):
-        return None
-    return Recognition(
-        data={"image": image, "augment": ("crop", "flip", "color")},
-        reason=f"{len(source.rows):,} pictures, without labels",
+    return recognize_without_labels(
+        source,
+        data,
         score=0.2,
-        examples=len(source.rows),
-        comments={
-            "data.augment": "changes that leave what a picture shows: two views of it are to be told as one"
-        },
+        augment=("crop", "flip", "color"),
+        comment="changes that leave what a picture shows: two views of it are to be told as one",
     )
 
 

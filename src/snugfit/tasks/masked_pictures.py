@@ -14,6 +14,7 @@ from snugfit.tasks.pictures import (
     encoder_task,
     picture_settings,
     read_picture_rows,
+    recognize_without_labels,
 )
 from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+
+
+_KINDS = ("vit", "deit")
+"""Models of transformers that take a token in place of a patch, and whose classifiers read the first token."""
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
@@ -38,7 +43,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     config, processor = huggingface.input_settings(
         recipe.model, from_scratch=recipe.from_scratch, folder=folder
     )
-    loaded = load_from(recipe, partial(huggingface.load_masked_pictures, folder=folder, empty=empty), keep)
+    load = partial(huggingface.load_masked_pictures, kinds=_KINDS, folder=folder, empty=empty)
+    loaded = load_from(recipe, load, keep)
     picture_format = format_of(config, processor, recipe.model).with_side(data.size)
     probability = PROBABILITY if data.mask_probability is None else data.mask_probability
     model = MaskedEncoder(loaded.model)
@@ -57,16 +63,12 @@ def _read_rows(recipe: Recipe) -> Part:
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
-    """Return a proposal where pictures are named and nothing else, behind the one that compares views of them."""
-    image = data.get("image")
-    if not isinstance(source, Rows) or image is None or not source.names_pictures(image):
-        return None
-    return Recognition(
-        data={"image": image, "augment": ("crop", "flip")},
-        reason=f"{len(source.rows):,} pictures, without labels",
+    return recognize_without_labels(
+        source,
+        data,
         score=0.1,
-        examples=len(source.rows),
-        comments={"data.augment": "changes of the pictures, before squares of them are hidden"},
+        augment=("crop", "flip"),
+        comment="changes of the pictures, before squares of them are hidden",
     )
 
 
@@ -79,6 +81,7 @@ CARD = Card(
     load=_load,
     inference=_inference,
     model="pictures",
+    architectures=_KINDS,
     recognize=_recognize,
     read_rows=_read_rows,
     rows="a folder of pictures, or a file of rows with their paths",

@@ -11,6 +11,7 @@ from snugfit.errors import ModelError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
@@ -243,6 +244,31 @@ def encoder_inference(meta: Mapping[str, Any], task: str, left_out: str) -> Infe
         decode=_embeddings,
         columns=("embedding",),
         read=read,
+    )
+
+
+def recognize_without_labels(
+    source: Rows | Script, data: Mapping[str, Any], *, score: float, augment: Sequence[str], comment: str
+) -> Recognition | None:
+    """Return a proposal to learn from pictures alone: of a folder of them, or of a column that is named.
+
+    Args:
+        score: below that of tasks that learn labels, as who has them rarely wants to go without.
+        augment: changes of the pictures.
+        comment: what they are for.
+    """
+    if not isinstance(source, Rows):
+        return None
+    of_folder = source.in_folders and "mask" not in source.columns
+    image = data.get("image") or (source.columns[0] if of_folder else None)
+    if image is None or not source.names_pictures(image):
+        return None
+    return Recognition(
+        data={**({} if of_folder else {"image": image}), "augment": tuple(augment)},
+        reason=f"{len(source.rows):,} pictures, without labels",
+        score=score,
+        examples=len(source.rows),
+        comments={"data.augment": comment},
     )
 
 

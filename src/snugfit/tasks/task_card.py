@@ -57,6 +57,7 @@ class Card:
         own_code: model and rows are made by functions of the user's own.
         networks: names of the models that it makes itself, where it reads none from files.
         model: kind of the model: an encoder or decoder of texts or both, with a tokenizer, one that sees pictures or hears sounds, a network for tables, series or masks, or one of its own.
+        architectures: types of transformers' models that it takes, where it does not take all of its kind.
         changes_pictures: it changes the pictures that are trained on as a technique says.
         recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
         rows: its data, in words.
@@ -87,6 +88,7 @@ class Card:
     own_code: bool = False
     networks: tuple[str, ...] = ()
     model: ModelKind = "encoder"
+    architectures: tuple[str, ...] = ()
     changes_pictures: bool = False
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
     rows: str = "a file of rows"

@@ -279,7 +279,7 @@ def test_a_folder_needs_pictures_and_classes(tmp_path: Path) -> None:
 
 def test_held_out_classes_come_from_training(tmp_path: Path) -> None:
     train, other = write(tmp_path / "p", {"cat": 3, "dog": 3}), write(tmp_path / "q", {"cat": 1, "dgo": 1})
-    with pytest.raises(DataError, match="the label 'dgo' was not trained. Did you mean 'dog'"):
+    with pytest.raises(DataError, match=r"q/dgo/0\.png: the label 'dgo' was not trained. Did you mean 'dog'"):
         load_pictures(PictureSettings(train, other), FORMAT)
 
 

@@ -196,7 +196,7 @@ def test_a_classifier_goes_on_from_the_encoder_and_pretraining_from_it_too(proje
 @pytest.mark.parametrize("kind", [ViTConfig, DeiTConfig], ids=["vit", "deit"])
 def test_the_encoder_is_a_classifier_with_the_same_features(project: Path, kind: Any) -> None:
     kind(**SIZES, image_size=16, patch_size=4).save_pretrained("other")
-    model = MaskedEncoder(load_model("other", from_scratch=True).model).eval()
+    model = MaskedEncoder(load_model("other", ("vit", "deit"), from_scratch=True).model).eval()
     pixels, mask = torch.randn(2, 3, 16, 16), Squares(4, 4).drawn().expand(2, 4, 4)
     assert model(pixels, mask).shape == pixels.shape
     torch.testing.assert_close(features_of(model.encoder, pixels), features_of(model, pixels))

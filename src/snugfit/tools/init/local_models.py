@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class LocalModel:
         name: as a recipe names it.
         origin: where it is, in words.
         kind: of models, by what it was made for.
+        architecture: type of transformers' models.
         weights, tokenizer: whether it has them.
         positions: tokens of one example at most.
     """
@@ -64,6 +65,7 @@ class LocalModel:
     folder: Path
     origin: str
     kind: ModelKind
+    architecture: str
     weights: bool
     tokenizer: bool
     positions: int
@@ -94,6 +96,7 @@ def model_at(folder: Path, name: str, origin: str) -> LocalModel:
         folder,
         origin,
         "sounds" if _makes_features(folder) else _kind(config),
+        str(config["model_type"]),
         weights,
         has_tokenizer(folder),
         min(known, default=_HUGE),
@@ -138,17 +141,22 @@ def packaged_models() -> Iterator[LocalModel]:
         yield model_at(folder, str(folder), f"of the installed package {PACKAGE.replace('_', '-')}")
 
 
-def choose_model(folder: Path, kind: ModelKind) -> LocalModel | None:
+def choose_model(folder: Path, kind: ModelKind, architectures: Sequence[str] = ()) -> LocalModel | None:
     """Return a pretrained model for a task, from this folder, the cache or a package; None where there is none.
 
     Args:
         kind: the one that is needed; where that is an encoder, one is taken before a decoder.
+        architectures: types of models that the task takes; empty for all of the kind.
     """
     for source in (models_in(folder), cached_models(), packaged_models()):
         usable = [
             model for model in source if model.weights and (model.tokenizer or kind in _WITHOUT_TOKENIZER)
         ]
-        usable = [model for model in usable if model.serves(kind)]
+        usable = [
+            model
+            for model in usable
+            if model.serves(kind) and (not architectures or model.architecture in architectures)
+        ]
         if usable:
             return min(usable, key=lambda model: model.kind != kind)
     return None
@@ -177,9 +185,7 @@ def named_model(name: str) -> LocalModel:
         problem = str(error).partition("\n")[0]
         raise ModelError("model", f"{name} cannot be fetched: {problem}", "Check its name.") from error
     model = model_at(folder, name, "on Hugging Face, fetched by the first run")
-    return LocalModel(
-        name, folder, model.origin, model.kind, weights=True, tokenizer=True, positions=model.positions
-    )
+    return replace(model, weights=True, tokenizer=True)
 
 
 def _kind(config: dict[str, Any]) -> ModelKind:

@@ -56,7 +56,7 @@ def put_model(
         if model is None:
             raise ModelError("model", f"{given['model']} is no model", "Name a folder or a name of the hub.")
     elif model is None:
-        model = choose_model(folder, card.model)
+        model = choose_model(folder, card.model, card.architectures)
     if model is not None and not model.serves(card.model):
         raise ModelError(
             "model",
@@ -65,7 +65,7 @@ def put_model(
         )
     if not card.reads_texts:
         put = _put_sound_model if card.model == "sounds" else _put_picture_model
-        return put(tree, comments, place, model, writes, folder, there=there)
+        return put(tree, comments, card, place, model, writes, folder, there=there)
     if model is not None and model.weights and not model.tokenizer:
         raise ModelError(
             "model",
@@ -236,6 +236,7 @@ def _new_folder(tree: dict[str, Any], folder: Path, *, there: bool) -> Path:
 def _put_picture_model(
     tree: dict[str, Any],
     comments: dict[str, str],
+    card: Card,
     _place: Source,
     model: LocalModel | None,
     writes: list[Callable[[], list[Path]]],
@@ -251,7 +252,7 @@ def _put_picture_model(
     def write() -> list[Path]:
         from snugfit.models.small import write_small_picture_model
 
-        write_small_picture_model(new)
+        write_small_picture_model(new, _SMALL_SIDE, patches=bool(card.architectures))
         return [new]
 
     writes.append(write)
@@ -259,16 +260,17 @@ def _put_picture_model(
     tree["train"]["epochs"] = _EPOCHS_FROM_SCRATCH
     comments["data.size"] = "larger shows more of each picture, and takes longer"
     tree["data"]["size"] = _SMALL_SIDE
-    origin = "a small residual network from scratch; no pretrained model of pictures is here"
-    comments["model"] = (
-        f"{_capital(origin)}. One of the hub, such as microsoft/resnet-18, needs far fewer pictures"
-    )
+    network = "transformer of patches" if card.architectures else "residual network"
+    origin = f"a small {network} from scratch; no pretrained model of pictures is here"
+    other = "google/vit-base-patch16-224-in21k" if card.architectures else "microsoft/resnet-18"
+    comments["model"] = f"{_capital(origin)}. One of the hub, such as {other}, needs far fewer pictures"
     return origin
 
 
 def _put_sound_model(
     tree: dict[str, Any],
     comments: dict[str, str],
+    _card: Card,
     place: Source,
     model: LocalModel | None,
     writes: list[Callable[[], list[Path]]],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.file_formats import READERS
-from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
+from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, pictures_in
 from snugfit.data.hub_rows import is_hub_name, is_saved
 from snugfit.data.shards import any_of, is_shards, shard_patterns
 from snugfit.errors import DataError
@@ -38,6 +38,8 @@ from snugfit.tools.init.surroundings import (
 Tell = Callable[[str], None]
 
 _SCRIPT = ".py"
+_FEWEST_PICTURES = 8
+"""To learn from without labels: fewer illustrate something else."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +92,7 @@ def find_source(source: str | None, model: LocalModel | None, request: Request, 
     if (of_rows := _named(source, path, tell)) is not None:
         return of_rows
     if model is not None:
-        at = Path.cwd() if source is None or not path.is_dir() or (path / CONFIG).is_file() else path
-        if model.kind in ("pictures", "sounds"):
-            if files := _files_of(at, model.kind, tell):
-                return files
-            raise nothing_here(survey(at))
-        inside = survey(path) if path.is_dir() else None
-        here = inside if inside is not None and inside.tables else survey(Path.cwd())
-        if not here.tables:
-            return _sample(model, request)
-        return _rows_of(here, None, request, tell)
+        return _rows_for(model, path, source is not None, request, tell)
     if path.is_file() and path.suffix == _SCRIPT:
         return Source(read_script(path), path.parent)
     if path.is_file() and path.suffix.lower() not in READERS:
@@ -117,6 +110,8 @@ def find_source(source: str | None, model: LocalModel | None, request: Request, 
         script = read_script(each)
         if any(card.recognize(script, {}) for card in discover().values()):
             return Source(script, path)
+    if not here.sounds and (alone := _unlabelled(path, tell)):
+        return alone
     if here.scripts and not here.pictures:
         names = ", ".join(each.name for each in here.scripts[:4])
         raise DataError(
@@ -128,6 +123,26 @@ def find_source(source: str | None, model: LocalModel | None, request: Request, 
     if here_models and not here.pictures and not here.sounds:
         return _sample(here_models[0], request)
     raise nothing_here(here)
+
+
+def _rows_for(model: LocalModel, path: Path, named: bool, request: Request, tell: Tell) -> Source:
+    """Return rows for a model: those in a folder that is named, or in this one; a sample where there are none.
+
+    Raises:
+        DataError: there are none of the kind that it sees or hears.
+    """
+    at = Path.cwd() if not named or not path.is_dir() or (path / CONFIG).is_file() else path
+    if model.kind in ("pictures", "sounds"):
+        if files := _files_of(at, model.kind, tell):
+            return files
+        if model.kind == "pictures" and (alone := _unlabelled(at, tell)):
+            return alone
+        raise nothing_here(survey(at))
+    inside = survey(path) if path.is_dir() else None
+    here = inside if inside is not None and inside.tables else survey(Path.cwd())
+    if not here.tables:
+        return _sample(model, request)
+    return _rows_of(here, None, request, tell)
 
 
 def _named(source: str | None, path: Path, tell: Tell) -> Source | None:
@@ -196,6 +211,16 @@ def _files_of(folder: Path, plural: str, tell: Tell) -> Source | None:
     parted = folders.train.parent if folders.validation or folders.test else folders.train
     place = parted if parted.resolve() == Path.cwd() else parted.parent
     return Source(rows, place, (), folders.validation, folders.test)
+
+
+def _unlabelled(folder: Path, tell: Tell) -> Source | None:
+    """Return the pictures of a folder that are in no folders of classes; None where there are few."""
+    pictures = pictures_in(folder)
+    if len(pictures) < _FEWEST_PICTURES:
+        return None
+    tell(f"looking at the pictures in {folder.name or folder} …")
+    rows = Rows(folder, ("image",), [{"image": str(each.relative_to(folder))} for each in pictures])
+    return Source(rows, folder if folder.resolve() == Path.cwd() else folder.parent)
 
 
 def _alike(paths: Sequence[Path], rows: Rows) -> Path | None:

@@ -573,6 +573,19 @@ def test_pictures_without_classes_get_an_honest_answer(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.yaml"))
 
 
+@pytest.mark.parametrize("task", [None, "masked-pictures"])
+def test_a_folder_of_pictures_without_classes_is_learned_from_without_labels(
+    tmp_path: Path, task: str | None
+) -> None:
+    write_pictures(tmp_path / "photos", ["2024"])
+    write_pictures(tmp_path / "photos/2024", ["may"])
+    made = begin("photos", [] if task is None else [f"task={task}"])
+    other = {None: "masked-pictures", "masked-pictures": "contrastive-pretraining"}[task]
+    assert made.task == (task or "contrastive-pretraining") and list(made.others) == [other]
+    made_task = prepare(load_recipe(made.recipe))
+    assert made_task.data["train"] + made_task.data["validation"] == 12
+
+
 def test_what_cannot_be_trained_on_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds nothing to train on"):
         begin()
