@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
 from snugfit.data.columns import check_columns
@@ -18,6 +18,7 @@ from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sides import places_by_source
 from snugfit.data.sources import Table, fingerprints_of, read_table
+from snugfit.data.stream import StreamedExamples
 from snugfit.data.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.token_rows import FramedBlocks, TokenBlocks, TokenRows, TokenWriter
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
@@ -46,7 +47,7 @@ class CausalSettings(RowSettings):
 class CausalData:
     """Blocks of at most `max_length` tokens; `labels` are the tokens themselves, -100 at padding."""
 
-    train: Examples
+    train: Examples | StreamedExamples
     validation: Examples
     collate: Collate
     report: DataReport
@@ -174,27 +175,17 @@ def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]
 
 def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> Examples:
     """Return the tokens of texts in place of the texts, each with the special tokens around it."""
-    end = frame.suffix
-    if not end and tokenizer.eos_token_id is not None:
-        end = (int(tokenizer.eos_token_id),)
+    around = _around(tokenizer, frame)
 
     def make() -> TokenEntry:
-        writer = TokenWriter()
-        for batch in _batches(texts):
-            ids_of_pieces = tokenizer([each.text for each in batch], add_special_tokens=False, verbose=False)
-            for piece, ids in zip(batch, ids_of_pieces["input_ids"], strict=True):
-                before, after = frame.prefix if piece.first else (), end if piece.last else ()
-                writer.extend({"input_ids": [*before, *ids, *after]})
-                if piece.last:
-                    writer.end()
-        return TokenEntry(writer.rows())
+        return TokenEntry(tokenized_pieces(_pieces(texts), tokenizer, around))
 
-    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": [frame.prefix, end]}
+    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": list(around)}
     entry = cached("stream", parts, tokenizer, make)
     return Examples(entry.rows, texts.source, texts.rows, texts.lines, texts.unit)
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """A part of a text that is tokenised by itself, and whether it is the first or the last one of its text."""
 
     text: str
@@ -202,18 +193,59 @@ class _Piece(NamedTuple):
     last: bool
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[_Piece]]:
-    """Yield the pieces of texts in order, so many at a time that the tokenizer's memory is bounded."""
-    batch: list[_Piece] = []
-    characters = 0
+_Around: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The special tokens before a text, and those behind it."""
+
+
+def tokenized_pieces(
+    pieces: Iterable[Piece], tokenizer: PreTrainedTokenizerBase, around: _Around | None = None
+) -> TokenRows:
+    """Return the tokens of texts, each in the special tokens around it; the last one may go on behind its last piece.
+
+    Args:
+        around: those tokens; by default the tokenizer's own, and the end of the sequence.
+    """
+    before, after = _around(tokenizer, special_frame(tokenizer)) if around is None else around
+    writer = TokenWriter()
+    piece = None
+    for batch in _batches(pieces):
+        ids_of_pieces = tokenizer([each.text for each in batch], add_special_tokens=False, verbose=False)
+        for piece, ids in zip(batch, ids_of_pieces["input_ids"], strict=True):
+            writer.extend(
+                {"input_ids": [*(before if piece.first else ()), *ids, *(after if piece.last else ())]}
+            )
+            if piece.last:
+                writer.end()
+    if piece is not None and not piece.last:
+        writer.end()
+    return writer.rows()
+
+
+def _around(tokenizer: PreTrainedTokenizerBase, frame: Frame) -> _Around:
+    end = frame.suffix
+    if not end and tokenizer.eos_token_id is not None:
+        end = (int(tokenizer.eos_token_id),)
+    return frame.prefix, end
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
+    """Yield the pieces of texts in order."""
     for text in texts:
         pieces = list(cut_text(text, _PIECE)) or [""]
         for place, piece in enumerate(pieces):
-            batch.append(_Piece(piece, place == 0, place == len(pieces) - 1))
-            characters += len(piece)
-            if len(batch) == _BATCH or characters >= _PIECE:
-                yield batch
-                batch, characters = [], 0
+            yield Piece(piece, place == 0, place == len(pieces) - 1)
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield pieces in order, so many at a time that the tokenizer's memory is bounded."""
+    batch: list[Piece] = []
+    characters = 0
+    for piece in pieces:
+        batch.append(piece)
+        characters += len(piece.text)
+        if len(batch) == _BATCH or characters >= _PIECE:
+            yield batch
+            batch, characters = [], 0
     if batch:
         yield batch
 

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -162,14 +162,9 @@ def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     faults: list[Fault] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            _check_characters(line, number)
-            row = _json_object(line)
-        except BadRow as bad:
-            faults.append(bad.at(source, number))
+    for number, row in json_lines(text.split("\n"), source):
+        if isinstance(row, Fault):
+            faults.append(row)
             continue
         columns.update(dict.fromkeys(row))
         rows.append(row)
@@ -181,6 +176,28 @@ def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
             "Name it .json, or write one object a line (JSON Lines).",
         )
     return tuple(columns), rows, numbers, faults
+
+
+def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """Yield the number of each line that is not empty, and its object, or what is wrong with it."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            _check_characters(line, number)
+            yield number, _json_object(line)
+        except BadRow as bad:
+            yield number, bad.at(source, number)
+
+
+def text_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """Yield the number of each line, and its text with its line break, or what is wrong with it."""
+    for number, line in enumerate(lines, 1):
+        try:
+            _check_characters(line, number)
+            yield number, {TEXT_COLUMN: line}
+        except BadRow as bad:
+            yield number, bad.at(source, number)
 
 
 def _read_json(text: str, source: str, setting: str) -> _Rows:
@@ -252,13 +269,11 @@ def _read_lines(text: str, source: str) -> _Rows:
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     faults: list[Fault] = []
-    for number, line in enumerate(io.StringIO(text), 1):
-        try:
-            _check_characters(line, number)
-        except BadRow as bad:
-            faults.append(bad.at(source, number))
+    for number, row in text_lines(io.StringIO(text), source):
+        if isinstance(row, Fault):
+            faults.append(row)
             continue
-        rows.append({TEXT_COLUMN: line})
+        rows.append(row)
         numbers.append(number)
     return (TEXT_COLUMN,), rows, numbers, faults
 

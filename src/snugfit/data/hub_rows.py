@@ -83,6 +83,17 @@ def read_saved(folder: Path, source: str, setting: str) -> list[dict[str, Any]]:
     Raises:
         DataError: it has several splits, or cannot be read.
     """
+    _check_one_split(folder, source, setting)
+    with _datasets(source, setting) as datasets:
+        return _rows(datasets.load_from_disk(str(folder)))
+
+
+def _check_one_split(folder: Path, source: str, setting: str) -> None:
+    """See that a folder holds one data set.
+
+    Raises:
+        DataError: it holds several splits.
+    """
     if (folder / _OF_SPLITS).is_file():
         splits = sorted(each.name for each in folder.iterdir() if each.is_dir())
         raise DataError(
@@ -90,8 +101,30 @@ def read_saved(folder: Path, source: str, setting: str) -> list[dict[str, Any]]:
             f"{source} holds the splits {', '.join(splits)} of a data set",
             f"Name one of them: {source.rstrip('/')}/{'train' if 'train' in splits else next(iter(splits), 'SPLIT')}",
         )
+
+
+@contextmanager
+def opened_hub(source: str, setting: str) -> Iterator[Any]:
+    """Temporarily give a data set on the hub whose rows come one after the other; whatever fails is an error of the source.
+
+    Raises:
+        DataError: as `read_hub`, or the data set cannot be streamed.
+    """
+    wanted = hub_name(source, setting)
     with _datasets(source, setting) as datasets:
-        return _rows(datasets.load_from_disk(str(folder)))
+        yield datasets.load_dataset(wanted.name, wanted.config, split=wanted.split, streaming=True)
+
+
+@contextmanager
+def opened_saved(folder: Path, source: str, setting: str) -> Iterator[Dataset]:
+    """Temporarily give a data set on the disk, whose rows are read as they are asked for.
+
+    Raises:
+        DataError: as `read_saved`.
+    """
+    _check_one_split(folder, source, setting)
+    with _datasets(source, setting) as datasets:
+        yield datasets.load_from_disk(str(folder))
 
 
 @contextmanager

@@ -175,11 +175,14 @@ class Loader:
     def worst_window(self) -> tuple[Batch, bool]:
         """Return a window of the largest examples, and True; one with the most examples and False where their sizes are not known.
 
-        Of several ranks each has as many as the one with the most, and they are a window.
+        Of several ranks each has as many as the one with the most, and they are a window. Of a stream that knows an example that none is larger than,
+        they are all like that one.
 
         The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
         """
         keys = self._fetch.most_of(self.order.largest_window())
+        if (stream := self.stream) is not None and stream.largest is not None:
+            return self._fetch.alike(stream.largest, keys), True
         by_length = self.order.lengths is not None
         indices = [index for _, index in keys] if by_length else largest(self._dataset, len(keys))
         if indices is None:
@@ -334,6 +337,11 @@ class _Fetch:
         """Return rows of a data set of tensors, as a window."""
         data = tuple([tensor.detach().index_select(0, rows) for tensor in self._dataset.tensors])
         return Batch(data, len(indices), tuple(indices))
+
+    def alike(self, example: Any, keys: Sequence[Key]) -> Batch:
+        """Return a window of so many examples like this one."""
+        with preserved_randomness(_HOST), preserved_elsewhere():
+            return Batch.of(self._collated([example] * len(keys), keys), ids=[index for _, index in keys])
 
     def example(self, key: Key) -> Any:
         """Return one example, with all generators as they were."""

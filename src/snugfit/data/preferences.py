@@ -17,19 +17,17 @@ from snugfit.core.preferences import DESIRABLE, LENGTHS, REFERENCE
 from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_of
 from snugfit.data.chat_template import set_template
 from snugfit.data.columns import check_columns
+from snugfit.data.conversation_tokens import Coded, Coder, without_oldest_turn
 from snugfit.data.conversations import Conversation, Message, messages_in
 from snugfit.data.examples import Examples
 from snugfit.data.instruct import (
     LONGER,
-    Coded,
-    Coder,
     InstructSettings,
     decisive,
     faults_of,
     question_in,
     sides_of,
     warnings_of,
-    without_oldest_turn,
 )
 from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, fingerprints_of, read_table

@@ -167,22 +167,13 @@ def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardR
     columns: dict[str, None] = {}
     digest = hashlib.sha256()
     for file in files:
-        shard = os.path.relpath(file, base)
-        problem = _problem(file, setting)
-        twice = _named_twice(str(file))
-        for key, fields in _groups(str(file)):
-            name = _inside(shard, key)
-            try:
-                row = _row(shard, fields, digest.update)
-                _check_names(fields, twice)
-            except BadRow as bad:
-                faults.append(bad.at(name, 0))
+        for name, row in rows_of_shard(file, base, setting, digest.update):
+            if isinstance(row, Fault):
+                faults.append(row)
                 continue
             columns.update(dict.fromkeys(row))
             rows.append(row)
             names.append(name)
-        if problem is not None:
-            faults.append(Fault(shard, 0, "truncated shard", f"the shard {problem}"))
     if not rows and not faults:
         raise DataError(
             setting,
@@ -190,6 +181,32 @@ def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardR
             "Members of a row have one name up to the first dot, such as 0001.jpg and 0001.cls.",
         )
     return ShardRows(base, tuple(columns), rows, names, digest.hexdigest(), tuple(faults))
+
+
+def rows_of_shard(
+    file: Path, base: str, setting: str, seen: Callable[[bytes], object]
+) -> Iterator[tuple[str, dict[str, Any] | Fault]]:
+    """Yield the name of each row of a shard, and its columns, or what is wrong with it.
+
+    Args:
+        base: the folder that names and paths in rows are relative to.
+        seen: takes what rows are known by.
+    Raises:
+        DataError: the shard cannot be read as a tar file.
+    """
+    shard = os.path.relpath(file, base)
+    problem = _problem(file, setting)
+    twice = _named_twice(str(file))
+    for key, fields in _groups(str(file)):
+        name = _inside(shard, key)
+        try:
+            row = _row(shard, fields, seen)
+            _check_names(fields, twice)
+            yield name, row
+        except BadRow as bad:
+            yield name, bad.at(name, 0)
+    if problem is not None:
+        yield shard, Fault(shard, 0, "truncated shard", f"the shard {problem}")
 
 
 def plain_file(path: str, place: Path) -> str:
@@ -260,7 +277,7 @@ def _groups(file: str) -> Iterator[tuple[str, list[tuple[str, Member, Content]]]
 
 
 def _row(
-    shard: str, fields: list[tuple[str, Member, Content]], seen: Callable[[bytes], None]
+    shard: str, fields: list[tuple[str, Member, Content]], seen: Callable[[bytes], object]
 ) -> dict[str, Any]:
     """Return the columns of a row.
 
@@ -286,7 +303,7 @@ def _row(
     return row
 
 
-def _columns(name: str, path: str, content: Content, seen: Callable[[bytes], None]) -> Mapping[str, Any]:
+def _columns(name: str, path: str, content: Content, seen: Callable[[bytes], object]) -> Mapping[str, Any]:
     """Return the columns that a member gives its row, by the field behind its key."""
     kind = f".{name}"
     if kind in PICTURE_SUFFIXES:

@@ -23,9 +23,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
+from snugfit.data.token_rows import ArrayExamples
 from snugfit.errors import DataError, SettingError, SnugfitError
 from snugfit.system.digest import digest
 from snugfit.system.user_objects import describe
+
+Encode = Callable[[Sequence[Any]], Sequence[Any]]
 
 _IN_ORDER = 32
 """Rows that are read at once where they are not shuffled."""
@@ -90,13 +93,28 @@ def as_stream(data: Any) -> Stream | None:
     return None
 
 
+class Position(NamedTuple):
+    """The place of a block of rows in a stream, as a checkpoint holds it.
+
+    Args:
+        epoch, block: the pass, and the number of the block in it.
+        start: the number of the first example that is made of it.
+        digest: of all rows up to its end.
+    """
+
+    epoch: int
+    block: int
+    start: int
+    digest: str
+
+
 class _Block(NamedTuple):
-    """Rows that were read together, in the order of the run; `start` is the number of the first one, `end` that behind the last."""
+    """The examples of rows that were read together, in the order of the run; `start` is the number of the first one, `end` that behind the last."""
 
     start: int
     end: int
-    rows: Sequence[Any]
-    chain: str
+    examples: Sequence[Any]
+    position: Position
 
 
 class StreamedExamples:
@@ -107,19 +125,32 @@ class StreamedExamples:
         seed: of the orders of blocks, and of what the source itself draws from the global generators.
         skip: first rows of each pass that are left out, as they are validated on.
         setting: that names the source, for messages.
+        encode: from the rows of a block to its examples, of any number; rows are examples without. It depends on them alone, so that whoever
+            begins in the middle encodes nothing of what is before it.
+        largest: an example that none is larger than, where that is known.
     """
 
     def __init__(
-        self, stream: Stream, length: int, *, seed: int, skip: int = 0, setting: str = "data"
+        self,
+        stream: Stream,
+        length: int,
+        *,
+        seed: int,
+        skip: int = 0,
+        setting: str = "data",
+        encode: Encode | None = None,
+        largest: Any = None,
     ) -> None:
         self.stream, self.seed, self.skip, self.setting = stream, seed, skip, setting
-        self._length = length
+        self.largest = largest
+        self._encode, self._length = encode, length
         self._size = stream.buffer if stream.buffer > 1 else _IN_ORDER
         self._first: _Block | None = None
         self._blocks: Iterator[_Block] | None = None
         self._recent: deque[_Block] = deque(maxlen=2)
         self._ends: list[int] = []
-        self._chains: list[str] = []
+        self._positions: list[Position] = []
+        self._reached: Position | None = None
         self._pid = os.getpid()
 
     def __len__(self) -> int:
@@ -129,11 +160,11 @@ class StreamedExamples:
         if not 0 <= number < self._length:
             raise IndexError(number)
         block = self._block(number)
-        return block.rows[number - block.start]
+        return block.examples[number - block.start]
 
     def __getstate__(self) -> dict[str, Any]:
         # a worker reads for itself
-        return {**self.__dict__, "_blocks": None, "_recent": deque(maxlen=2), "_ends": [], "_chains": []}
+        return {**self.__dict__, "_blocks": None, "_recent": deque(maxlen=2), "_ends": [], "_positions": []}
 
     def held_out(self) -> list[Any]:
         """Return the first rows of the stream, which are not trained on.
@@ -151,21 +182,31 @@ class StreamedExamples:
             )
         return rows[: self.skip]
 
-    def fingerprint(self, examples: int) -> str | None:
-        """Return what the rows of the first examples were; None where this process has not read so far."""
+    def position(self, examples: int) -> Position | None:
+        """Return the position of the block that the last of the first examples is of; None where this process has not read so far."""
         if self._first is not None and 0 < examples <= self._first.end:
-            return self._first.chain
+            return self._first.position
         place = bisect_right(self._ends, examples - 1)
-        return self._chains[place] if examples > 0 and place < len(self._chains) else None
+        if examples < 1 or place == len(self._positions) or self._positions[place].start >= examples:
+            return None
+        return self._positions[place]
 
-    def check(self, examples: int, saved: str) -> None:
-        """See that the first examples are made of the rows that they were made of before.
+    def go_on(self, examples: int, saved: Sequence[Any] | str) -> None:
+        """Go on behind the first examples, and see that they are made of the rows that they were made of before.
 
+        Args:
+            saved: their position; runs of before have its digest alone.
         Raises:
             DataError: they are not.
         """
+        if not isinstance(saved, str):
+            self._start_again()
+            self._reached = Position(*saved)
+            saved = self._reached.digest
         self._block(examples - 1)
-        if self.fingerprint(examples) != saved:
+        position = self.position(examples)
+        if position is None or position.digest != saved:
+            self._reached = None
             raise DataError(
                 self.setting,
                 f"{self.stream.name} gave other rows when it was read again than this run was trained on (its first {examples:,} examples)",
@@ -182,7 +223,8 @@ class StreamedExamples:
                 return block
         if self._blocks is None or (self._recent and number < self._recent[-1].start):
             self._start_again()
-            self._blocks = self._read()
+            reached = self._reached
+            self._blocks = self._read(None if reached is None or number < reached.start else reached)
         try:
             for block in self._blocks:
                 self._first = self._first or block
@@ -197,40 +239,51 @@ class StreamedExamples:
     def _start_again(self) -> None:
         self._pid, self._blocks = os.getpid(), None
         self._recent.clear()
-        self._ends, self._chains = [], []
+        self._ends, self._positions = [], []
 
-    def _read(self) -> Iterator[_Block]:
-        """Yield the blocks of all passes.
+    def _read(self, reached: Position | None) -> Iterator[_Block]:
+        """Yield the blocks of all passes, from the one that was reached.
 
         Raises:
             DataError: the source failed, or has no rows.
         """
         start, chain = 0, ""
         for epoch in itertools.count():
-            rows, first = self._rows(epoch, self.skip), start
+            rows, empty, without_examples = self._rows(epoch, self.skip), True, True
             for place in itertools.count():
                 block, problem = self._taken(rows, epoch, place)
                 if problem is not None and self.stream.buffer > 1:
                     raise problem  # which row comes when depends on those that are missing
                 if block:
+                    empty = False
                     content = "\n".join([chain, *map(_content, block)])
                     chain = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-                    end = start + len(block)
+                if block and (reached is None or (epoch, place) >= (reached.epoch, reached.block)):
+                    if reached is not None:
+                        start, reached = reached.start, None
+                    examples = block if self._encode is None else self._encode(block)
+                    end, position = start + len(examples), Position(epoch, place, start, chain)
                     self._ends.append(end)
-                    self._chains.append(chain)
-                    yield _Block(start, end, self._shuffled(block, epoch, place), chain)
-                    start = end
+                    self._positions.append(position)
+                    yield _Block(start, end, self._shuffled(examples, epoch, place), position)
+                    start, without_examples = end, without_examples and not len(examples)
                 if problem is not None:
                     raise problem
                 if len(block) < self._size:
                     break
-            if start == first:
+            if empty:
                 raise DataError(
                     self.setting,
                     f"{self.stream.name} has no rows" + (f" in pass {epoch + 1}" if epoch else ""),
                     "Give a stream that has rows each time it is read."
                     if not self.skip
                     else f"The first {self.skip:,} of each pass are held out: hold out fewer.",
+                )
+            if without_examples and reached is None:
+                raise DataError(
+                    self.setting,
+                    f"no row of {self.stream.name} can be used" + (f" in pass {epoch + 1}" if epoch else ""),
+                    "Correct the rows.",
                 )
 
     def _rows(self, epoch: int, skip: int) -> Iterator[Any]:
@@ -256,11 +309,16 @@ class StreamedExamples:
                 return block, problem
         return block, None
 
-    def _shuffled(self, block: Sequence[Any], epoch: int, place: int) -> Sequence[Any]:
+    def _shuffled(self, examples: Sequence[Any], epoch: int, place: int) -> Sequence[Any]:
         if self.stream.buffer == 1:
-            return block
+            return examples
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "stream order", epoch, place))
-        return [block[each] for each in torch.randperm(len(block), generator=generator).tolist()]
+        order = torch.randperm(len(examples), generator=generator).tolist()
+        return (
+            examples.at(order)
+            if isinstance(examples, ArrayExamples)
+            else [examples[place] for place in order]
+        )
 
     @contextmanager
     def _drawing(self, epoch: int, place: int | str) -> Iterator[None]:
@@ -295,12 +353,15 @@ def examples_of(
     skip: int = 0,
     setting: str = "data",
     prefix: str = "",
+    encode: Encode | None = None,
+    largest: Any = None,
 ) -> StreamedExamples:
     """Return the examples of a run over a stream.
 
     Args:
         updates, window: of the run, and examples of its largest one.
         prefix: of the names of both settings.
+        encode, largest: as of `StreamedExamples`.
     Raises:
         SettingError: the length of the run is said in epochs, or windows are in tokens.
     """
@@ -316,7 +377,15 @@ def examples_of(
             f"needs the tokens of each example, and {setting} ({stream.name}) is a stream",
             f"Give {prefix}global_batch.",
         )
-    return StreamedExamples(stream, updates * window, seed=seed, skip=skip, setting=setting)
+    return StreamedExamples(
+        stream,
+        updates * window,
+        seed=seed,
+        skip=skip,
+        setting=setting,
+        encode=encode,
+        largest=largest,
+    )
 
 
 def counted(train: Any, validation: Any) -> dict[str, Any]:

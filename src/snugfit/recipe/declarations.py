@@ -266,6 +266,12 @@ class Data(Section):
         "the last one",
         "first_exhausted",
     )
+    stream: Count | None = setting(
+        "rows that are read at a time, for data that are larger than memory: their examples are shuffled among each other, and train.updates is the "
+        "length of the run; null: all rows are read before the run begins",
+        None,
+        example=1024,
+    )
     bad_rows: Literal["fail", "skip"] = setting(
         "rows that cannot be used: fail ends the run, skip leaves them out", "fail"
     )

@@ -112,8 +112,9 @@ def _conversing(
     Args:
         checked: files are to have the columns that the settings name.
     """
+    from snugfit.data.conversation_tokens import Coder
     from snugfit.data.conversations import MESSAGES, conversation_of
-    from snugfit.data.instruct import Coder, read_conversations
+    from snugfit.data.instruct import read_conversations
 
     coder = Coder(tokenizer, settings)
 

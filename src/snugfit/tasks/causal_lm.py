@@ -17,7 +17,14 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
+from snugfit.tasks.texts import (
+    ROWS,
+    STREAM,
+    language_model,
+    load_empty_language_model,
+    row_settings,
+    stream_settings,
+)
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
@@ -42,7 +49,13 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-    data = load_causal(CausalSettings(**row_settings(recipe)), tokenizer, folder=recipe.folder)
+    settings = CausalSettings(**row_settings(recipe))
+    if (stream := stream_settings(recipe)) is None:
+        data = load_causal(settings, tokenizer, folder=recipe.folder)
+    else:
+        from snugfit.data.streamed_texts import stream_causal
+
+        data = stream_causal(settings, stream, tokenizer, folder=recipe.folder)
     return language_model(recipe, tokenizer, data, empty, keep)
 
 
@@ -74,7 +87,7 @@ CARD = Card(
     summary="Predict the next token of a text.",
     loss="causal_lm",
     metrics=("perplexity",),
-    settings=ROWS,
+    settings=(*ROWS, STREAM),
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_texts,

@@ -17,7 +17,14 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
+from snugfit.tasks.texts import (
+    ROWS,
+    STREAM,
+    language_model,
+    load_empty_language_model,
+    row_settings,
+    stream_settings,
+)
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -39,7 +46,12 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     own = {name: getattr(recipe.data, name) for name in _OWN}
     settings = InstructSettings(**own, **row_settings(recipe))
-    data = load_instruct(settings, tokenizer, folder=recipe.folder)
+    if (stream := stream_settings(recipe)) is None:
+        data = load_instruct(settings, tokenizer, folder=recipe.folder)
+    else:
+        from snugfit.data.streamed_texts import stream_instruct
+
+        data = stream_instruct(settings, stream, tokenizer, folder=recipe.folder)
     task = language_model(recipe, tokenizer, data, empty, keep)
     if (generation := getattr(task.material.model, "generation_config", None)) is not None:
         generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
@@ -125,7 +137,7 @@ CARD = Card(
     summary="Answer in a conversation, or a single prompt; the answers alone are scored.",
     loss="causal_lm",
     metrics=("perplexity",),
-    settings=(*ROWS, *_OWN),
+    settings=(*ROWS, STREAM, *_OWN),
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_conversations,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Rows, columns_of, length_of_rows
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from snugfit.data.label_sets import LabelSets
     from snugfit.data.masked import MaskedData
     from snugfit.data.preferences import PreferenceData
+    from snugfit.data.streamed_texts import StreamSettings
     from snugfit.data.tagged_texts import TagData
     from snugfit.data.text import TextData
     from snugfit.data.text_pairs import PairData
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 ROWS = ("text", "max_length", "bad_rows", "stopping_strategy")
 """Settings of `data` that each of them reads."""
 
+STREAM = "stream"
+"""The setting of `data` of those that read rows as a stream."""
 
 _TEXTS = (
     "text",
@@ -313,6 +317,23 @@ def material_of(
         load=lambda name: trained_already(load(name), name),
         metrics=metrics or {},
     )
+
+
+def stream_settings(recipe: Recipe) -> StreamSettings | None:
+    """Return how the rows to train on are read as a stream; None where all are read before the run begins.
+
+    Raises:
+        SettingError: examples are balanced, which needs all rows.
+    """
+    if recipe.data.stream is None:
+        return None
+    from snugfit.data.streamed_texts import StreamSettings
+
+    if recipe.data.balance is not None:
+        raise SettingError(
+            "data.balance", "counts all rows, and they are read as a stream (data.stream)", "Leave one out."
+        )
+    return StreamSettings(recipe.data.stream, recipe.train.updates, recipe.train.most_examples)
 
 
 def row_settings(recipe: Recipe) -> dict[str, Any]:

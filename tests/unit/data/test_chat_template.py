@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.chat_template import ChatTemplate
+from snugfit.data.conversation_tokens import Coder
 from snugfit.data.conversations import Conversation, conversation_of
-from snugfit.data.instruct import Coder, InstructSettings, load_instruct
+from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.errors import DataError, SettingError
 from tests.unit.data.test_instruct import by_letters
 

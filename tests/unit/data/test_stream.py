@@ -124,13 +124,13 @@ def test_rows_that_differ_when_they_are_read_again_are_refused() -> None:
     rows = list(range(50))
     own = streamed(lambda: iter(rows), 50)
     _ = own[40]
-    saved = own.fingerprint(41)
-    assert saved is not None and own.fingerprint(50) is None
-    streamed(lambda: iter(rows), 50).check(41, saved)
-    streamed(lambda: [*rows[:48], -1, -2], 50).check(41, saved)  # not read by then
+    saved = own.position(41)
+    assert saved is not None and own.position(50) is None
+    streamed(lambda: iter(rows), 50).go_on(41, saved)
+    streamed(lambda: [*rows[:48], -1, -2], 50).go_on(41, saved)  # not read by then
     for changed in ([*rows[:30], -1, *rows[31:]], rows[1:], rows[:20]):
         with pytest.raises(DataError) as error:
-            streamed(lambda changed=changed: iter(changed), 50).check(41, saved)
+            streamed(lambda changed=changed: iter(changed), 50).go_on(41, saved)
         assert "other rows when it was read again" in str(error.value)
 
 

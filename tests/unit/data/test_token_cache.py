@@ -19,7 +19,8 @@ from tokenizers import processors
 
 from snugfit.data import token_cache
 from snugfit.data.causal import CausalSettings, load_causal
-from snugfit.data.instruct import Coder, InstructSettings, load_instruct, read_conversations
+from snugfit.data.conversation_tokens import Coder
+from snugfit.data.instruct import InstructSettings, load_instruct, read_conversations
 from snugfit.data.loader import Loader, Order
 from snugfit.data.preferences import PreferenceSettings, load_preferences
 from snugfit.data.tagged_texts import Reader, TagSettings, load_tagged, load_tagged_rows

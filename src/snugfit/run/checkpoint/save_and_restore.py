@@ -228,7 +228,7 @@ def parts_of(training: Training) -> dict[str, Any]:
             "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
             "watch": training.watch.state_dict(),
             "last_metrics": training.last_metrics,
-            "stream": _stream_fingerprint(training),
+            "stream": _stream_position(training),
             "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
             "identity_version": VERSION,
             "description": dict(training.description),
@@ -253,7 +253,7 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
             notes = check_identity(
                 run["identity"], own, training.accept_changes, run.get("identity_version", 1)
             )
-            _check_stream(training, run)
+            _go_on_reading(training, run)
     techniques = {
         name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
     }
@@ -265,15 +265,16 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
     return notes
 
 
-def _stream_fingerprint(training: Training) -> str | None:
-    """Return the digest of the rows that a stream has given until now; None where workers have read them, or nothing is streamed."""
+def _stream_position(training: Training) -> list[Any] | None:
+    """Return how far a stream has been read until now; None where workers have read it, or nothing is streamed."""
     stream = training.loader.stream
     examples = training.loader.order.cuts.examples_after(training.step.progress.windows)
-    return None if stream is None else stream.fingerprint(examples)
+    position = None if stream is None else stream.position(examples)
+    return None if position is None else list(position)
 
 
-def _check_stream(training: Training, run: Mapping[str, Any]) -> None:
-    """See that a stream gives the rows again that a run was trained on.
+def _go_on_reading(training: Training, run: Mapping[str, Any]) -> None:
+    """Go on with a stream where a run was, and see that it gives the rows again that the run was trained on.
 
     Raises:
         DataError: it gives others.
@@ -282,7 +283,7 @@ def _check_stream(training: Training, run: Mapping[str, Any]) -> None:
     if saved is None or stream is None or "data" in training.accept_changes:
         return
     windows = run["step"]["progress"]["windows"]
-    stream.check(training.loader.order.cuts.examples_after(windows), saved)
+    stream.go_on(training.loader.order.cuts.examples_after(windows), saved)
 
 
 def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:

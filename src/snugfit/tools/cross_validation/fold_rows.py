@@ -134,6 +134,10 @@ def _usable(recipe: Recipe, card: Card) -> Part:
     """Return the rows of a recipe that can be used, and the faults of the others."""
     data = recipe.data
     (source,) = data.train_sources
+    if data.stream is not None:
+        raise DataError(
+            "data.stream", f"reads {source} as a stream, of which no folds can be made", "Leave it out."
+        )
     if card.reads_texts and source.lower().endswith(".txt") and not is_python_path(source):
         raise DataError(
             "data.train",
