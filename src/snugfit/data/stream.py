@@ -150,7 +150,7 @@ class StreamedExamples:
         self._recent: deque[_Block] = deque(maxlen=2)
         self._ends: list[int] = []
         self._positions: list[Position] = []
-        self._reached: Position | None = None
+        self._begin: Position | None = None
         self._pid = os.getpid()
 
     def __len__(self) -> int:
@@ -201,12 +201,12 @@ class StreamedExamples:
         """
         if not isinstance(saved, str):
             self._start_again()
-            self._reached = Position(*saved)
-            saved = self._reached.digest
+            self._begin = Position(*saved)
+            saved = self._begin.digest
         self._block(examples - 1)
         position = self.position(examples)
         if position is None or position.digest != saved:
-            self._reached = None
+            self._begin = None
             raise DataError(
                 self.setting,
                 f"{self.stream.name} gave other rows when it was read again than this run was trained on (its first {examples:,} examples)",
@@ -223,8 +223,8 @@ class StreamedExamples:
                 return block
         if self._blocks is None or (self._recent and number < self._recent[-1].start):
             self._start_again()
-            reached = self._reached
-            self._blocks = self._read(None if reached is None or number < reached.start else reached)
+            begin = self._begin
+            self._blocks = self._read(None if begin is None or number < begin.start else begin)
         try:
             for block in self._blocks:
                 self._first = self._first or block
@@ -241,8 +241,8 @@ class StreamedExamples:
         self._recent.clear()
         self._ends, self._positions = [], []
 
-    def _read(self, reached: Position | None) -> Iterator[_Block]:
-        """Yield the blocks of all passes, from the one that was reached.
+    def _read(self, begin: Position | None) -> Iterator[_Block]:
+        """Yield the blocks of all passes, from a position on.
 
         Raises:
             DataError: the source failed, or has no rows.
@@ -258,9 +258,9 @@ class StreamedExamples:
                     empty = False
                     content = "\n".join([chain, *map(_content, block)])
                     chain = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-                if block and (reached is None or (epoch, place) >= (reached.epoch, reached.block)):
-                    if reached is not None:
-                        start, reached = reached.start, None
+                if block and (begin is None or (epoch, place) >= (begin.epoch, begin.block)):
+                    if begin is not None:
+                        start, begin = begin.start, None
                     examples = block if self._encode is None else self._encode(block)
                     end, position = start + len(examples), Position(epoch, place, start, chain)
                     self._ends.append(end)
@@ -279,7 +279,7 @@ class StreamedExamples:
                     if not self.skip
                     else f"The first {self.skip:,} of each pass are held out: hold out fewer.",
                 )
-            if without_examples and reached is None:
+            if without_examples and begin is None:
                 raise DataError(
                     self.setting,
                     f"no row of {self.stream.name} can be used" + (f" in pass {epoch + 1}" if epoch else ""),

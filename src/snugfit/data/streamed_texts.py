@@ -52,7 +52,7 @@ _BEGINNING = 200
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a source is read as a stream.
+    """The settings of a source that is read as a stream.
 
     Args:
         buffer: rows that are tokenised together, and whose examples are shuffled among each other.
@@ -149,11 +149,11 @@ def stream_instruct(
 
 
 class _Encode(ABC):
-    """What makes examples of rows, and treats those that cannot be used."""
+    """The making of examples of rows, with those treated that cannot be used."""
 
     def __init__(self, settings: RowSettings) -> None:
         self._settings = settings
-        self._told: set[str] = set()
+        self._reasons: set[str] = set()
 
     def __call__(self, rows: Sequence[StreamedRow]) -> ArrayExamples:
         """Return the examples of rows.
@@ -172,8 +172,8 @@ class _Encode(ABC):
                 faults.append(bad.at(row.source, row.line, row.columns))
         settle(faults, self._settings.bad_rows)
         for fault in faults:
-            if fault.reason not in self._told:
-                self._told.add(fault.reason)
+            if fault.reason not in self._reasons:
+                self._reasons.add(fault.reason)
                 warnings.warn(
                     f"{fault.place} is left out: {fault.detail}. Others of this kind are left out too (data.bad_rows: skip).",
                     SnugfitWarning,
