@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
@@ -19,7 +20,8 @@ from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.generation import Generation
 from snugfit.recipe import load_recipe
-from snugfit.run.from_recipe import train_recipe
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import resume_run, train_recipe
 from tests.unit.data.test_chat_template import TEMPLATES
 from tests.unit.data.test_instruct import by_letters
 
@@ -335,3 +337,29 @@ def test_a_model_that_is_not_on_one_device_is_not_asked_while_it_trains(
     with pytest.raises(SettingError, match=rf"track\.answers: .*{words}"):
         changed(project, tmp_path, override, "track.answers=2")
     assert not list((tmp_path / "runs").glob("facts/*"))
+
+
+@pytest.mark.slow
+def test_a_run_on_a_stream_that_was_stopped_ends_as_one_that_was_not(project: Path) -> None:
+    texts = [json.dumps({"text": f"{ask} {answer} " * 4}) for ask, answer in FACTS]
+    (project / "texts.jsonl").write_text("\n".join(texts))
+    for task, train in (("causal-lm", "texts.jsonl"), ("instruction", "facts.jsonl")):
+        given = [
+            f"task={task}",
+            f"data.train={project / train}",
+            "data.stream=4",
+            f"data.validation={project / train if task == 'instruction' else 'null'}",
+            "train.updates=5",
+            "train.global_batch=3",
+            f"output={project / 'streamed'}",
+        ]
+        recipe = load_recipe(project / "facts.yaml", given, allow_code=True)
+        whole = train_recipe(recipe)
+        stopped = train_recipe(recipe, RunOptions(stop_after_seconds=1e-6))
+        assert stopped.status == "stopped"
+        resumed = resume_run(str(stopped.run_dir))
+        first, second = (
+            load_file(Path(str(run.run_dir)) / "best" / "model.safetensors") for run in (whole, resumed)
+        )
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
