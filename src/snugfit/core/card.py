@@ -149,7 +149,8 @@ class Card:
     `not_on` maps kinds of devices that cannot have it to the reason and the way out.
     `saves_memory`: an update needs less at its peak, so that it is named where nothing fits. `fidelity`: how much precision a run
     with it has given up. `needs`: the type of number, as torch names it, or "tf32", that a device has to compute in of itself. `replaces`: techniques in
-    whose place it may stand, with their settings, to save memory.
+    whose place it may stand, with their settings, to save memory. `paths`: settings that name files or folders; in a recipe relative ones are
+    relative to it.
     """
 
     name: str
@@ -171,6 +172,7 @@ class Card:
     fidelity: Fidelity = Fidelity.FULL
     needs: str = ""
     replaces: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     cost: str = ""
     use_when: str = ""
 

@@ -30,6 +30,15 @@ def as_entry(technique: Technique) -> dict[str, dict[str, Any]]:
     return {own: {name: _written(getattr(technique, name)) for name in names}}
 
 
+def without_unset_paths(technique: Technique, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a technique without those that may name a file and name none: runs of before do not know them."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if value is not None or name not in technique.card.paths
+    }
+
+
 def entry_name(technique: type[Technique]) -> str:
     """Return the name by which a recipe names a technique: that of its card, or `package.module:Class` for one of the user's own.
 

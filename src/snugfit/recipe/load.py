@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Train
 from snugfit.core.settings import shown
@@ -28,6 +28,9 @@ from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover, import_task, known
 from snugfit.tasks.task_card import Card
 from snugfit.tracking.named import NAMED, TRACKERS, no_tracker
+
+if TYPE_CHECKING:
+    from snugfit.core.technique import Technique
 
 _LIMIT_BYTES = 2**20
 REGISTERED = "models:/"
@@ -138,7 +141,9 @@ def build(
         recipe,
         optimizer=optimizer,
         schedule=schedule,
-        techniques=parse_list(recipe.techniques, places, importer),
+        techniques=tuple(
+            _with_paths(each, recipe.folder) for each in parse_list(recipe.techniques, places, importer)
+        ),
         plan=replace(recipe.plan, numerics=numerics),
     )
     check_recipe(recipe, given, places)
@@ -259,6 +264,13 @@ def _with_trackers(track: m.Track, importer: Importer, places: Places) -> m.Trac
 def _card_of(tree: Mapping[str, Any]) -> Card | None:
     task = tree.get("task")
     return known(task) if isinstance(task, str) else None
+
+
+def _with_paths(technique: Technique, folder: Path) -> Technique:
+    """Return a technique whose settings that name files or folders are absolute."""
+    paths = {name: getattr(technique, name) for name in technique.card.paths}
+    absolute = {name: _path(value, folder) for name, value in paths.items() if isinstance(value, str)}
+    return replace(technique, **absolute) if absolute else technique  # type: ignore[type-var]
 
 
 def _path(text: str, folder: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from snugfit.core.entry import as_entry
+from snugfit.core.entry import as_entry, without_unset_paths
 from snugfit.core.settings import Section
 from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
@@ -108,9 +108,10 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
 
     values = as_dict(recipe)
     values["techniques"] = [
-        entry
+        {name: without_unset_paths(technique, settings)}
         for technique, entry in zip(recipe.techniques, values["techniques"], strict=True)
         if technique.card.family is not Family.PLACEMENT
+        for name, settings in entry.items()
     ]
     for setting in _NOT_LEARNED:
         *section, key = setting.split(".")

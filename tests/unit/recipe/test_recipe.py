@@ -870,3 +870,13 @@ def test_the_schema_tells_what_every_setting_means():
     for section in sections:
         for name, entry in section["properties"].items():
             assert "description" in entry or "$ref" in entry, name
+
+
+def test_an_adapter_that_goes_on_is_looked_for_beside_the_recipe_and_is_part_of_what_is_learned(
+    write, tmp_path
+):
+    plain = load_recipe(write(BARE + "techniques: [{lora: {}}]\n"))
+    assert "start" not in plain.learned()["techniques"][0]["lora"], "runs of before do not know it"
+    recipe = load_recipe(write(BARE + "techniques: [{lora: {start: runs/a}}]\n"))
+    assert recipe.techniques[0].start == str(tmp_path / "runs" / "a")
+    assert recipe.hash() != plain.hash()

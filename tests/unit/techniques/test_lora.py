@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from snugfit.core.parameters import parameter_groups
-from snugfit.errors import SettingError
+from snugfit.errors import ModelError, SettingError
+from snugfit.kit.adapters.adapter_files import save_adapter
 from snugfit.kit.adapters.adapters import adapted, merged
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
@@ -119,3 +121,56 @@ def test_embeddings_are_adapted_when_they_are_named() -> None:
     ids = torch.arange(5)
     assert not torch.allclose(made(ids), made[1](made[0].get_base_layer()(ids)))
     torch.testing.assert_close(merged(made)(ids), made(ids))
+
+
+def learned(folder: Path, updates: int = 3, **settings: object) -> Step:
+    """A step whose adapters have learned, written to a folder as a run does."""
+    step = Step(model(), AdamW(learning_rate=0.1), techniques=[LoRA(rank=2, alpha=8.0, **settings)])
+    for _ in range(updates):
+        step(BATCH)
+    save_adapter(step.model, folder / "best" / "adapter")
+    return step
+
+
+@pytest.mark.parametrize("kind", [{}, {"dora": True}, {"rslora": True}], ids=str)
+def test_an_adapter_goes_on_from_where_it_was(kind: dict[str, bool], tmp_path: Path) -> None:
+    first = learned(tmp_path, head=("2",), **kind)
+    on = LoRA(rank=2, alpha=8.0, dropout=0.5, start=str(tmp_path), **kind)
+    begun = Step(model(), AdamW(learning_rate=0.1), techniques=[on])
+    first.model.eval(), begun.model.eval()
+    assert torch.equal(first.model(BATCH[0]), begun.model(BATCH[0]))
+    assert not torch.allclose(begun.model(BATCH[0]), model()(BATCH[0]))
+    trains = [
+        {name for name, weight in each.model.named_parameters() if weight.requires_grad}
+        for each in (first, begun)
+    ]
+    assert trains[0] == trains[1]
+    before = {name: weight.detach().clone() for name, weight in begun.model.named_parameters()}
+    begun.model.train()
+    begun(BATCH)
+    moved = {name for name, weight in begun.model.named_parameters() if not torch.equal(weight, before[name])}
+    assert moved == trains[1]
+    assert any(isinstance(module, nn.Dropout) and module.p == 0.5 for module in begun.model.modules())
+
+
+def test_a_plan_of_an_adapter_that_goes_on_needs_no_numbers(tmp_path: Path) -> None:
+    learned(tmp_path)
+    with FakeTensorMode():
+        made = LoRA(rank=2, alpha=8.0, start=str(tmp_path)).prepare(model())
+    assert {name for name, weight in made.named_parameters() if weight.requires_grad} == {
+        f"{layer}.lora_{letter}.default.weight" for layer in "02" for letter in "AB"
+    }
+
+
+def test_an_adapter_of_other_settings_is_refused_with_its_own(tmp_path: Path) -> None:
+    learned(tmp_path)
+    with pytest.raises(SettingError, match=r"lora.rank: is 8, .* has 2. Write rank: 2."):
+        LoRA(alpha=8.0, start=str(tmp_path)).prepare(model())
+    with pytest.raises(SettingError, match="lora.alpha: is 16.0, .* has 8.0"):
+        LoRA(rank=2, start=str(tmp_path)).prepare(model())
+    with pytest.raises(SettingError, match="lora.start: names an adapter, which has its own layers"):
+        LoRA(targets=("0",), start=str(tmp_path))
+    with pytest.raises(ModelError, match="holds no adapter of peft"):
+        LoRA(start=str(tmp_path / "nothing")).prepare(model())
+    with pytest.raises(ModelError, match="is of another model"):
+        LoRA(rank=2, alpha=8.0, start=str(tmp_path)).prepare(nn.Sequential(nn.Linear(5, 3)))

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
+from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import ModelError, SettingError
 from snugfit.kit.adapters.adapters import ADAPTER, adapted, put_in, require_peft
 
@@ -67,29 +69,47 @@ _TASK_TYPES = {
 """Kinds of adapters by peft, and the part of the name of the table in which transformers lists such models."""
 
 
-def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
-    """Put the adapters of `folder` on the model in place; into its own adapters if it has the same ones already.
+def adapter_config(folder: str | Path) -> Any:
+    """Return the configuration of peft of the adapter in a folder.
 
     Raises:
-        ModelError: the folder holds none, or those of another model.
+        ModelError: the folder holds none.
         MissingExtra: peft is not installed.
     """
     require_peft()
-    from peft import PeftConfig, set_peft_model_state_dict
-    from safetensors.torch import load_file
+    from peft import PeftConfig
 
-    folder = Path(folder)
     for file in (CONFIG, WEIGHTS):
-        if not (folder / file).is_file():
+        if not (Path(folder) / file).is_file():
             raise ModelError(
                 "adapter",
                 f"{folder} holds no adapter of peft (no {file} in it)",
                 f"Name the folder that holds {file}.",
             )
-    config = PeftConfig.from_pretrained(str(folder))
+    return PeftConfig.from_pretrained(str(folder))
+
+
+def load_adapter(model: nn.Module, folder: str | Path, *, dropout: float | None = None) -> nn.Module:
+    """Put the adapters of `folder` on the model in place; into its own adapters if it has the same ones already.
+
+    Args:
+        dropout: of their inputs, in place of what they were trained with.
+    Raises:
+        ModelError: the folder holds none, or those of another model.
+        MissingExtra: peft is not installed.
+    """
+    config = adapter_config(folder)
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    if dropout is not None:
+        config.lora_dropout = dropout
     head, config.modules_to_save = list(config.modules_to_save or ()), None
     config.inference_mode = False
-    state = {name.removeprefix(_PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    with _disable_current_modes():  # of a dry run, whose tensors have no numbers
+        tensors = load_file(folder / WEIGHTS)
+    state = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     try:
         if not adapted(model):
             put_in(model, config)
@@ -113,7 +133,8 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
             "Name an adapter of this model.",
         )
     _check_scale(model, config, folder)
-    set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
+    if not any(tensor.is_meta or is_fake(tensor) for tensor in own.values()):
+        set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
     return model
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 from torch import nn
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
-from snugfit.kit.adapters.adapters import head_of, inject, merged, require_peft, targets_of
+from snugfit.errors import SettingError
+from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter
+from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
 
 
 def lora_(
@@ -76,6 +79,7 @@ class LoRA(Technique):
     rslora: bool = False
     head: tuple[str, ...] | None = None
     plus: float = 1.0
+    start: str | None = None
 
     card: ClassVar[Card] = Card(
         name="lora",
@@ -86,6 +90,7 @@ class LoRA(Technique):
         seams=("groups", "export"),
         stages=(Stage.ADAPT,),
         fidelity=Fidelity.ADAPTERS,
+        paths=("start",),
         saves_memory=True,
         cost="rank * (inputs + outputs) parameters a layer; no gradients or moments of the rest; DoRA: a norm a forward",
         use_when="a large pretrained model is tuned in little memory; ten times the learning rate of full tuning",
@@ -95,6 +100,12 @@ class LoRA(Technique):
         self.require("rank", self.rank >= 1, "at least 1")
         self.require_positive("alpha", "plus")
         self.require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        if self.start is not None and (self.targets or self.head):
+            raise SettingError(
+                "lora.start",
+                "names an adapter, which has its own layers, and lora.targets or lora.head names others",
+                "Remove one.",
+            )
 
     @classmethod
     def example(cls) -> Self:
@@ -105,6 +116,8 @@ class LoRA(Technique):
         return self.dora  # its magnitudes are the weights' norms
 
     def prepare(self, model: nn.Module) -> nn.Module:
+        if self.start is not None:
+            return self._gone_on_with(model, Path(self.start))
         return lora_(
             model,
             self.rank,
@@ -118,6 +131,40 @@ class LoRA(Technique):
 
     def seams(self, context: Context) -> Seams:
         return Seams(groups=self._faster, export=merged)
+
+    def _gone_on_with(self, model: nn.Module, start: Path) -> nn.Module:
+        """Put the adapter of a folder on the model, which has to be what the settings say.
+
+        Raises:
+            ModelError, SettingError: it is another one, or of another model.
+        """
+        if adapted(model):
+            raise SettingError(
+                "lora.start", "the model has adapters already", "Merge them first, or leave lora.start out."
+            )
+        # best/ of a run, or the run's folder
+        places = (start, start / "adapter", start / "best" / "adapter")
+        folder = next((place for place in places if (place / CONFIG).is_file()), start)
+        config = adapter_config(folder)
+        kind = getattr(config.peft_type, "value", config.peft_type)
+        if kind != "LORA":
+            raise SettingError(
+                "lora.start", f"{folder} holds an adapter of the kind {kind}", "Name one of lora."
+            )
+        alike = {
+            "rank": config.r,
+            "alpha": config.lora_alpha,
+            "dora": config.use_dora,
+            "rslora": config.use_rslora,
+        }
+        for name, there in alike.items():
+            if getattr(self, name) != there:
+                raise SettingError(
+                    f"lora.{name}",
+                    f"is {getattr(self, name)}, and the adapter of lora.start ({folder}) has {there}",
+                    f"Write {name}: {str(there).lower()}.",
+                )
+        return load_adapter(model, folder, dropout=self.dropout)
 
     def _faster(self, groups: list[ParameterGroup]) -> list[ParameterGroup]:
         """LoRA+: `B` learns at a multiple of the rate of `A`."""
