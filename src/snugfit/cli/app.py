@@ -282,6 +282,10 @@ def evaluate(
     others: _Others = None,
     views: _Views = "1",
     num_beams: _Beams = 1,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Of the device, for the scores of a language model: 6GiB."),
+    ] = None,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -299,6 +303,7 @@ def evaluate(
             others=tuple(others or ()),
             views=number_or_word(views),
             num_beams=num_beams,
+            memory=None if memory is None else parse_bytes(memory, "memory"),
             bad_rows=bad_rows,
             uri=uri,
             allow_code=allow_code,

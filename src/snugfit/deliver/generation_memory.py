@@ -1,8 +1,9 @@
-"""A model that writes texts within a budget of memory: planned before the first token, then placed as the plan says."""
+"""A model that writes or scores texts within a budget of memory: planned before the first token, then placed as the plan says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -21,6 +22,7 @@ from snugfit.planner.devices.hardware import find_device as known_device
 from snugfit.planner.generation import GenerationPlan, plan_generation
 from snugfit.planner.trace.generation_run import Answering
 from snugfit.step.build import find_device
+from snugfit.step.evaluate import score_together
 from snugfit.system.mapped_files import bytes_in_files
 from snugfit.system.memory import available_bytes, memory_bytes
 from snugfit.techniques import find
@@ -58,6 +60,7 @@ def within_memory(
     lengths: Sequence[int],
     memory: int | None = None,
     *,
+    scored: bool = False,
     device: str = "auto",
     machine: Machine | None = None,
 ) -> tuple[Predictor, GenerationPlan | None]:
@@ -65,28 +68,30 @@ def within_memory(
 
     Args:
         predictor: on the host.
-        lengths: tokens of each prompt.
+        lengths: tokens of each prompt, or of each text that is scored.
         memory: bytes that the process may take of the device; by default what is free.
+        scored: whether texts are scored, and none is written.
         device: that it computes on.
         machine: that is planned for in place of this one.
     Returns:
         No plan where nothing was asked for and the model cannot be planned.
     Raises:
         DataError: a prompt fills the model's positions.
-        SettingError: the memory does not hold a single answer.
+        SettingError: the memory does not hold a single answer, or text that is scored.
     """
     use = predictor.inference
-    if use.generation is None:
+    if use.generation is None or (scored and writes_another_text(predictor.model)):
         raise ModelError(
             predictor.source,
-            f"is of the task '{predictor.meta.get('task')}', which writes no texts whose memory is planned",
+            f"is of the task '{predictor.meta.get('task')}', which {'scores' if scored else 'writes'} no texts whose memory is planned",
             "Leave out memory.",
         )
     torch_device = torch.device(find_device(device))
     machine = machine or _this_machine(torch_device, predictor.model)
     budget = _budget(memory, machine, torch_device)
     longest = max(lengths, default=1)
-    asked = _asked(predictor, use.generation, longest, min(BATCH_ROWS, max(1, len(lengths))))
+    rows = min(BATCH_ROWS, max(1, len(lengths)))
+    asked = _asked(predictor, use.generation, longest, rows, scored=scored)
     file_bytes = bytes_in_files(predictor.model.parameters()) if torch_device.type == "cpu" else 0
     try:
         plan = plan_generation(predictor.model, asked, machine, budget, file_bytes=file_bytes)
@@ -97,15 +102,29 @@ def within_memory(
     return replace(_placed(predictor, torch_device, plan.resident), rows=plan.rows), plan
 
 
-def _asked(predictor: Predictor, settings: Generation, longest: int, rows: int) -> Answering:
+def _asked(predictor: Predictor, settings: Generation, longest: int, rows: int, *, scored: bool) -> Answering:
     model = predictor.model
+
+    def on(model: nn.Module, batch: Batch) -> Predictor:
+        return replace(predictor, model=model, device=_device_of(batch))
+
+    if scored:
+        settings = replace(settings, num_beams=1)
+        return Answering(
+            longest,
+            0,
+            rows,
+            settings,
+            lambda _model, _batch: nullcontext(),
+            lambda model, batch: score_together(on(model, batch).scored(), batch),
+        )
     new_tokens = room(model, 0 if writes_another_text(model) else longest, settings.max_new_tokens)
     return Answering(
         longest,
         new_tokens,
         rows,
         settings,
-        lambda model, batch: replace(predictor, model=model, device=_device_of(batch)).numerics(batch),
+        lambda model, batch: on(model, batch).numerics(batch),
     )
 
 

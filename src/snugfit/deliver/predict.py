@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from snugfit.core.batch import IGNORE_INDEX, Batch, inputs_of
+from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.file_kinds import SOURCE_LINE
-from snugfit.data.loader import Loader
-from snugfit.data.order import Order
 from snugfit.data.sources import read_beginning
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
+from snugfit.deliver.scores import in_token_chunks, scores_of
 from snugfit.errors import DataError, ModelError, SettingError, short_path
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
-from snugfit.step.evaluate import Scored, eval_mode, evaluate
-from snugfit.step.metrics import made_metrics, named_metrics
-from snugfit.step.text_metrics import OfWrittenTexts, TextScore
-from snugfit.strategies.base import Strategy
+from snugfit.step.evaluate import Scored, eval_mode
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
@@ -51,6 +46,7 @@ if TYPE_CHECKING:
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
+_ONE_ALONE = "is planned for one model and one view", "Leave out the others."
 _OTHER_FORMATS = (".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 
 
@@ -187,14 +183,14 @@ class Predictor:
 
     def scored(self) -> Scored:
         """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
-        assert self.inference.loss is not None
-        loss = over_batches(self.inference.loss)
-        return Scored(self.model, self.device, self._run, loss, self.numerics)
+        loss = self.inference.loss
+        assert loss is not None
+        scored = Scored(self.model, self.device, self._run, over_batches(loss), self._around)
+        return in_token_chunks(scored, loss)
 
     def _outputs(self, batch: Batch, places: Sequence[int]) -> Any:
         batch, run = batch.to(self.device), self.inference.run
-        streaming = nullcontext() if self.stream is None else self.stream.running()
-        with self.numerics(batch), streaming:
+        with self._around(batch):
             return self._run(batch) if run is None else run(self.model, batch.data, places)
 
     def _run(self, batch: Batch) -> Any:
@@ -210,6 +206,13 @@ class Predictor:
         # on another kind of device an operator may lack the form that the run's device had
         as_in_run = self.meta.get(DETERMINISTIC) == self.device.type
         with deterministic(as_in_run), self._precision(batch):
+            yield
+
+    @contextmanager
+    def _around(self, batch: Batch) -> Iterator[None]:
+        """As `numerics`, with those weights coming that are not on the device."""
+        streaming = nullcontext() if self.stream is None else self.stream.running()
+        with self.numerics(batch), streaming:
             yield
 
     def _precision(self, batch: Batch) -> AbstractContextManager[Any]:
@@ -342,7 +345,7 @@ def predict_file(
     loaded = _predictors((source, *others), uri, allow_code, "auto" if memory is None else "cpu")
     first, *more = [each.with_beams(num_beams) for each in loaded]
     if memory is not None and (more or views != 1):
-        raise SettingError("memory", "is planned for one model and one view", "Leave out the others.")
+        raise SettingError("memory", *_ONE_ALONE)
     predictor = first.in_detail(top, proba)
     added = (*predictor.inference.columns, SOURCE_LINE)
     rows = _rows(predictor, data, labelled=False, bad_rows=bad_rows)
@@ -385,6 +388,7 @@ def evaluate_file(
     others: Sequence[str | Path] = (),
     views: Views = 1,
     num_beams: int = 1,
+    memory: int | None = None,
     bad_rows: str = "fail",
     uri: str | None = None,
     allow_code: bool = False,
@@ -394,18 +398,25 @@ def evaluate_file(
     Args:
         metrics: names of built-in ones, or `package.module:function` of one's own.
         source, others, views, num_beams: as of `predict_file`; of several together it is the loss of their mean.
+        memory: bytes that a language model may take of its device to be scored, which is planned first (`generation_memory`).
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
     _check_data(data)
     check_views(views)
-    predictors = [each.with_beams(num_beams) for each in _predictors((source, *others), uri, allow_code)]
+    device = "auto" if memory is None else "cpu"
+    loaded = _predictors((source, *others), uri, allow_code, device)
+    predictors = [each.with_beams(num_beams) for each in loaded]
+    if memory is not None and (len(predictors) > 1 or views != 1):
+        raise SettingError("memory", *_ONE_ALONE)
     if len(predictors) > 1 or views != 1:
         rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows)
     else:
         (predictor,) = predictors
         rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
-        values = _scores(predictor, rows, metrics)
+        if memory is not None:
+            predictor = _within(predictor, rows, memory, scored=True)
+        values = scores_of(predictor, rows, metrics, planned=memory is not None)
     return {
         "metrics": values,
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
@@ -426,63 +437,18 @@ def scores_beside(
     """
     _check_reads(predictor)
     rows = _rows(predictor, data, labelled=True, bad_rows="skip")
-    before, after = (_scores(each, rows, (), most) for each in (predictor, replace(predictor, model=other)))
+    before, after = (scores_of(each, rows, (), most) for each in (predictor, replace(predictor, model=other)))
     return min(len(rows.examples), most), before, after
 
 
-def _scores(
-    predictor: Predictor, rows: FileRows, metrics: Sequence[str], most: int | None = None
-) -> dict[str, float]:
-    """Return loss and metrics on labelled rows, the first ones where there are more than are asked for."""
-    count = len(rows.examples) if most is None else min(most, len(rows.examples))
-    order = Order(len(rows.examples), BATCH_ROWS, shuffle=False)
-    windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / BATCH_ROWS))
-    named = named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd())
-    made = made_metrics(named, predictor.inference.own_metrics)
-    answered: dict[str, OfWrittenTexts] = {}
-    if predictor.inference.forward is None:  # of a model whose answers go on with their prompts
-        answered = {name: metric for name, metric in made.items() if isinstance(metric, OfWrittenTexts)}
-    scores = evaluate(
-        predictor.scored(), windows, {name: metric for name, metric in made.items() if name not in answered}
-    )
-    scores |= _scores_of_answers(predictor, [rows.examples[place] for place in range(count)], answered)
-    return {name: scores[name] for name in ("loss", *made)}
-
-
-def _scores_of_answers(
-    predictor: Predictor, examples: Sequence[Mapping[str, Any]], metrics: Mapping[str, OfWrittenTexts]
-) -> dict[str, float]:
-    """Return metrics of the answers that a model writes, beside the last answer that each example has."""
-    if not metrics:
-        return {}
-    prompts, targets = zip(*map(_last_answer, examples), strict=True)
-    column = predictor.inference.columns[0]
-    written = [str(each[column]) for each in predictor.predict_examples(list(prompts))]
-    scores = {name: TextScore(metric) for name, metric in metrics.items()}
-    for score in scores.values():
-        pairs = zip(written, targets, strict=True)
-        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in pairs)
-    return {name: score.compute(Strategy()) for name, score in scores.items()}
-
-
-def _last_answer(example: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """Return the tokens before the last answer of an example, and that answer.
-
-    >>> _last_answer({"input_ids": [1, 2, 3, 4, 5], "labels": [-100, 2, -100, 4, -100]})
-    ([1, 2, 3], [4])
-    """
-    ids, labels = list(example["input_ids"]), list(example["labels"])
-    end = max((place + 1 for place, label in enumerate(labels) if label != IGNORE_INDEX), default=0)
-    start = max((place + 1 for place in range(end) if labels[place] == IGNORE_INDEX), default=0)
-    return ids[:start], ids[start:end]
-
-
-def _within(predictor: Predictor, rows: FileRows, memory: int) -> Predictor:
-    """Return the predictor on its device, with its texts planned for so many bytes."""
+def _within(predictor: Predictor, rows: FileRows, memory: int, *, scored: bool = False) -> Predictor:
+    """Return the predictor on its device, with the texts that it writes, or is scored by, planned for so many bytes."""
     from snugfit.deliver.generation_memory import within_memory
 
-    lengths = [predictor.inference.length(rows.examples[place]) for place in range(len(rows.examples))]
-    return within_memory(predictor, lengths, memory)[0]
+    examples = map(rows.examples.__getitem__, range(len(rows.examples)))
+    length = predictor.inference.length
+    lengths = [len(each["input_ids"]) if scored else length(each) for each in examples]
+    return within_memory(predictor, lengths, memory, scored=scored)[0]
 
 
 def _predictors(

@@ -32,7 +32,8 @@ class GenerationPlan:
     """The way in which answers are written, and the memory that it takes.
 
     Args:
-        rows: answers that are written at once.
+        rows: answers that are written, or texts that are scored, at once.
+        new_tokens: of an answer at most; 0 where texts are scored.
         resident: blocks that stay on the device where the others are streamed; None: all weights are on it.
         blocks: that may be streamed.
         from_file: whether the weights stay in their file, from which the system reads them where memory is short.
@@ -68,12 +69,16 @@ class GenerationPlan:
             "logits": self.logits_bytes,
             "the process and what layers put out": self.rest_bytes,
         }
-        return ", ".join(f"{name} {brief_bytes(size)}" for name, size in sizes.items())
+        return ", ".join(
+            f"{name} {brief_bytes(size)}" for name, size in sizes.items() if size or self.new_tokens
+        )
 
     def __str__(self) -> str:
+        work = f"Answers: {self.rows:,} at once, of at most {self.new_tokens:,} tokens each, to prompts of at most {self.prompt:,}"
+        if not self.new_tokens:
+            work = f"Texts: {self.rows:,} at once, of at most {self.prompt:,} tokens each"
         sentence = (
-            f"{brief_bytes(self.needed_bytes)} of {brief_bytes(self.budget_bytes)} ({self.parts}). "
-            f"Answers: {self.rows:,} at once, of at most {self.new_tokens:,} tokens each, to prompts of at most {self.prompt:,}"
+            f"{brief_bytes(self.needed_bytes)} of {brief_bytes(self.budget_bytes)} ({self.parts}). {work}"
         )
         if self.resident is not None:
             sentence += f"; {self.streamed} of {self.blocks} layers are streamed from host memory"
@@ -250,14 +255,17 @@ class _Search:
         def fits(new_tokens: int) -> bool:
             return self._fits(self._use(1, resident, new_tokens).needed - spared)
 
-        shorter = _largest(fits, self.asked.new_tokens)
+        shorter = _largest(fits, self.asked.new_tokens) if self.asked.new_tokens else 0
         remedy = f"Allow at most {shorter:,} new tokens, or give" if shorter else "Give"
+        work = f"one answer of {self.asked.new_tokens:,} tokens to a prompt of {self.asked.prompt:,}"
+        bits = ", or take fewer bits: --numbers bf16, --quantize nf4"
+        if not self.asked.new_tokens:
+            work, bits = f"the scores of one text of {self.asked.prompt:,} tokens", ""
         least_budget = math.ceil(least.needed_bytes / (1 - self.budget.margin) * _SPARE)
         return SettingError(
             "memory",
-            f"{brief_bytes(self.budget.memory_bytes)} are too little for one answer of {self.asked.new_tokens:,} tokens to a prompt of "
-            f"{self.asked.prompt:,}, which takes {brief_bytes(least.needed_bytes)} ({least.parts})",
-            f"{remedy} {brief_bytes(least_budget)} of memory, or take fewer bits: --numbers bf16, --quantize nf4.",
+            f"{brief_bytes(self.budget.memory_bytes)} are too little for {work}, which takes {brief_bytes(least.needed_bytes)} ({least.parts})",
+            f"{remedy} {brief_bytes(least_budget)} of memory{bits}.",
         )
 
 

@@ -188,6 +188,12 @@ def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:
             _score(scored, batch.select([row]), keep=True)
 
 
+def score_together(scored: Scored, batch: Batch) -> None:
+    """Score the rows of a batch at once, as `score_singly`."""
+    with scoring(scored):
+        _score(scored, batch, keep=False)
+
+
 @contextmanager
 def scoring(scored: Scored) -> Iterator[None]:
     """Temporarily put the model in its state for evaluation; on exit it and the global random state are as before."""

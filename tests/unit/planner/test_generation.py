@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
+from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.losses import causal_lm, over_batches
+from snugfit.deliver.scores import in_token_chunks
 from snugfit.errors import SettingError
 from snugfit.kit.generation import Generation, generate, padded_left
 from snugfit.kit.streaming.stream import WeightStream, blocks_of
@@ -19,6 +22,7 @@ from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.generation import GenerationPlan, plan_generation
 from snugfit.planner.trace.generation_run import Answering
+from snugfit.step.evaluate import Scored, evaluate, score_together
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.units import parse_bytes
 
@@ -27,10 +31,10 @@ UNUSED = 199
 """A token that ends no answer here, so that each is as long as it may be."""
 
 
-def llama() -> nn.Module:
+def llama(vocab_size: int = 200) -> nn.Module:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=200,
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=256,
         num_hidden_layers=8,
@@ -181,3 +185,72 @@ def test_weights_in_a_file_leave_a_processor_memory_for_more_answers() -> None:
     assert mapped.from_file and mapped.rows >= 2
     assert mapped.needed_bytes <= less.memory_bytes
     assert "read from their file" in str(mapped)
+
+
+def scored(model: nn.Module) -> Scored:
+    return in_token_chunks(
+        Scored(model, torch.device("cpu"), lambda batch: model(**inputs_of(batch.data)[1]), _LOSS), causal_lm
+    )
+
+
+_LOSS = over_batches(causal_lm)
+LENGTH, LETTERS = 70, 4000
+
+
+def texts(rows: int) -> Batch:
+    draw = torch.Generator().manual_seed(2)
+    tokens = torch.randint(0, LETTERS, (rows, LENGTH), generator=draw)
+    return Batch.of({"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens})
+
+
+def planned_scores(model: nn.Module, memory_bytes: int) -> GenerationPlan:
+    asked = Answering(
+        LENGTH,
+        0,
+        ROWS,
+        Generation(),
+        lambda _model, _batch: nullcontext(),
+        lambda model, batch: score_together(scored(model), batch),
+    )
+    return plan_generation(model, asked, card(memory_bytes), Budget(memory_bytes, margin=0.0))
+
+
+def test_scores_never_hold_all_logits_and_what_they_take_is_known_before() -> None:
+    model = llama(vocab_size=LETTERS)
+    batch = texts(ROWS)
+    with torch.no_grad():
+        logits = model(batch.data["input_ids"]).logits
+    expected = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), batch.data["labels"][:, 1:].flatten()
+    )
+    plan = planned_scores(model, 2**30)
+    with AllocatedBytes() as allocated:
+        scores = evaluate(scored(model), [batch], {"perplexity": "perplexity"})
+    assert scores["loss"] == pytest.approx(expected.item(), rel=1e-6)
+    assert allocated.peak < 2 * logits.nbytes, "logits, in float32 for the loss, would be twice as many"
+    measured = allocated.peak + weight_bytes(model)
+    assert plan.rows == ROWS and measured <= plan.needed_bytes <= 1.1 * measured
+    assert str(plan).endswith(f"Texts: {ROWS} at once, of at most {LENGTH} tokens each")
+    with pytest.raises(SettingError, match=rf"too little for the scores of one text of {LENGTH} tokens"):
+        planned_scores(model, 2**10)
+
+
+def test_a_model_that_computes_with_its_logits_is_scored_by_all_of_them() -> None:
+    class Capped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = llama(vocab_size=LETTERS)
+
+        def get_output_embeddings(self) -> Any:
+            return self.model.get_output_embeddings()
+
+        def forward(self, **inputs: Tensor) -> Tensor:
+            logits: Tensor = self.model(**inputs).logits
+            return 30 * torch.tanh(logits / 30)
+
+    model, batch = Capped(), texts(ROWS)
+    logits = model(input_ids=batch.data["input_ids"])
+    expected = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), batch.data["labels"][:, 1:].flatten()
+    )
+    assert evaluate(scored(model), [batch], {})["loss"] == pytest.approx(expected.item(), rel=1e-6)

@@ -270,6 +270,17 @@ def test_predictions_within_memory_are_those_without(trained: str, project: Path
     assert (tmp_path / "plain.csv").read_text() == (tmp_path / "planned.csv").read_text()
 
 
+def test_scores_within_memory_are_those_without(trained: str, project: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text((project / "facts.jsonl").read_text() * 4)
+    plain = evaluate_file(trained, str(rows))["metrics"]
+    assert evaluate_file(trained, str(rows), memory=64 * 2**30)["metrics"] == plain
+    with pytest.raises(SettingError, match=r"memory: 1.00 MiB are too little for the scores of one text of"):
+        evaluate_file(trained, str(rows), memory=2**20)
+    with pytest.raises(SettingError, match="memory: is planned for scores, and exact_match is of answers"):
+        evaluate_file(trained, str(rows), ("exact_match",), memory=64 * 2**30)
+
+
 def test_numbers_are_other_ones_only_where_they_are_asked_for(trained: str) -> None:
     plain = load_generator(trained, Generation())
     half = load_generator(trained, Generation(), numbers="bf16")

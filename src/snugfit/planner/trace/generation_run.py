@@ -1,4 +1,4 @@
-"""The dry run of answers: a prompt that is read and the last token that is written, on tensors that have a shape and no numbers."""
+"""The dry run of answers: a prompt that is read and the last token that is written, or a text that is scored, on tensors that have a shape and no numbers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ Numerics = Callable[[nn.Module, Batch], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Answering:
-    """Answers to be written.
+    """Answers to be written, or texts to be scored.
 
     Args:
-        prompt: tokens of the longest prompt.
-        new_tokens: of an answer at most, as many as the model's positions leave.
+        prompt: tokens of the longest prompt, or text.
+        new_tokens: of an answer at most, as many as the model's positions leave; 0 where texts are scored.
         rows: that are to be answered.
         settings: how answers are chosen.
         numerics: what a model computes a batch within.
+        score: what scores a batch of texts by a model.
     """
 
     prompt: int
@@ -51,6 +52,7 @@ class Answering:
     rows: int
     settings: Generation
     numerics: Numerics
+    score: Callable[[nn.Module, Batch], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,12 @@ class _Run:
     def recorded(self) -> GenerationTrace:
         asked, recorder = self._asked, self._recorder
         recorder.begin()
+        if asked.score is not None:
+            with recorder, recorder.label("evaluation"):
+                tokens = self._tokens(asked.prompt)
+                data = {"input_ids": tokens, "attention_mask": self._mask(asked.prompt), "labels": tokens}
+                asked.score(self._model, self._given(data))
+            return GenerationTrace(recorder.finish(), 0, 0)
         followed = _FOLLOWED_BY_BEAM if asked.settings.num_beams > 1 else _FOLLOWED
         length = followed * (asked.prompt + asked.new_tokens)
         numbers = torch.empty(self._rows, length, dtype=torch.long, device=self._device)
@@ -191,13 +199,17 @@ class _Run:
         return self._called({**written, **mask}, encoder_outputs=self._read)
 
     def _called(self, data: dict[str, Tensor], module: Any = None, **further: Any) -> Any:
-        with _disable_current_modes():
-            batch = Batch.of(data)
-        batch = fake_batch(batch, self._mode, self._values).to(torch.device(self._device))
+        batch = self._given(data)
         if module is None:
             further |= {"past_key_values": self._cache, "use_cache": True}
         with self._asked.numerics(self._model, batch):
             return (module or self._model)(**batch.data, **further)
+
+    def _given(self, data: dict[str, Tensor]) -> Batch:
+        """Return a batch of tensors without numbers, on the device."""
+        with _disable_current_modes():
+            batch = Batch.of(data)
+        return fake_batch(batch, self._mode, self._values).to(torch.device(self._device))
 
     def _tokens(self, count: int) -> Tensor:
         with _disable_current_modes():

@@ -1,0 +1,138 @@
+"""Scores of labelled rows: of a language model some tokens at a time, so that all logits never stand in memory, and of the answers that it writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.core.batch import IGNORE_INDEX, Batch
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import causal_lm, unwrapped
+from snugfit.core.technique import BatchLoss
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
+from snugfit.errors import SettingError
+from snugfit.kit.chunked_loss_function import in_chunks
+from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.metrics import made_metrics, named_metrics
+from snugfit.step.text_metrics import OfWrittenTexts, TextScore
+from snugfit.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from snugfit.data.file_rows import FileRows
+    from snugfit.deliver.predict import Predictor
+
+_CHUNK = 256
+"""Tokens whose logits are made at a time."""
+
+_AHEAD = 1
+"""Labels behind a token that its loss depends on."""
+
+
+def in_token_chunks(scored: Scored, loss: Any) -> Scored:
+    """Return a model to be scored as it is, but for its logits, of which some tokens' at a time are made.
+
+    Others than language models are given back, and one that computes with its logits behind the head makes all of them.
+
+    Args:
+        loss: by which the task scores it.
+    """
+    if unwrapped(loss) is not causal_lm or getattr(scored.model, "get_output_embeddings", None) is None:
+        return scored
+    head = output_head(scored.model, None, "model")
+    return replace(scored, run=_Postponing(scored, head), loss=_in_chunks(scored.loss))
+
+
+class _Postponing:
+    """The forward of a model whose head postpones its logits, unless the model asks for them."""
+
+    def __init__(self, scored: Scored, head: nn.Module) -> None:
+        self._run, self._head, self._asks = scored.run, head, False
+
+    def __call__(self, batch: Batch) -> Any:
+        if not self._asks:
+            try:
+                with postponed(self._head, chunk=_CHUNK):
+                    return self._run(batch)
+            except LogitsInUse:
+                self._asks = True
+        return self._run(batch)
+
+
+def _in_chunks(loss: BatchLoss) -> BatchLoss:
+    def chunked(outputs: Any, batch: Batch) -> LossTerms:
+        if postponed_in(outputs) is None:
+            return loss(outputs, batch)
+        return in_chunks(loss, outputs, batch, _CHUNK, _AHEAD)
+
+    return chunked
+
+
+def scores_of(
+    predictor: Predictor,
+    rows: FileRows,
+    metrics: Sequence[str],
+    most: int | None = None,
+    *,
+    planned: bool = False,
+) -> dict[str, float]:
+    """Return loss and metrics on labelled rows, the first ones where there are more than are asked for.
+
+    Args:
+        planned: whether the memory of scores is, beside which none is left for answers.
+    Raises:
+        SettingError: it is, and a metric is of written answers.
+    """
+    count = len(rows.examples) if most is None else min(most, len(rows.examples))
+    order = Order(len(rows.examples), predictor.rows, shuffle=False)
+    windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / predictor.rows))
+    named = named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd())
+    made = made_metrics(named, predictor.inference.own_metrics)
+    answered: dict[str, OfWrittenTexts] = {}
+    if predictor.inference.forward is None:  # of a model whose answers go on with their prompts
+        answered = {name: metric for name, metric in made.items() if isinstance(metric, OfWrittenTexts)}
+    if planned and answered:
+        raise SettingError(
+            "memory",
+            f"is planned for scores, and {', '.join(answered)} is of answers that are written",
+            "Leave one out; snugfit generate --memory writes answers.",
+        )
+    scores = evaluate(
+        predictor.scored(), windows, {name: metric for name, metric in made.items() if name not in answered}
+    )
+    scores |= _scores_of_answers(predictor, [rows.examples[place] for place in range(count)], answered)
+    return {name: scores[name] for name in ("loss", *made)}
+
+
+def _scores_of_answers(
+    predictor: Predictor, examples: Sequence[Mapping[str, Any]], metrics: Mapping[str, OfWrittenTexts]
+) -> dict[str, float]:
+    """Return metrics of the answers that a model writes, beside the last answer that each example has."""
+    if not metrics:
+        return {}
+    prompts, targets = zip(*map(_last_answer, examples), strict=True)
+    column = predictor.inference.columns[0]
+    written = [str(each[column]) for each in predictor.predict_examples(list(prompts))]
+    scores = {name: TextScore(metric) for name, metric in metrics.items()}
+    for score in scores.values():
+        pairs = zip(written, targets, strict=True)
+        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in pairs)
+    return {name: score.compute(Strategy()) for name, score in scores.items()}
+
+
+def _last_answer(example: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the tokens before the last answer of an example, and that answer.
+
+    >>> _last_answer({"input_ids": [1, 2, 3, 4, 5], "labels": [-100, 2, -100, 4, -100]})
+    ([1, 2, 3], [4])
+    """
+    ids, labels = list(example["input_ids"]), list(example["labels"])
+    end = max((place + 1 for place, label in enumerate(labels) if label != IGNORE_INDEX), default=0)
+    start = max((place + 1 for place in range(end) if labels[place] == IGNORE_INDEX), default=0)
+    return ids[:start], ids[start:end]
