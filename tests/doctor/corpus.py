@@ -25,7 +25,7 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
-SECOND_HAND, THIRD_HAND = HERE / "second_hand", HERE / "third_hand"
+SECOND_HAND, THIRD_HAND, FOURTH_HAND = (HERE / f"{name}_hand" for name in ("second", "third", "fourth"))
 MARK = "# <- here"
 
 MISSED_AT_FIRST = {
@@ -185,7 +185,7 @@ class Case:
     @property
     def pitfalls(self) -> list[str]:
         """The names of the planted fault, each of which is right; none of a clean script."""
-        for hand in (SECOND_HAND, THIRD_HAND):
+        for hand in (SECOND_HAND, THIRD_HAND, FOURTH_HAND):
             if hand in self.script.parents:
                 return list(expected(hand)["faulty"].get(self.script.stem, {}).get("pitfalls", ()))
         return [self.script.stem.rpartition("_")[0]]

@@ -117,6 +117,9 @@ PITFALLS: dict[str, str] = {
     "reseeded": "random numbers begin anew in each epoch",
     "optimizer_rebuilt": "an optimizer is made anew in each epoch, and forgets its moments",
     "worker_seeds": "the workers of a loader draw the same random numbers",
+    "mismatched_rows": "inputs and targets of different rows",
+    "stale_state": "a recurrent layer begins with the state of other rows",
+    "average_stands_still": "a copy that is scored and saved never moves",
     "plateau_metric": "a schedule waits for a score to move the wrong way",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
 }

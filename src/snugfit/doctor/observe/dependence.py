@@ -1,4 +1,4 @@
-"""On what a score depends: gradients of one score with respect to what a model's first layer gave.
+"""On what a score depends: gradients of one score with respect to what the layer that reads the tokens gave.
 
 Read through a graph that the script is about to differentiate itself, once a model. Nothing is looked at where that could be seen:
 under hooks, under recompute, in functions of the script's own, on ranks.
@@ -17,14 +17,14 @@ MOST_NODES = 20_000
 
 
 class Anchor(NamedTuple):
-    """The output of the first layer of a forward pass, of which the graph of the scores is made."""
+    """The output of the layer that read the tokens, of which the graph of the scores is made."""
 
     model: int
     output: Tensor
 
 
 class Dependence:
-    """The first layer's output of the last forward pass, and of which models it was looked at."""
+    """The reading of the tokens of the last forward pass, and models that were looked at."""
 
     def __init__(self) -> None:
         self._anchor: Anchor | None = None
@@ -53,20 +53,18 @@ class Dependence:
         """Forget the last forward pass."""
         self._anchor = None
 
-    def after(self, model: int, rows: int, module: nn.Module, output: Any) -> None:
-        """Keep what the first layer of a model gave; `rows` is the size of the model's batch."""
-        if self._anchor is not None or model in self._looked or self._hooked or not module._parameters:
-            return
+    def after(self, model: int, output: Any) -> None:
+        """Keep what the layer that read a model's last tokens gave."""
         if (
-            isinstance(output, Tensor)
+            model not in self._looked
+            and not self._hooked
+            and isinstance(output, Tensor)
             and output.requires_grad
-            and output.dim() > 1
-            and output.shape[0] == rows
         ):
             self._anchor = Anchor(model, output)
 
     def take(self) -> Anchor | None:
-        """Return the first layer's output, once a model."""
+        """Return what the tokens were read as, once a model."""
         anchor, self._anchor = self._anchor, None
         unfit = self._hooked or torch.is_anomaly_enabled()
         ranks = (
@@ -79,7 +77,7 @@ class Dependence:
 
 
 def sensitivity(score: Tensor, anchor: Tensor) -> Tensor | None:
-    """Return the gradient of a score with respect to the first layer's output; None where it cannot be looked at."""
+    """Return the gradient of a score with respect to what the tokens were read as; None where it cannot be looked at."""
     if not score.requires_grad or not _is_plain(score.grad_fn):
         return None
     try:

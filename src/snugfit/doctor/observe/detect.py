@@ -106,6 +106,9 @@ OBSERVED = (
     "optimizer_rebuilt",
     "worker_seeds",
     "plateau_metric",
+    "mismatched_rows",
+    "stale_state",
+    "average_stands_still",
 )
 """The pitfalls that show while a script runs."""
 

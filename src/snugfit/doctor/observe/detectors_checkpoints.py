@@ -93,6 +93,34 @@ def averaged_not_saved(log: Log) -> list[Finding]:
     ]
 
 
+def average_stands_still(log: Log) -> list[Finding]:
+    """Detect a copy that is scored again and again and saved, and whose weights never move while the model learns."""
+    trained = trained_models(log)
+    scored: dict[int, list[Forward]] = {}
+    for place, event in enumerate(log.events):
+        if not isinstance(event, Forward) or event.grad or event.module in trained or not event.weights:
+            continue
+        if is_scored(log.events, place):
+            scored.setdefault(event.module, []).append(event)
+    for passes in scored.values():
+        updates, weights = {each.update for each in passes}, {each.weights for each in passes}
+        saved = [
+            save for save in log.saves() if passes[0].weights in save.weights and save.update > min(updates)
+        ]
+        if len(updates) >= LEAST_STEPS and len(weights) == 1 and saved:
+            return [
+                Finding(
+                    "average_stands_still",
+                    Severity.WARNING,
+                    f"A copy of the model is scored before {len(updates)} different updates and saved, and its weights never move.",
+                    passes[0].at,
+                    (f"saved at {saved[0].at}",),
+                    "for mine, other in zip(average.parameters(), model.parameters(), strict=True):\n    mine.lerp_(other, 1 - decay)",
+                )
+            ]
+    return []
+
+
 def average_and_best(log: Log) -> list[Finding]:
     """Detect that the best checkpoint is restored after averaging has begun, or training ended before it could begin."""
     averages = list(log.of(Average))
@@ -246,5 +274,6 @@ DETECTORS = (
     partial_resume,
     pickle,
     averaged_not_saved,
+    average_stands_still,
     average_and_best,
 )

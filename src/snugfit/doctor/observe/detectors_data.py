@@ -60,6 +60,33 @@ def leakage(log: Log) -> list[Finding]:
     return findings
 
 
+def unread_loader(log: Log) -> list[Finding]:
+    """Detect that the training's loader is scored, and one that was made for other rows is never read."""
+    read = {event.loader for event in log.of(Batch)}
+    unread = [each for each in log.loaders if each.id not in read]
+    trained = training_loaders(log)
+    own = {each.id for each in trained}
+    others = [each for each in unread if each.dataset_id not in {e.dataset_id for e in trained}]
+    if not log.whole or not others or not own or read - own:
+        return []
+    loader = 0
+    for place, event in enumerate(log.events):
+        if isinstance(event, Batch):
+            loader = event.loader
+        elif isinstance(event, Forward) and not event.grad and loader in own and is_scored(log.events, place):
+            return [
+                Finding(
+                    "leakage",
+                    Severity.WARNING,
+                    "The rows that are trained on are scored, and the loader of the others is never read.",
+                    event.at,
+                    (f"the loader that is never read: {others[0].at}",),
+                    "score = evaluate(valid_loader)",
+                )
+            ]
+    return []
+
+
 def _is_score(log: Log, overlap: Overlap) -> bool:
     """Return whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
     return any(
@@ -182,4 +209,4 @@ def starving(log: Log) -> list[Finding]:
     return findings
 
 
-DETECTORS = (leakage, not_distributed, starving)
+DETECTORS = (leakage, unread_loader, not_distributed, starving)

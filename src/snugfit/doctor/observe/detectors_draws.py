@@ -7,7 +7,15 @@ import itertools
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_data import training_loaders
 from snugfit.doctor.observe.log import Log, OptimizerSeen
-from snugfit.doctor.observe.script_events import OptimizerBuilt, Restore, Seed, StateRestore, Step
+from snugfit.doctor.observe.script_events import (
+    OptimizerBuilt,
+    OtherRows,
+    Restore,
+    Seed,
+    StaleState,
+    StateRestore,
+    Step,
+)
 
 LEAST_TIMES = 3
 LEAST_STEPS = 2
@@ -75,6 +83,41 @@ def _goes_on(log: Log, made: list[OptimizerSeen]) -> bool:
     return not put_back and min(counts) >= LEAST_STEPS
 
 
+def mismatched_rows(log: Log) -> list[Finding]:
+    """Detect inputs and targets that two loaders hand out, each in an order of its own."""
+    seen = list(log.of(OtherRows))
+    if len(seen) < LEAST_TIMES:
+        return []
+    made = {loader.id: loader.at for loader in log.loaders}
+    return [
+        Finding(
+            "mismatched_rows",
+            Severity.ERROR,
+            "Inputs and targets come from two loaders, each of which shuffles its rows by itself: a target belongs to another row.",
+            made[seen[0].targets],
+            (f"{len(seen)} losses; the inputs' loader is made at {made[seen[0].inputs]}",),
+            "loader = DataLoader(TensorDataset(inputs, targets), batch_size, shuffle=True)",
+        )
+    ]
+
+
+def stale_state(log: Log) -> list[Finding]:
+    """Detect a recurrent layer that begins with the state of other rows."""
+    seen = list(log.of(StaleState))
+    if len(seen) < LEAST_TIMES:
+        return []
+    return [
+        Finding(
+            "stale_state",
+            Severity.WARNING,
+            f"{seen[0].layer} begins each batch with the state of the batch before, and the rows are drawn at random: it belongs to others.",
+            seen[0].at,
+            (f"{len(seen)} of the first batches",),
+            "output, state = rnn(x)   # from zeros; a state is carried on where the next batch goes on with the same rows",
+        )
+    ]
+
+
 def worker_seeds(log: Log) -> list[Finding]:
     """Detect workers of a training loader that draw the same random numbers."""
     return [
@@ -91,4 +134,4 @@ def worker_seeds(log: Log) -> list[Finding]:
     ][:1]
 
 
-DETECTORS = (reseeded, optimizer_rebuilt, worker_seeds)
+DETECTORS = (mismatched_rows, stale_state, reseeded, optimizer_rebuilt, worker_seeds)

@@ -13,6 +13,7 @@ from snugfit.doctor.observe.script_events import (
     Labels,
     Loss,
     MaskedTokens,
+    OutsideDomain,
     ScoresAsLogits,
     Tokenized,
 )
@@ -102,6 +103,22 @@ def unknown_label(log: Log) -> list[Finding]:
                     "labels = {name: index for index, name in enumerate(sorted(names))}; the last layer needs len(labels) outputs",
                 )
             ]
+    return []
+
+
+def outside_domain(log: Log) -> list[Finding]:
+    """Detect targets that a loss does not take, and that torch does not refuse."""
+    for event in log.of(OutsideDomain):
+        return [
+            Finding(
+                "unknown_label",
+                Severity.ERROR,
+                f"{event.function} takes {event.wanted}, and gets {event.value:g}.",
+                event.at,
+                (),
+                event.fix,
+            )
+        ]
     return []
 
 
@@ -305,6 +322,7 @@ DETECTORS = (
     softmax_twice,
     ignored_labels,
     unknown_label,
+    outside_domain,
     imbalance,
     shifted_labels,
     special_tokens,

@@ -10,6 +10,7 @@ from snugfit.doctor.observe.script_events import (
     FarTargets,
     GraphKept,
     Loss,
+    ScalarMask,
     Step,
     TargetGradient,
     Unreachable,
@@ -60,6 +61,23 @@ def broadcast_loss(log: Log) -> list[Finding]:
     return []
 
 
+def masked_sum(log: Log) -> list[Finding]:
+    """Detect a sum over all rows that is multiplied by their mask."""
+    seen = list(log.of(ScalarMask))
+    if len(seen) < LEAST_PASSES:
+        return []
+    return [
+        Finding(
+            "broadcast_loss",
+            Severity.WARNING,
+            "One number, the sum over all rows, is multiplied by their mask: each row that counts gets the sum of all.",
+            seen[0].at,
+            (f"{len(seen)} products",),
+            "term = values.sum(dim=-1) * mask   # a sum for each row",
+        )
+    ]
+
+
 def unreachable_targets(log: Log) -> list[Finding]:
     """Detect targets that the activation at the end of the model cannot give."""
     seen = list(log.of(Unreachable))
@@ -84,7 +102,7 @@ def unreachable_targets(log: Log) -> list[Finding]:
 def wrong_scores(log: Log) -> list[Finding]:
     """Detect scores that a ReLU has cut, and raw scores where log-probabilities are asked for."""
     for loss in log.of(Loss):
-        divergence = loss.function == "kl_div"
+        divergence, paths = loss.function == "kl_div", loss.function == "ctc_loss"
         if loss.given == "raw scores" and loss.grad:
             return [
                 Finding(
@@ -96,10 +114,14 @@ def wrong_scores(log: Log) -> list[Finding]:
                     (
                         "a log-probability is never above 0"
                         if divergence
+                        else "the exponentials of a place's scores do not sum to 1"
+                        if paths
                         else "the exponentials of a row's scores sum to more than 1",
                     ),
                     'loss = F.kl_div(F.log_softmax(scores, dim=1), target, reduction="batchmean")'
                     if divergence
+                    else "loss = F.ctc_loss(scores.log_softmax(2), texts, input_lengths, text_lengths)"
+                    if paths
                     else "loss = F.cross_entropy(scores, labels)   # or F.nll_loss(F.log_softmax(scores, dim=1), labels)",
                 )
             ]
@@ -202,6 +224,7 @@ def growing_graph(log: Log) -> list[Finding]:
 DETECTORS = (
     non_finite_loss,
     broadcast_loss,
+    masked_sum,
     unreachable_targets,
     wrong_scores,
     wrong_axis,

@@ -14,6 +14,7 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
+    Restore,
     SklearnScore,
     Step,
 )
@@ -85,6 +86,8 @@ def _is_frozen_norm_tuning(log: Log, forward: Forward) -> bool:
 def evaluates_in_training_mode(log: Log) -> list[Finding]:
     """Detect that a model is scored while dropout is on, or while batch norm uses (and learns) the batch's own statistics."""
     trained = trained_models(log) | {event.module for event in log.of(Average)}
+    if not log.optimizers:  # a script that only evaluates what it has loaded
+        trained |= {event.module for event in log.of(Restore)}
     scorers = _evaluation_loaders(log)
     bad = []
     loader = 0
@@ -99,7 +102,8 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
         ):
             continue
         fresh = _came_with_batch(log.events, place)
-        if (fresh and loader in scorers) or (not fresh and not event.grad and is_scored(log.events, place)):
+        alone = not fresh or not log.optimizers
+        if (fresh and loader in scorers) or (alone and not event.grad and is_scored(log.events, place)):
             bad.append(event)
     bad = bad or _compared_by_hand(log, trained) or _scored_together(log, trained)
     if not bad:

@@ -11,6 +11,7 @@ from snugfit.doctor.observe.script_events import Backward, Step
 
 LEAST_UPDATES = 3
 LEAST_PASSES = 8
+FEW_STEPS = 2
 
 
 def named(parameters: Sequence[ParameterSeen]) -> str:
@@ -149,6 +150,24 @@ def frozen_late(log: Log) -> list[Finding]:
             "model.train()   # before the optimizer is made and the first batch",
         )
     ]
+
+
+def frozen_for_good(log: Log) -> list[Finding]:
+    """Detect an optimizer that hardly steps, since its parameters were frozen for another's turn and are never trained again."""
+    for optimizer in log.optimizers:
+        own = sum(step.optimizer == optimizer.id for step in log.of(Step))
+        if optimizer.frozen_at_end and 0 < own <= FEW_STEPS and log.updates >= LEAST_PASSES:
+            return [
+                Finding(
+                    "no_gradient",
+                    Severity.WARNING,
+                    f"{optimizer.name} steps {own} times in {log.updates} updates: all of its {len(optimizer.parameters)} parameters are frozen after that.",
+                    optimizer.at,
+                    ("requires_grad is False for each of them at the end",),
+                    "critic.requires_grad_(True)   # before its own turn, each time",
+                )
+            ]
+    return []
 
 
 def _all_frozen(log: Log) -> list[Finding]:
@@ -345,6 +364,7 @@ DETECTORS = (
     no_gradient,
     frozen_moves,
     frozen_late,
+    frozen_for_good,
     not_frozen,
     not_in_optimizer,
     twice_in_optimizer,

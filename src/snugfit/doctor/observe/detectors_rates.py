@@ -8,7 +8,7 @@ import statistics
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.log import Log, OptimizerSeen
-from snugfit.doctor.observe.script_events import Backward, Loss, Restore, Step
+from snugfit.doctor.observe.script_events import Backward, Loss, Restore, ScheduleStep, Step
 
 LEAST_PASSES = 12
 EXPLOSION, LARGE = 1e4, 1e3
@@ -21,6 +21,7 @@ AT_CHANCE = 0.97
 RANGE_STEPS, RANGE, EVEN = 10, 1e3, 1.2
 LEAST_STEPS = 3
 NEVER_REACHED, FAR_BEYOND = 0.01, 10.0
+VANISHED = 1e-3
 """Shares of the rate that an optimizer is made with."""
 _OF_FACTORS = ("LambdaLR", "MultiplicativeLR")
 DROP = 2.0
@@ -170,6 +171,21 @@ def scheduled_rate(log: Log) -> list[Finding]:
         largest = max(rates)
         rises = rates[-1] == largest > rates[0]
         slow = 0 < largest < NEVER_REACHED * base and not rises
+        gone = sum(rate < VANISHED * largest for rate in rates[rates.index(largest) :])
+        if gone > len(rates) / 2:
+            return [
+                Finding(
+                    "learning_rate",
+                    Severity.WARNING,
+                    f"The rate of {optimizer.name} falls from {largest:.3g} to {rates[-1]:.2g}: {gone} of {len(rates)} steps have less than a "
+                    "thousandth of it.",
+                    schedule.at,
+                    (
+                        f"{schedule.name}, stepped {sum(e.scheduler == schedule.id for e in log.of(ScheduleStep))} times",
+                    ),
+                    "for epoch in range(epochs):\n    ...\n    scheduler.step()   # once in each epoch, if its numbers are epochs",
+                )
+            ]
         fast = schedule.name in _OF_FACTORS and largest > FAR_BEYOND * base and not _range_test(rates)
         if slow or fast:
             return [

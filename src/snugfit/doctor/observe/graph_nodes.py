@@ -95,6 +95,12 @@ def is_of_log_probabilities(values: Tensor) -> bool:
     return node is not None and _LOG_PROBABILITY in (getattr(node, "metadata", None) or {})
 
 
+def is_sum_of_all(number: Tensor) -> bool:
+    """Return whether a number is the sum or the mean over all of a tensor, multiplied or not."""
+    node = _through(number.grad_fn, ("Neg", "Mul", "Div"))
+    return node is not None and type(node).__name__.startswith(("SumBackward0", "MeanBackward0"))
+
+
 def is_difference(values: Tensor) -> bool:
     """Return whether values are a constant less something with a graph, as return - value is, through views and a scale."""
     node = _through(values.grad_fn, (*_VIEWS, *_JOINS, "Div"))

@@ -83,7 +83,12 @@ class ParameterSeen:
 
 @dataclass
 class OptimizerSeen:
-    """An optimizer, its parameters, and those of them that weight decay shrinks; `remembers` if it keeps moments."""
+    """An optimizer, its parameters, and those of them that weight decay shrinks; `remembers` if it keeps moments.
+
+    Args:
+        frozen_at_end: none of them trains any more.
+
+    """
 
     id: int
     name: str
@@ -93,6 +98,7 @@ class OptimizerSeen:
     doubled: list[int] = field(default_factory=list)
     doubled_at: str = ""
     remembers: bool = False
+    frozen_at_end: bool = False
 
 
 @dataclass

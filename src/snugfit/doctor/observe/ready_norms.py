@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 from snugfit.doctor.observe.module_facts import NORMS
 from snugfit.doctor.observe.script_events import UnreadyNorm
 from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.weights import digest
 
 MOST_LOOKS = 3
 
@@ -21,9 +22,32 @@ class ReadyNorms:
         self._recorder = recorder
         self._looks: Counter[int] = Counter()
         self._fit: set[int] = set()
+        self._learning: set[int] = set()
+        self._copies: dict[int, tuple[str, str]] = {}
+
+    def of_copy(self, module: nn.Module) -> None:
+        """Note a copy that nothing trains: its weights have moved between two evaluations, its statistics have not.
+
+        A trained model has as many norms, which do move.
+        """
+        norms = [each for each in module.modules() if isinstance(each, NORMS) and each.track_running_stats]
+        number = self._recorder.number(module)
+        if module.training or not norms or len(norms) not in self._learning or number in self._fit:
+            return
+        weights = digest([each.weight if each.affine else next(module.parameters()) for each in norms])
+        statistics = digest([each.running_var for each in norms if each.running_var is not None])
+        before, self._copies[number] = self._copies.get(number), (weights, statistics)
+        if before is not None and before[0] != weights and before[1] == statistics:
+            self._fit.add(number)
+            what = "the weights of a copy follow those of the model that learns, and the statistics of its batch norms stand still"
+            fix = "for mine, other in zip(copy.buffers(), model.buffers()):\n    mine.copy_(other)"
+            self._recorder.add(UnreadyNorm(where(), self._recorder.log.updates, what, fix))
 
     def before(self, module: nn.Module, *, grad: bool, recalibrates: bool) -> None:
         """Note an evaluation of a model whose norms have not seen its weights."""
+        if grad and module.training and self._recorder.detailed:
+            norms = [each for each in module.modules() if isinstance(each, NORMS) and each.training]
+            self._learning.add(len(norms))
         number = self._recorder.number(module)
         averaged = isinstance(module, AveragedModel)
         if module.training and (not averaged or recalibrates):

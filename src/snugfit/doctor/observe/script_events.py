@@ -207,6 +207,40 @@ class SeesFuture(Event):
 
 
 @dataclass(frozen=True)
+class OutsideDomain(Event):
+    """A loss got a target outside of what it takes.
+
+    Args:
+        value: one of them; `wanted` what it takes, in words; `fix` the line that makes them fit.
+    """
+
+    function: str
+    value: float
+    wanted: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class StaleState(Event):
+    """A recurrent layer began with the state that it had at the end of an earlier batch of rows drawn at random."""
+
+    layer: str
+
+
+@dataclass(frozen=True)
+class OtherRows(Event):
+    """A loss got inputs of one loader and targets of another, each of which draws its rows in an order of its own."""
+
+    inputs: int
+    targets: int
+
+
+@dataclass(frozen=True)
+class ScalarMask(Event):
+    """The sum over all rows was multiplied by a mask of them, so that each entry got all of it."""
+
+
+@dataclass(frozen=True)
 class LabelColumn(Event):
     """A column of the model's input tells the target of every row of the batch.
 

@@ -11,7 +11,7 @@ from snugfit.doctor.observe.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watch_files import watch_files
 from snugfit.doctor.observe.watch_loaders import watch_loaders
 from snugfit.doctor.observe.watch_log import Recorder
-from snugfit.doctor.observe.watch_losses import watch_distributions, watch_losses
+from snugfit.doctor.observe.watch_losses import watch_distributions, watch_losses, watch_other_losses
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watch_schedules import watch_schedules
@@ -19,6 +19,7 @@ from snugfit.doctor.observe.watch_scores import watch_scores
 from snugfit.doctor.observe.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watch_texts import watch_texts
 from snugfit.doctor.observe.watch_updates import UpdateWatch
+from snugfit.doctor.observe.watch_views import watch_views
 
 
 def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
@@ -32,12 +33,19 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     seeds.install(patches)
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, modules, patches)
+    watch_other_losses(recorder, gradients, patches)
     watch_distributions(recorder, patches)
     watch_attention(recorder, patches)
     watch_dropout(recorder, modules, patches)
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, patches)
-    watch_loaders(recorder, modules.rows, patches)
+    watch_loaders(recorder, modules, patches)
+    watch_views(recorder, patches)
     watch_texts(recorder, modules, patches)
     watch_files(recorder, modules.weights, patches)
-    return modules.finish
+
+    def finish() -> None:
+        updates.finish()
+        modules.finish()
+
+    return finish

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from snugfit.doctor.observe.dependence import sensitivity
 from snugfit.doctor.observe.label_columns import column_of_target
-from snugfit.doctor.observe.script_events import LabelColumn, SeesFuture, WrongAxis
+from snugfit.doctor.observe.script_events import LabelColumn, OtherRows, SeesFuture, WrongAxis
 from snugfit.doctor.observe.watch_log import Recorder, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch, TimeFirst
 
@@ -27,6 +27,9 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         return
     if not target.numel() or batch.layout is not torch.strided or batch.is_nested or batch.is_complex():
         return
+    inputs, targets = (modules.handed.get(each.data_ptr(), 0) for each in (batch, target))
+    if inputs and targets and inputs != targets:
+        recorder.add(OtherRows(where(), recorder.log.updates, inputs, targets))
     column = column_of_target(batch, target)
     if column is not None:
         place, columns, exact = column

@@ -14,19 +14,21 @@ from torch.utils import data
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import LoaderSeen
-from snugfit.doctor.observe.row_digests import Rows, row_digests, tensors_in
+from snugfit.doctor.observe.row_digests import row_digests, tensors_in
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
 
 
-def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
+def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record the loaders, their batches and their epochs."""
     owners: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
-    notes = _Notes(recorder, rows)
+    rows = modules.rows
+    notes = _Notes(recorder, modules)
     iterators = private_part("batches of loaders")
 
     def initialising(original: _Call) -> _Call:
@@ -96,8 +98,9 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
 class _Notes:
     """Records of the wrappers of loaders: what they tell the recorder, and what they need of each other."""
 
-    def __init__(self, recorder: Recorder, rows: Rows) -> None:
-        self._recorder, self._rows = recorder, rows
+    def __init__(self, recorder: Recorder, modules: ModuleWatch) -> None:
+        self._recorder, self._modules, self._rows = recorder, modules, modules.rows
+        self._batches = 0
         self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
         self._samplers: dict[int, LoaderSeen] = {}
         self._first: dict[int, tuple[list[str], list[bytes]]] = {}
@@ -121,6 +124,10 @@ class _Notes:
             seen.waits.append(now - asked)
         self._recorder.add(Batch(where(), self._recorder.log.updates, seen.id))
         self._rows.loader, self._rows.ended = seen.id, False
+        self._batches += 1
+        self._modules.states.batch = self._batches if seen.sampler == "RandomSampler" else 0
+        if self._recorder.detailed and isinstance(batch, Tensor) and seen.sampler == "RandomSampler":
+            self._modules.handed[batch.data_ptr()] = seen.id
         if (last is None or last[0]() is not iterator) and seen.sampler == "SequentialSampler":
             self._compare_first(seen, batch)
         self._handed[seen.id] = weakref.ref(iterator), time.monotonic()

@@ -161,6 +161,7 @@ class Recorder:
         self.end_tokens: set[int] = set()
         self._tokens: torch.Tensor | None = None
         self.tokens: torch.Tensor | None = None
+        self.reader: Any = None
         self._padding: int | None = None
         self._vocabulary = 0
 
@@ -190,9 +191,9 @@ class Recorder:
             self.log.parameters.append(self.parameters[number])
         return self.parameters[number]
 
-    def token_batch(self, tokens: torch.Tensor, vocabulary: int, padding: int | None) -> None:
-        """Note tokens that went into the model, and which of them the embedding takes for padding."""
-        self._padding = padding
+    def token_batch(self, reader: Any, tokens: torch.Tensor) -> None:
+        """Note tokens that went into the model, and the embedding that reads them."""
+        self.reader, self._padding, vocabulary = reader, reader.padding_idx, reader.num_embeddings
         self.tokens, self._vocabulary = tokens.detach(), vocabulary
         self._tokens = self.tokens.reshape(-1)
 

@@ -28,6 +28,7 @@ from snugfit.doctor.observe.script_events import (
     Broadcast,
     FarTargets,
     Loss,
+    OutsideDomain,
     ScoresAsLogits,
     TargetGradient,
     Unreachable,
@@ -48,6 +49,13 @@ _OTHERS = (
     "binary_cross_entropy_with_logits",
     "kl_div",
 )
+_SIGNED = {
+    "cosine_embedding_loss": 2,
+    "margin_ranking_loss": 2,
+    "hinge_embedding_loss": 1,
+    "soft_margin_loss": 1,
+}
+"""Losses whose targets are 1 and -1, and the place of the targets among the arguments."""
 _DISTANCES = _OTHERS[:4]
 _RANGES = {
     "Relu": (0.0, math.inf),
@@ -126,6 +134,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                     with recorder.guard():
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
+                        _look_at_truths(recorder, name, target)
                         _look_at_targets(recorder, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
                         recorder.add(_binary(recorder, name, input, target, kwargs))
@@ -155,6 +164,40 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
     patches.wrap(torch, "argmax", scoring)
     script_as(torch.argmax, in_c)
     patches.wrap(torch.Tensor, "argmax", scoring)
+
+
+def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> None:
+    """Record what losses of pairs and of paths get."""
+
+    def of_pairs(name: str) -> Callable[[_Call], _Call]:
+        def wrapped(original: _Call) -> _Call:
+            def loss(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                target = kwargs.get("target", args[_SIGNED[name]] if len(args) > _SIGNED[name] else None)
+                if not torch.compiler.is_compiling() and recorder.active and isinstance(target, Tensor):
+                    with recorder.guard():
+                        _look_at_signs(recorder, name, target)
+                        _remember(gradients, result, kwargs)
+                return result
+
+            return loss
+
+        return wrapped
+
+    def of_paths(original: _Call) -> _Call:
+        def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+            looked = recorder.detailed and isinstance(log_probs, Tensor) and not torch.compiler.is_compiling()
+            if looked and recorder.active:
+                with recorder.guard():
+                    if log_probs.dim() == 3 and kind_of_scores(log_probs, 2) != "log probabilities":
+                        recorder.add(replace(_simple(recorder, "ctc_loss", "", True), given="raw scores"))
+            return original(log_probs, targets, *args, **kwargs)
+
+        return ctc_loss
+
+    for name in _SIGNED:
+        patches.wrap(functional, name, of_pairs(name))
+    patches.wrap(functional, "ctc_loss", of_paths)
 
 
 def watch_distributions(recorder: Recorder, patches: Patches) -> None:
@@ -216,6 +259,29 @@ def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
         if is_of_log_probabilities(first) and is_difference(second):
             recorder.add(TargetGradient(where(), recorder.log.updates, "the product", advantage=True))
             return
+
+
+def _look_at_signs(recorder: Recorder, name: str, target: Tensor) -> None:
+    """Note targets of pairs that are not 1 and -1."""
+    wrong = target.detach()[target.detach().abs() != 1] if recorder.detailed else target[:0]
+    if wrong.numel():
+        fix = f"loss = F.{name}(..., 2 * same - 1)   # 1 and -1"
+        recorder.add(
+            OutsideDomain(where(), recorder.log.updates, name, float(wrong.reshape(-1)[0]), "1 and -1", fix)
+        )
+
+
+def _look_at_truths(recorder: Recorder, name: str, target: Tensor) -> None:
+    """Note targets of a binary loss outside of 0 to 1, which torch does not refuse where it gets logits."""
+    if not recorder.detailed or name != "binary_cross_entropy_with_logits" or not target.numel():
+        return
+    low, high = float(target.detach().min()), float(target.detach().max())
+    if low < -_SLACK or high > 1 + _SLACK:
+        value, fix = (
+            low if low < -_SLACK else high,
+            "loss = F.binary_cross_entropy_with_logits(scores, (labels > 0).float())",
+        )
+        recorder.add(OutsideDomain(where(), recorder.log.updates, name, value, "targets of 0 to 1", fix))
 
 
 def _look_at_range(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:

@@ -39,6 +39,7 @@ from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
+from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_masks, look_at_tokens
 from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
@@ -78,6 +79,8 @@ class ModuleWatch:
         self.loaded = LoadedWeights(recorder)
         self.dependence = Dependence()
         self.ready = ReadyNorms(recorder)
+        self.states = StaleStates(recorder)
+        self.handed: dict[int, int] = {}
         self._batch: weakref.ref[Tensor] | None = None
         self.time_first: TimeFirst | None = None
 
@@ -168,6 +171,8 @@ class ModuleWatch:
                 else:
                     self._nested(module, args, sys._getframe(1))
                 look_at_labels(recorder, module, kwargs)
+                if recorder.detailed and isinstance(module, nn.RNNBase):
+                    self.states.before(module, args)
             self._depth += 1
             try:
                 output = original(module, *args, **kwargs)
@@ -175,10 +180,12 @@ class ModuleWatch:
                     with recorder.guard():
                         if self._depth == 1:
                             self.class_axes.note_output(self._inside.id, output)
+                        if recorder.detailed and isinstance(module, nn.RNNBase):
+                            self.states.after(module, output)
                         if recorder.detailed:
                             self._layers.after(module, output)
-                            rows = 0 if self.batch is None else self.batch.shape[0]
-                            self.dependence.after(self._inside.id, rows, module, output)
+                            if recorder.reader is module:
+                                self.dependence.after(self._inside.id, output)
                 return output
             finally:
                 self._depth -= 1
@@ -214,6 +221,8 @@ class ModuleWatch:
         self.dependence.begin()
         if trained or seen.averaged_of:
             self.ready.before(module, grad=grad, recalibrates=recalibrates)
+        elif not grad and self.recorder.log.updates:
+            self.ready.of_copy(module)
         if batch is not None and not recalibrates and (seen.averaged_of or trained):
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)

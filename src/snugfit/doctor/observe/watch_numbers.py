@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import Backward, Forward, Read, Step
+from snugfit.doctor.observe.graph_nodes import is_sum_of_all
+from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
 from snugfit.doctor.observe.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watch_losses import look_at_advantage, look_at_shapes
 from snugfit.doctor.observe.watch_modules import ModuleWatch
@@ -79,6 +80,9 @@ def _look_at_operands(
     Two columns are multiplied as a table on purpose; a column and a plain row of numbers are not.
     """
     product = name == "the product"
+    if product and 0 in (one.dim(), other.dim()) and one.dim() != other.dim() and not modules.computing:
+        _look_at_scalar(recorder, *sorted((one, other), key=Tensor.dim))
+        return
     mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
     apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
     if not (apart or (product and both)) or torch.compiler.is_compiling() or not recorder.active:
@@ -90,6 +94,16 @@ def _look_at_operands(
             look_at_shapes(recorder, name, one, other)
         elif both:
             look_at_advantage(recorder, one, other)
+
+
+def _look_at_scalar(recorder: Recorder, number: Tensor, mask: Tensor) -> None:
+    """Note the sum over all rows that is multiplied by their mask."""
+    if not number.requires_grad or mask.requires_grad or mask.dim() < 1 or not recorder.active:
+        return
+    with recorder.guard():
+        ones = mask.detach() if mask.numel() > 1 and not mask.is_nested else None
+        if ones is not None and is_sum_of_all(number) and sorted(ones.unique().tolist()) == [0, 1]:
+            recorder.add(ScalarMask(where(), recorder.log.updates))
 
 
 def _in_micro_batch(recorder: Recorder) -> bool:

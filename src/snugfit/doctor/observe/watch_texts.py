@@ -27,7 +27,7 @@ def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) 
     few = tokens.dim() != 2 or tokens.shape[0] < 2 or tokens.shape[1] < 4
     if few or embedding.num_embeddings <= SMALL_VOCABULARY or bool((tokens == tokens[:1]).all()):
         return
-    recorder.token_batch(tokens, embedding.num_embeddings, embedding.padding_idx)
+    recorder.token_batch(embedding, tokens)
     if not torch.is_grad_enabled():
         return
     first = int(tokens[0, 0])

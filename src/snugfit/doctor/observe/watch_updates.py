@@ -348,6 +348,14 @@ class UpdateWatch:
             }
             self._look_at_gradients(optimizer)
 
+    def finish(self) -> None:
+        """Note which optimizers have nothing left that trains."""
+        for number, state in self.gradients.states.items():
+            parameters = state.parameters()
+            known = self.recorder.optimizers.get(number)
+            if known is not None and parameters:
+                known.frozen_at_end = not any(each.requires_grad for each in parameters)
+
     def _note_frozen(self, number: int, state: State) -> None:
         """Note which parameters were frozen, or are trained again, since this optimizer's last step."""
         parameters = state.parameters()
