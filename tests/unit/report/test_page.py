@@ -18,7 +18,7 @@ from snugfit.report.page import replace_page, write_report
 from snugfit.report.story import read_story
 from tests.unit.report.fake_run import write_run
 
-VOID = {"meta", "br", "hr", "img", "input", "link"}
+VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 
 
 @pytest.fixture
@@ -164,9 +164,10 @@ def test_text_from_a_run_is_escaped(run_dir: Path) -> None:
 
 def test_a_password_in_an_address_is_not_shown(run_dir: Path) -> None:
     page = make_page(write_run(run_dir, updates=5))
-    assert "mlflow.example.org/agnews/4" in page.text
-    assert "secret" not in page.text
-    assert "https://ana:***@mlflow.example.org" in page.text
+    text = page.text.replace("<wbr>", "")
+    assert "mlflow.example.org/agnews/4" in text
+    assert "secret" not in text
+    assert "https://ana:***@mlflow.example.org" in text
 
 
 def test_a_value_that_is_not_finite_is_a_gap_in_the_curve(run_dir: Path) -> None:

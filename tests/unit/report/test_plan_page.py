@@ -39,7 +39,7 @@ def write(answer: Answer, tmp_path: Path) -> str:
 
 def words_of(page: str) -> str:
     """What a reader sees, without tags and with single spaces."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.replace("<wbr>", ""))).split())
 
 
 def drawing(page: str) -> ElementTree.Element:
