@@ -239,7 +239,8 @@ def train(
     from snugfit.recipe import located
 
     with located(path, changes):
-        loaded = recipes.load(path, changes, allow_code=allow_code, quiet=quiet)
+        with Activity(text="reading the recipe …", at_once=False, quiet=quiet or launched()):
+            loaded = recipes.load(path, changes, allow_code=allow_code, quiet=quiet)
         return train_recipe(loaded, options, max_restarts, as_json, quiet)
 
 

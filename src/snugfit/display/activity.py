@@ -15,19 +15,24 @@ from snugfit.units import format_seconds
 SILENCE_SECONDS = 4.0
 """After which what lasts is said again."""
 
-_LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 0.4
+"""For which what is most often over at once may be silent."""
+
+_LOOK_SECONDS, _DRAWN_SECONDS = 0.25, 1.0
 
 
 class Activity:
     """Says what is done: `activity(text)` as it begins, and how long it has lasted after each `SILENCE_SECONDS` without a line.
 
-    A context. Inside of another one, that is silent meanwhile. Lines are plain, on terminals too: what draws over its line says all by
-    itself, inside of a quiet one.
+    A context. Inside of another one, that is silent meanwhile. Lines are plain, on terminals too, but where something draws over its
+    line by itself, inside of a quiet one.
 
     Args:
         label: begins each line.
         text: what is done first; nothing is said of it before it has lasted.
         quiet: say nothing.
+        redraw: of a quiet one: draws the line that says what is done, and is called about each second while that lasts.
+        at_once: say first what is done; else only if it lasts for `PATIENCE_SECONDS`.
         stream: stderr by default.
         clock: in seconds.
     """
@@ -40,21 +45,30 @@ class Activity:
         text: str = "",
         *,
         quiet: bool = False,
+        redraw: Callable[[], None] | None = None,
+        at_once: bool = True,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._label, self._text, self._quiet = label, text, quiet
         self._stream, self._clock = stream, clock
         self._began = self.last_line = clock()
+        self._at_once, self._redraw = at_once, redraw
+        self.draws = redraw is not None
         self._lock = threading.RLock()
         self._end = threading.Event()
 
     def __enter__(self) -> Self:
-        Activity._open.append(self)
-        if not self._quiet:
-            if self._text:
-                self(self._text)
-            threading.Thread(target=self._watch, name="activity", daemon=True).start()
+        new = self not in Activity._open
+        if new:
+            Activity._open.append(self)
+            self._end, self.last_line = threading.Event(), self._clock()  # what was closed may begin again
+        if not self._quiet and self._text and self._at_once:
+            self(self._text)
+        elif not self._at_once:
+            self.last_line -= SILENCE_SECONDS - PATIENCE_SECONDS
+        if new and (self._redraw is not None or not self._quiet):
+            threading.Thread(target=self._watch, args=(self._end,), name="activity", daemon=True).start()
         return self
 
     def __exit__(
@@ -67,10 +81,17 @@ class Activity:
         self.during(text)
         self.write(text)
 
-    def during(self, text: str) -> None:
-        """Note what is done now, to be said if it lasts."""
+    def during(self, text: str, *, same: bool = False) -> str:
+        """Note what is done now, to be said if it lasts; returns what was done before.
+
+        Args:
+            same: it is what was done before, in other words, and has lasted as long.
+        """
         with self._lock:
-            self._text, self._began = text, self._clock()
+            before, self._text = self._text, text
+            if not same:
+                self._began = self._clock()
+        return before
 
     def write(self, text: str) -> None:
         """Write a line."""
@@ -83,11 +104,27 @@ class Activity:
     def look(self) -> None:
         """Say again what is done, where nothing has been said for `SILENCE_SECONDS`."""
         with self._lock:
-            if self._end.is_set() or self._quiet or not self._text or Activity._open[-1:] != [self]:
+            if self._end.is_set() or not self._text or Activity._open[-1:] != [self]:
                 return  # or another one says what is done
             now = self._clock()
-            if now - self.last_line >= SILENCE_SECONDS:
-                self.write(f"{self._text.rstrip(' …')} … ({format_seconds(now - self._began)})")
+            if self._redraw is not None:
+                if now - self.last_line >= _DRAWN_SECONDS:
+                    self.last_line = now
+                    self._redraw()
+            elif not self._quiet and now - self.last_line >= SILENCE_SECONDS:
+                self.write(self.line())
+
+    def line(self) -> str:
+        """Return what is done, with the time that it has lasted where that is long; "" for nothing."""
+        seconds = self._clock() - self._began
+        lasted = f" ({format_seconds(seconds)})" if seconds >= _DRAWN_SECONDS else ""
+        return f"{self._text.rstrip(' …')} …{lasted}" if self._text else ""
+
+    @classmethod
+    def drawn(cls) -> Activity | None:
+        """Return the one that draws its line on the terminal now; None where none does."""
+        newest = cls._open[-1] if cls._open else None
+        return newest if newest is not None and newest.draws else None
 
     def close(self) -> None:
         """Say nothing more of it; a second call does nothing."""
@@ -100,7 +137,7 @@ class Activity:
                 last_line = self._clock() if self._quiet else self.last_line
                 outer.last_line = max(outer.last_line, last_line)
 
-    def _watch(self) -> None:
-        while not self._end.wait(_LOOK_SECONDS):
+    def _watch(self, end: threading.Event) -> None:
+        while not end.wait(_LOOK_SECONDS):
             with suppress(OSError, ValueError):  # the stream went away: whoever writes next says so
                 self.look()

@@ -83,15 +83,14 @@ class PlainScreen(_Lines):
 
 
 class LiveScreen(_Lines):
-    """A line at the bottom of the terminal, drawn only when asked: no thread runs beside the training."""
+    """A line at the bottom of the terminal, drawn when asked, and each second while something else than updates lasts."""
 
     interval = 0.1
 
     def __init__(self, stream: TextIO | None) -> None:
         from rich.live import Live
 
-        self._waiting = ""
-        self._activity = Activity(quiet=True)
+        self._activity = Activity(quiet=True, redraw=self._redraw)
         self._standing: Standing | None = None
         self._console = plain_console(stream, stderr=stream is None)
         # rich's own answer to a terminal that went away is to end the process
@@ -111,20 +110,21 @@ class LiveScreen(_Lines):
         self._console.print(Text(text, style), soft_wrap=True)
 
     def wait(self, text: str) -> None:
-        self._waiting = text
+        self._activity.during(text)
         self._draw()
 
     def during(self, text: str) -> None:
         """Draw a line that stands there until the next update."""
-        self.wait(f"{text} …")
+        self.wait(text)
 
     def progress(self, standing: Standing) -> None:
-        self._standing, self._waiting = standing, ""
+        self._standing = standing
+        self._activity.during("")
         self._draw()
 
     def close(self) -> None:
+        self._activity.close()  # nothing is drawn behind it
         self._live.stop()
-        self._activity.close()
 
     def _draw(self) -> None:
         if not self._live.is_started:
@@ -132,14 +132,19 @@ class LiveScreen(_Lines):
             self._live.start()
         self._live.refresh()
 
+    def _redraw(self) -> None:
+        if self._live.is_started:
+            self._live.refresh()
+
     def _line(self) -> Text:
         from rich.text import Text
 
+        waiting = self._activity.line()
         if self._standing is None:
-            return Text(self._waiting, "dim", no_wrap=True, overflow="crop")
+            return Text(waiting, "dim", no_wrap=True, overflow="crop")
         # room for the ^C that a terminal writes behind the bar
         return bar_line(
-            self._standing, self._console.width - 3, self._console.encoding.startswith("utf"), self._waiting
+            self._standing, self._console.width - 3, self._console.encoding.startswith("utf"), waiting
         )
 
 

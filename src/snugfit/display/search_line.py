@@ -14,10 +14,20 @@ _CLEAR = "\r\x1b[2K"
 
 @contextmanager
 def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Temporarily show progress in one line of stderr that is written anew each time; elsewhere as a line every few seconds."""
+    """Temporarily show progress in one line of stderr that is written anew each time; elsewhere as a line every few seconds.
+
+    Where a run has its line on the terminal, it is shown there.
+    """
     stream = sys.stderr
     if quiet:
         yield lambda _: None
+        return
+    if (drawn := Activity.drawn()) is not None:
+        before = drawn.during("planning")
+        try:
+            yield lambda progress: drawn.during(str(progress), same=True)
+        finally:
+            drawn.during(before)
         return
     if not stream.isatty():
         with Activity("plan", "planning …") as activity:

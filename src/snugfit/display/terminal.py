@@ -149,7 +149,10 @@ class TerminalDisplay:
         screen.row(cells, names, mark, "green" if event["best"] else "")
 
     def _doing(self, screen: Screen, event: Event) -> None:
-        screen.during(event["text"])
+        if self._end is None:
+            screen.during(event["text"])
+        else:
+            screen.wait(event["text"])  # its line was taken away
 
     def _note(self, screen: Screen, event: Event) -> None:
         screen.say(event["text"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import TrackingError
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.events import Events
+from snugfit.run.events import DOING, Events
 from snugfit.run.training.stop_requests import interrupts
 from snugfit.tracking.follower import Tracker, TrackingResult
 from snugfit.tracking.named import NamedTracker
@@ -111,7 +111,7 @@ class Trackers:
                 say(tracker.close())
 
     def _note(self, text: str) -> None:
-        self._events("note", text=text)
+        self._events(DOING, text=text)
 
     def _register(self, register: Register, sent: TrackingResult) -> None:
         if sent.unsent or sent.run_id is None:

@@ -12,7 +12,9 @@ from snugfit.cli import main
 from snugfit.display import activity as module
 from snugfit.display.activity import SILENCE_SECONDS, Activity
 from snugfit.display.bar import LiveScreen, PlainScreen
+from snugfit.display.run_state import Standing
 from snugfit.display.search_line import search_line
+from snugfit.display.terminal import TerminalDisplay
 from snugfit.planner.choice.channel import Progress
 
 
@@ -43,7 +45,7 @@ def lasting(activity: Activity, clock: Clock, seconds: float) -> None:
 
 @pytest.fixture(autouse=True)
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Activity, "_watch", lambda self: None)
+    monkeypatch.setattr(Activity, "_watch", lambda *_: None)
 
 
 def test_no_silence_is_longer_than_five_seconds(clock: Clock, stream: io.StringIO) -> None:
@@ -113,6 +115,56 @@ def test_the_outer_one_is_silent_while_a_search_is_shown_on_a_terminal(
         lasting(outer, clock, 20)
     assert stream.getvalue().splitlines() == ["outer    trial 1 of 2 …"]
     assert not Activity._open
+
+
+def test_the_line_of_a_run_is_drawn_again_with_the_time_that_something_lasts_and_not_during_updates(
+    clock: Clock,
+) -> None:
+    terminal = Terminal()
+    screen = LiveScreen(terminal)
+    screen._activity._clock = clock
+    screen.wait("reading the data and the model …")
+    lasting(screen._activity, clock, 3)
+    assert [f"model … ({seconds}.0s)" in terminal.getvalue() for seconds in (1, 2, 3)] == [True] * 3
+    with search_line() as show:
+        show(Progress(37, 90))
+        lasting(screen._activity, clock, 2)
+    assert "37 of 90 plans looked at, none fits yet … (2.0s)" in terminal.getvalue()
+    lasting(screen._activity, clock, 1)
+    assert terminal.getvalue().count("\n") == 0, "a search leaves no line behind"
+    assert "reading the data and the model" in terminal.getvalue().rpartition("plans looked at")[2]
+    screen.progress(Standing())
+    drawn = terminal.getvalue()
+    lasting(screen._activity, clock, 10)
+    assert terminal.getvalue() == drawn
+    screen.close()
+    assert not Activity._open
+
+
+def test_what_lasts_after_the_end_of_a_run_is_said_at_once_and_again(
+    clock: Clock, stream: io.StringIO
+) -> None:
+    screen = PlainScreen(stream)
+    screen._activity._clock = clock
+    display = TerminalDisplay(screen=screen)
+    with display:
+        display({"event": "end", "status": "finished", "updates": 1, "epochs": 1.0})
+        said = stream.getvalue()
+        for tracker in ("a", "b"):
+            display({"event": "doing", "text": f"waiting for {tracker}"})
+            lasting(screen._activity, clock, 5)
+    waits = [f"waiting for {tracker}{lasted}" for tracker in "ab" for lasted in ("", " … (4.0s)")]
+    assert stream.getvalue().removeprefix(said).splitlines() == waits
+    assert not Activity._open
+
+
+def test_what_is_most_often_over_at_once_is_said_only_where_it_lasts(
+    clock: Clock, stream: io.StringIO
+) -> None:
+    with Activity("", "reading the recipe …", at_once=False, stream=stream, clock=clock) as tell:
+        assert not stream.getvalue()
+        lasting(tell, clock, 0.5)
+    assert stream.getvalue() == "reading the recipe …\n"
 
 
 def test_quiet_says_nothing(clock: Clock, stream: io.StringIO) -> None:
