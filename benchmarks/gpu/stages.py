@@ -34,7 +34,7 @@ class Stage:
 
 STAGES = (
     Stage(
-        "the device computes", (DEVICE,), 8, 60, "a context, a product; a first import of CUDA's libraries"
+        "the device computes", (DEVICE,), 35, 90, "25 s of imports from a cold disk; a context, a product"
     ),
     Stage(
         "correct: laws, streams, precisions, faults",
@@ -61,7 +61,7 @@ STAGES = (
         ),
         75,
         130,
-        "two alone of 8 s; the laws of 96 techniques are the host's work: 40 s on one shared core here; six side by side, 4 s of context each",
+        "two alone of 8 s; the laws of 96 techniques are the host's work: 40 s on a shared core; six side by side, 4 s of context each",
     ),
     Stage(
         "the device is calibrated",
@@ -101,9 +101,9 @@ STAGES = (
             "predicted: llama: bf16, weight_streaming",
             "predicted: bert: fp32",
         ),
-        55,
-        90,
-        "thirteen of 5 s: a context, weights that are drawn there and copied twice, 13 updates of 0.02 to 0.2 s",
+        60,
+        100,
+        "twelve of 5 s: a context, weights that are drawn there and copied twice, 13 updates of 0.02 to 0.2 s",
     ),
     Stage(
         "planner: plans under budgets, trained",

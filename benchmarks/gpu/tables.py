@@ -181,10 +181,22 @@ def proven(results: Results, names: Mapping[str, list[str]] | None = None) -> st
     return table(*rows)
 
 
+def order() -> str:
+    """Return the stages of `all`, with what they take together and how that was estimated."""
+    from stages import STAGES
+
+    rows, total = [("stage", "seconds", "until", "at most", "estimated by")], 0
+    for stage in STAGES:
+        total += stage.seconds
+        rows.append((stage.name, str(stage.seconds), str(total), str(stage.most_seconds), stage.estimate))
+    return table(*rows)
+
+
 TABLES: Mapping[str, Callable[[Results], str]] = {
     "runs": runs,
     "beside": rivals,
     "planner": planner,
+    "stages": lambda results: order(),
     "proven": lambda results: proven(results, {"correct": correct_checks()}),
 }
 

@@ -125,7 +125,8 @@ def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     from snugfit.planner.prediction.predict import Planner
 
     subject = subject_of(budgeted.model, budgeted.techniques(), toy)
-    budget = Budget(budgeted.bytes, fidelity=Fidelity.MIXED, margin=0.05)
+    there = min(budgeted.bytes, machine.device.memory_bytes)
+    budget = Budget(there, fidelity=Fidelity.MIXED, margin=0.05)
     request = Request(Plan("auto", device=machine.device.kind), budget, seconds=SEARCHING)
     outcome = explained(look_for(Planner(subject, machine), request), request)
     choice = outcome.choice

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from checks import Settings, check, release, require, wait
-from material import LLAMAS, gpt2, llama, technique, tokens_window
+from material import GIB, LLAMAS, gpt2, llama, technique, tokens_window
 
 SLOWER = 1.05
 """Times a hand-written loop's seconds that a step may take on a GPU; in tiny on a CPU the host's part is most of an update."""
@@ -30,9 +30,22 @@ def a_step_that_sleeps() -> Iterator[None]:
         yield
 
 
+SMALL = 100 * GIB
+"""Memory of a device below which fewer of the larger model's trainers are there at a time, each with smaller micro-batches."""
+
+
+def is_small(settings: Settings) -> bool:
+    if not settings.cuda:
+        return False
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory < SMALL
+
+
 def sizes(settings: Settings, kind: str) -> tuple[int, int, int]:
     """Return rows of an update, tokens of a row, and rows of a micro-batch."""
-    return settings.size({"gpt2": (32, 1024, 16), "llama": (8, 2048, 4)}[kind], (4, 16, 2))
+    llama = (8, 2048, 2 if is_small(settings) else 4)
+    return settings.size({"gpt2": (32, 1024, 16), "llama": llama}[kind], (4, 16, 2))
 
 
 def model_of(settings: Settings, kind: str) -> Any:
@@ -161,11 +174,12 @@ def beside_others(settings: Settings, kind: str) -> Mapping[str, Any]:
     }
     if kind == "gpt2":  # of the larger model the others fill the device
         makers["snugfit train"] = lambda: snugfit_run(settings, kind)
-    if importlib.util.find_spec("accelerate") is not None:
+    alone = kind == "llama" and is_small(settings)
+    if importlib.util.find_spec("accelerate") is not None and not alone:
         makers["transformers Trainer"] = lambda: frameworks.trainer(
             model_of(settings, kind), data, settings.device, micro_batch, tuned
         )
-    if importlib.util.find_spec("lightning") is not None:
+    if importlib.util.find_spec("lightning") is not None and not alone:
         makers["lightning"] = lambda: frameworks.lightning(
             model_of(settings, kind), data, settings.device, micro_batch, {}
         )

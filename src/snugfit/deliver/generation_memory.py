@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,6 +18,7 @@ from snugfit.kit.generation import Generation, room, writes_another_text
 from snugfit.kit.placement import place_
 from snugfit.kit.streaming.stream import WeightStream, blocks_of
 from snugfit.planner.choice.candidate import Budget, margin_on
+from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device as known_device
 from snugfit.planner.generation import GenerationPlan, plan_generation
@@ -136,8 +138,10 @@ def _this_machine(device: torch.device, model: nn.Module) -> Machine:
     """Return the machine at hand, with what this process takes beside the weights of a model that lie in its memory."""
     host = known_device("cpu")
     if device.type != "cpu":
-        known = known_device(device.type)
-        return Machine(known, host, device.type)
+        known, settings = known_device(device.type), AllocatorSettings.of(os.environ)
+        return Machine(
+            known, host, device.type, settings.notes, expandable_segments=settings.expandable_segments
+        )
     weights = {each.untyped_storage().data_ptr(): each for each in (*model.parameters(), *model.buffers())}
     held = sum(each.untyped_storage().nbytes() for each in weights.values())
     inside = held - bytes_in_files(weights.values())
