@@ -8,7 +8,7 @@
 #   benchmarks/gpu/run.sh speed               tokens a second beside a loop written by hand, Trainer and Lightning
 #   benchmarks/gpu/run.sh all                 the checks of all four, by what they prove in a second: for a machine that is there for minutes
 #   benchmarks/gpu/run.sh correct --toy       the same checks in tiny on a CPU; --plant NAME puts a fault in that must be found
-#   benchmarks/gpu/run.sh --rehearse FOLDER   all four with --toy by the Python in FOLDER/bin, which has a GPU machine's versions
+#   benchmarks/gpu/run.sh --rehearse FOLDER   all with --toy by the Python in FOLDER/bin, which has a GPU machine's versions
 #
 # Results go to --out FOLDER, one JSON a command. --resume FOLDER keeps what passed in an earlier call; --keep FOLDER lets the next call on
 # the same machine go on; --limit SECONDS ends it in time; --only TEXT and --skip TEXT choose; --commit and --diff say what was measured, where git is not there to ask. It needs Python >= 3.11, torch >= 2.11,
@@ -26,13 +26,10 @@ case "${1:-}" in
     exec "$python" "$here/fetch.py" "$@"
     ;;
 --rehearse)
-    python="$2/bin/python"
+    PYTHON="$2/bin/python"
+    export PYTHON
     shift 2
-    status=0
-    for command in correct planner claims speed; do
-        PYTHON=$python "$0" "$command" --toy "$@" || status=1
-    done
-    exit $status
+    exec "$0" all --toy "$@"
     ;;
 esac
 

@@ -33,9 +33,7 @@ class Stage:
 
 
 STAGES = (
-    Stage(
-        "the device computes", (DEVICE,), 35, 90, "25 s of imports from a cold disk; a context, a product"
-    ),
+    Stage("the device computes", (DEVICE,), 35, 90, "25 s of imports from a cold disk; a context, a product"),
     Stage(
         "correct: laws, streams, precisions, faults",
         (
