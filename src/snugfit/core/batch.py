@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from snugfit.core.device_copies import to_device
 from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree, parts, rows_of_packed, select_packed
 from snugfit.core.update_value import update_value
@@ -228,7 +229,7 @@ class Batch:
         return replace(self, extras={**self.extras, **extras})
 
     def to(self, device: torch.device) -> Batch:
-        """Move every tensor to `device`; from pinned memory the copy is asynchronous.
+        """Move every tensor to `device`; from pinned memory CUDA copies it beside what it computes.
 
         Raises:
             DataError: a tensor is in a type that the device does not have.
@@ -244,7 +245,7 @@ class Batch:
                 f"got a tensor in float64, and {device} has none",
                 "Return float32 from the data set, as .float() makes it.",
             )
-        return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
+        return replace(self, data=map_tree(lambda tensor: to_device(tensor, device), self.data))
 
     def pin_memory(self) -> Batch:
         """Return the same batch in page-locked memory; what torch's `DataLoader` calls when it is asked to pin.

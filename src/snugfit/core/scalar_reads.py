@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-COPIES_BESIDE = ("cuda", "xpu")
-"""Devices that copy to the host while they compute."""
+from snugfit.core.device_copies import COPIES_BESIDE
 
 
 def read(tensor: Tensor, assume: Any) -> Any:

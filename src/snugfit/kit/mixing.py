@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.batch import LABELS, Batch, labels_of
+from snugfit.core.device_copies import to_device
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import BatchLoss, Moment
 from snugfit.core.tree import leaves, map_tree, mapping_like
@@ -75,8 +76,8 @@ def host_generator(moment: Moment) -> np.random.Generator:
 
 
 def on_device_of(batch: Batch, tensor: Tensor) -> Tensor:
-    """`tensor`, drawn on the host, where the batch's tensors are; nothing waits for the device."""
-    return tensor.to(next(leaves(batch.data)).device, non_blocking=True)
+    """`tensor`, drawn on the host, where the batch's tensors are; CUDA is not waited for."""
+    return to_device(tensor, next(leaves(batch.data)).device)
 
 
 def shared_terms(own: LossTerms, other: LossTerms, share: Tensor) -> LossTerms:

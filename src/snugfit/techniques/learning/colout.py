@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import to_device
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
 from snugfit.kit.images import map_images, refuse_labels_of_pixels
 
@@ -78,7 +79,7 @@ class ColOut(Technique):
                 lines = []
                 for part, size in zip((self.rows, self.columns), images.shape[2:], strict=True):
                     draws = window.own(torch.rand(window.total, size, generator=source))
-                    lines.append(remaining_lines(draws, part).to(images.device, non_blocking=True))
+                    lines.append(to_device(remaining_lines(draws, part), images.device))
                 return thinned(images, *lines)
 
             refuse_labels_of_pixels(window.data, self.card.name)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import to_device
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
 from snugfit.kit.images import map_images
 
@@ -70,7 +71,7 @@ class CutOut(Technique):
             own = window.own(drawn)
 
             def cover(images: Tensor) -> Tensor:
-                return covered(images, own.to(images.device, non_blocking=True), self.length)
+                return covered(images, to_device(own, images.device), self.length)
 
             return replace(window, data=map_images(cover, window.data, self.card.name))
 
