@@ -10,10 +10,14 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
+from snugfit.kit.adapters.adapters import merged
 from snugfit.step.step import Step
 from snugfit.techniques import find
+from snugfit.techniques.learning.lora import LoRA
+from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.qat import QAT, rounded_tokens, rounded_weight, with_rounding
 from tests.laws import problems
+from tests.oracles import qat as oracle
 from tests.unit.techniques.settings import context, refuses
 
 
@@ -108,9 +112,55 @@ def test_a_model_without_a_layer_that_fits_is_refused() -> None:
         QAT().prepare(gpt2)
 
 
-def test_adapters_are_refused() -> None:
-    with pytest.raises(PlanConflict, match="merged"):
-        Step(nn.Linear(32, 2), find("adamw")(), techniques=[QAT(), find("lora")()])
+@pytest.mark.parametrize("activations", ["int8", None])
+def test_weight_and_adapter_are_rounded_as_they_will_be_merged(activations: str | None) -> None:
+    """By hand: `rounded(W + alpha / rank B A)`, with the gradient of the sum for both factors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    weights = [layer.weight.detach().clone() for layer in (model[0], model[2])]
+    biases = [layer.bias.detach().clone() for layer in (model[0], model[2])]
+    inputs, labels = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+    techniques = [QAT(group_size=4, activations=activations), LoRA(rank=2, alpha=6.0, targets=("0", "2"))]
+    step = Step(model, SGD(learning_rate=0.5, momentum=0.0), techniques=techniques)
+    made = dict(step.model.named_parameters())
+    own = [
+        made[f"{name}.lora_{letter}.default.weight"].detach().clone().requires_grad_()
+        for name in "02"
+        for letter in "AB"
+    ]
+
+    def by_hand() -> torch.Tensor:
+        hidden = inputs
+        for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            merged_weight = weight + 3.0 * own[2 * place + 1] @ own[2 * place]
+            hidden = hidden if activations is None else rounded_tokens(hidden)
+            hidden = nn.functional.linear(hidden, rounded_weight(merged_weight, 4, 4), bias)
+            hidden = torch.tanh(hidden) if place == 0 else hidden
+        return hidden
+
+    for _ in range(4):
+        step((inputs, labels))
+        gradients = torch.autograd.grad(nn.functional.cross_entropy(by_hand(), labels), own)
+        with torch.no_grad():
+            for factor, gradient in zip(own, gradients, strict=True):
+                factor -= 0.5 * gradient
+    trained = [made[f"{name}.lora_{letter}.default.weight"] for name in "02" for letter in "AB"]
+    for factor, expected in zip(trained, own, strict=True):
+        torch.testing.assert_close(factor, expected)
+    delivered = merged(step.model)
+    with oracle.rounding(delivered, 4, 4, activations):  # as the quantised model computes
+        torch.testing.assert_close(delivered(inputs), by_hand())
+
+
+def test_adapters_that_no_rounded_weight_holds_are_refused() -> None:
+    refused = {
+        "which no rounded weight holds": find("ia3")(),
+        r"lora\.dora: is true": LoRA(dora=True),
+        r"lora\.dropout: drops inputs": LoRA(dropout=0.1),
+    }
+    for problem, adapter in refused.items():
+        with pytest.raises((PlanConflict, SettingError), match=problem):
+            Step(nn.Sequential(nn.Linear(32, 32)), find("adamw")(), techniques=[QAT(), adapter])
 
 
 @pytest.mark.parametrize("activations", ["int8", None])

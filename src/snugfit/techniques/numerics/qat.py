@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
@@ -16,6 +17,7 @@ from snugfit.core.layers import unsuitable
 from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.kit.adapters.adapters import ADAPTER, adapted
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
 
 BITS = {"int4": 4, "int8": 8}
@@ -111,6 +113,24 @@ def with_rounding(
         yield
 
 
+@contextmanager
+def with_merged_rounding(
+    layer: Any, bits: int = 4, group_size: int | None = 32, activations: bool = True
+) -> Iterator[None]:
+    """As `with_rounding`, for a linear layer with a low-rank adapter of peft: what is rounded is the sum of both, as it will be merged."""
+
+    def rounding(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
+        base = layer.get_base_layer()
+        weight = base.weight
+        if not (layer.disable_adapters or layer.merged):
+            weight = weight + layer.get_delta_weight(ADAPTER).to(weight.dtype)
+        rounded = rounded_weight(weight, bits, group_size)
+        return F.linear(rounded_tokens(inputs) if activations else inputs, rounded, base.bias)
+
+    with replaced_forward(layer, rounding):
+        yield
+
+
 @dataclass(frozen=True)
 class QAT(Technique):
     """Round weights and inputs of linear layers in forward, as the quantised model will; what learns is not rounded.
@@ -136,8 +156,9 @@ class QAT(Technique):
         use_when="the model will run in int4 or int8, and loses too much when it is rounded after training",
         refuses={
             Stage.QUANTISE: "qat rounds weights that learn, and these are quantised and learn nothing. Remove one.",
-            Stage.ADAPT: "what is rounded later is weight and adapter merged, and in training they would be rounded apart. Remove "
-            "one, and train in full or quantise without qat.",
+        },
+        conflicts={
+            "ia3": "it multiplies what a layer is given or gives, which no rounded weight holds. Remove one, or use lora, which is rounded with the weight."
         },
     )
 
@@ -158,11 +179,7 @@ class QAT(Technique):
 
     def seams(self, context: Context) -> Seams:
         names, layers = zip(*self._layers(context.model).items(), strict=True)
-        left = [
-            name
-            for name, module in context.model.named_modules()
-            if isinstance(module, nn.Linear) and name not in names
-        ]
+        left = [name for name in _linear_layers(context.model) if name not in names]
         if left and not self.skip:
             warnings.warn(
                 f"qat: {len(left)} linear layers stay as they are, such as '{left[0]}': group_size does not divide their inputs, "
@@ -176,23 +193,25 @@ class QAT(Technique):
             with ExitStack() as stack:
                 stack.enter_context(without_fast_path())
                 for layer in layers:
-                    rounding = with_rounding(
-                        layer, BITS[self.weights], self.group_size, self.activations is not None
+                    rounding = with_rounding if isinstance(layer, nn.Linear) else with_merged_rounding
+                    stack.enter_context(
+                        rounding(layer, BITS[self.weights], self.group_size, self.activations is not None)
                     )
-                    stack.enter_context(rounding)
                 yield
 
         return Seams(modules=modules)
 
-    def _layers(self, model: nn.Module) -> dict[str, nn.Linear]:
-        """Return the layers to round, by name."""
+    def _layers(self, model: nn.Module) -> dict[str, Any]:
+        """Return the layers to round, by name: linear ones, and those with a low-rank adapter beside.
+
+        Raises:
+            SettingError: there is none, or an adapter cannot be rounded with its weight.
+        """
         skipped: Sequence[str] = find_modules(model, self.skip, "qat.skip")
         out = unsuitable(model).keys() | set(skipped)
-        linear = {
-            name: module
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Linear) and name not in out
-        }
+        linear = {name: layer for name, layer in _linear_layers(model).items() if name not in out}
+        for layer in linear.values():
+            _check_adapter(layer)
         layers = {
             name: layer for name, layer in linear.items() if layer.in_features % (self.group_size or 1) == 0
         }
@@ -211,3 +230,40 @@ class QAT(Technique):
                 "Lower it, or write null for one group a row.",
             )
         return layers
+
+
+def _linear_layers(model: nn.Module) -> dict[str, Any]:
+    """Return the linear layers of a model by name, one with an adapter as a whole."""
+    adapters = adapted(model)
+    within = tuple(f"{name}." for name in adapters)
+    plain = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(within)
+    }
+    with_adapter = {
+        name: layer for name, layer in adapters.items() if isinstance(layer.get_base_layer(), nn.Linear)
+    }
+    return plain | with_adapter
+
+
+def _check_adapter(layer: Any) -> None:
+    """See that what an adapter adds is a part of the weight that it will be merged into.
+
+    Raises:
+        SettingError: it is not.
+    """
+    if isinstance(layer, nn.Linear):
+        return
+    if layer.use_dora.get(ADAPTER):
+        raise SettingError(
+            "lora.dora",
+            "is true, and qat rounds the sum of weight and adapter, which DoRA divides by its length",
+            "Set it to false, or remove qat.",
+        )
+    if not isinstance(layer.lora_dropout[ADAPTER], nn.Identity):
+        raise SettingError(
+            "lora.dropout",
+            "drops inputs of the adapter alone, and qat rounds the sum of weight and adapter",
+            "Set it to 0, or remove qat.",
+        )
