@@ -138,7 +138,10 @@ class SeriesFormat:
 
 @dataclass(frozen=True)
 class ForecastData:
-    """Windows to train and validate on, and the form of the series; the report's baseline is the seasonal naive forecast."""
+    """Windows to train and validate on, and the form of the series; the report's baseline is the seasonal naive forecast.
+
+    `example_rows` are a history of one series, with the steps behind it where something is known of them ahead.
+    """
 
     train: SeriesWindows
     validation: SeriesWindows | None
@@ -146,6 +149,7 @@ class ForecastData:
     report: DataReport
     series: int
     fingerprints: Mapping[str, str]
+    example_rows: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,21 @@ def load_series(settings: ForecastSettings, *, folder: Path | None = None) -> Fo
         ),
         series=len(series),
         fingerprints=fingerprints_of(tables),
+        example_rows=_example_rows(table, parts, form),
     )
+
+
+def _example_rows(table: Table, parts: Sequence[_Part], form: SeriesFormat) -> list[dict[str, Any]]:
+    """Return the rows that are needed to predict what comes after some steps to train on of the longest series."""
+    columns = form.columns
+    longest = max(parts, key=lambda part: part.end)
+    ahead = form.horizon if columns.known else 0
+    indices = dict.fromkeys(longest.series.rows[max(0, longest.end - form.history - ahead) : longest.end])
+    names = (*columns.series, columns.time, columns.label, *columns.known, *columns.past)
+    rows = [{name: table.rows[index].get(name) for name in names} for index in indices]
+    for row in rows[form.history :]:
+        row[columns.label] = None
+    return rows
 
 
 def load_series_rows(

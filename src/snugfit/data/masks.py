@@ -102,6 +102,11 @@ class MaskData:
     report: DataReport
     fingerprints: Mapping[str, str]
 
+    @property
+    def shown(self) -> PicturesWithMasks:
+        """Pictures that are not trained on, or all where there are none."""
+        return self.validation or self.train
+
 
 @dataclass
 class MaskPart:

@@ -57,6 +57,7 @@ def register_best(
     run_id: str | None,
     example_rows: Rows,
     predict: Callable[[Path, Rows], Rows],
+    together: bool = False,
 ) -> Registered:
     """Register a run's best model and move the alias `champion` to it, if the stored copy predicts the same.
 
@@ -67,6 +68,7 @@ def register_best(
         run_id: the tracker's id of the run.
         example_rows: real input rows; all are compared, the first five are stored as the example.
         predict: predictions of a bundle for rows, in order.
+        together: the rows are of one example, and stored together.
     Raises:
         TrackingError: the registry cannot be used, or the predictions differ by more than 1e-6 or in a label. The alias
             stays where it was.
@@ -84,7 +86,8 @@ def register_best(
         )
     reference = predict(bundle, example_rows)
     with session(uri, f"register {name!r}") as client:
-        model_id = _log(client, bundle, run_id, example_rows, reference)
+        shown = len(example_rows) if together else EXAMPLE_ROWS
+        model_id = _log(client, bundle, run_id, example_rows, reference, shown)
         version = _create_version(client, name, model_id, run_id)
         with downloaded(f"models:/{name}/{version}", uri) as folder:
             loaded = _predict_stored(folder, example_rows)
@@ -212,7 +215,7 @@ def _bundle_of_run(run_dir: Path) -> Path:
     )
 
 
-def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, predictions: Rows) -> str:
+def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, predictions: Rows, shown: int) -> str:
     """Store the bundle as a logged model of the run; its id.
 
     Through the client alone: `mlflow.pyfunc.log_model` goes by the process-wide tracking address and active run.
@@ -240,7 +243,7 @@ def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, prediction
             python_model=str(Path(__file__).with_name("pyfunc_model.py")),
             artifacts={"bundle": str(bundle)},
             signature=infer_signature(inputs, pandas.DataFrame(predictions)),
-            input_example=inputs.head(EXAMPLE_ROWS),
+            input_example=inputs.head(shown),
             pip_requirements=[
                 requirement()
             ],  # given, or MLflow runs the model in a process to see what it imports

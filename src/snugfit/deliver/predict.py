@@ -155,6 +155,11 @@ class Predictor:
         predictions = self.predict_examples(self.inference.encode(rows))
         return [each for prediction in predictions for each in self.unfolded(prediction)]
 
+    def predict_plain(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """As `predict`, in texts, numbers and bytes, as a model registry keeps them."""
+        plain, predictions = self.inference.plain, self.predict(rows)
+        return predictions if plain is None else list(map(plain, predictions))
+
     def unfolded(self, prediction: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the rows that the prediction of one example becomes."""
         unfolded = self.inference.unfolded

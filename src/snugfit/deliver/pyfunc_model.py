@@ -13,7 +13,7 @@ import pandas
 
 
 class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # MLflow has no types
-    """Rows in, one row of predictions for each out, as `snugfit predict` gives them."""
+    """Rows in, one row of predictions for each out, as `snugfit predict` gives them; of series the steps after them, of pixels a PNG."""
 
     def load_context(self, context: Any) -> None:
         from snugfit.deliver.predict import load_predictor
@@ -30,7 +30,7 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # MLflow ha
         rows = [
             {name: _plain(value) for name, value in row.items()} for row in model_input.to_dict("records")
         ]
-        return pandas.DataFrame(self.predictor.predict(rows))
+        return pandas.DataFrame(self.predictor.predict_plain(rows))
 
 
 def _plain(value: Any) -> Any:

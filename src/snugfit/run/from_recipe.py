@@ -264,7 +264,8 @@ def _register(name: str, task: Task, folder: RunFolder, uri: str, run_id: str | 
         uri=uri,
         run_id=run_id,
         example_rows=task.example_rows,
-        predict=lambda bundle, rows: load_predictor(bundle).predict(rows),
+        predict=lambda bundle, rows: load_predictor(bundle).predict_plain(rows),
+        together=not find(task.meta["task"]).of_rows,
     )
     return {
         "name": registered.name,

@@ -100,6 +100,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         data={**series.report.as_dict(), "series": series.series},
         fingerprints=series.fingerprints,
         messages=series.report.warnings,
+        example_rows=series.example_rows,
     )
 
 
@@ -304,6 +305,7 @@ CARD = Card(
     model="series",
     recognize=_recognize,
     read_rows=_refuse_folds,
+    plain_rows=True,
     rows="a long table: a row for each step of each series, with its time and its number",
     pipeline="time-series-forecasting",
 )

@@ -45,6 +45,7 @@ class Inference:
         stops: tokens that end an answer.
         unfolded: the rows that the prediction of one example becomes, such as the steps of a forecast; None where it is one row.
         saved: the prediction with names of files for what no cell holds, which it writes into a folder under a name; None where cells do.
+        plain: the prediction as a model registry keeps it, in texts, numbers and bytes; None where it is so already.
         view: the same examples, drawn otherwise as those to train on are, by a number; None where nothing is drawn.
         mirrored: the same examples with left and right changed; None where they have none.
         predicts_training_rows: a row that is learned from can be predicted for as it is; not where it has to have a gap to fill.
@@ -68,6 +69,7 @@ class Inference:
     stops: tuple[int, ...] = ()
     unfolded: Callable[[Prediction], list[Prediction]] | None = None
     saved: Callable[[Prediction, Path, str], Prediction] | None = None
+    plain: Callable[[Prediction], Prediction] | None = None
     view: Callable[[MapStyle, int], MapStyle] | None = None
     mirrored: Callable[[MapStyle], MapStyle] | None = None
     predicts_training_rows: bool = True

@@ -86,5 +86,6 @@ CARD = Card(
     read_rows=_read_rows,
     rows="a folder of pictures, or a file of rows with their paths",
     new_rows="PICTURES",
+    plain_rows=True,
     pipeline="image-feature-extraction",
 )

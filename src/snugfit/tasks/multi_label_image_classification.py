@@ -82,5 +82,6 @@ CARD = Card(
     read_rows=_read_rows,
     rows="a file of rows with paths of pictures, and a list of labels or a column of 0 and 1 for each",
     new_rows="NEW.csv",
+    plain_rows=True,
     pipeline="image-classification",
 )

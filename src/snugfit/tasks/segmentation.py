@@ -31,9 +31,11 @@ MASK_COLUMNS = ("mask", "masks", "label", "seg", "segmentation", "annotation")
 _SIDE = 128
 _PREDICTION = "predicted_mask"
 _AUXILIARY_WEIGHT = "auxiliary_weight"
+_EXAMPLE_ROWS = 5
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    from snugfit.data.examples import FILE
     from snugfit.data.masks import collate
     from snugfit.step.build import Material
 
@@ -57,6 +59,10 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         messages=(*masks.report.warnings, *made.messages),
         processor=made.processor,
         delivered=_delivered,
+        example_rows=[
+            {recipe.data.image: masks.shown.rows[place][FILE]}
+            for place in range(min(_EXAMPLE_ROWS, len(masks.shown)))
+        ],
     )
 
 
@@ -203,6 +209,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         columns=(_PREDICTION,),
         read=read,
         saved=_saved,
+        plain=_as_png,
         forward=_forward,
         loss=WithAuxiliary(_auxiliary_weight(meta)),
         metrics=CARD.metrics,
@@ -230,6 +237,17 @@ def _masks(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
         for mask, each in zip(masks, examples, strict=True)
     ]
     return [{_PREDICTION: np.asarray(mask)} for mask in whole]
+
+
+def _as_png(prediction: Prediction) -> Prediction:
+    """Return a prediction with its mask as the bytes of a PNG."""
+    import io
+
+    from PIL import Image
+
+    written = io.BytesIO()
+    Image.fromarray(prediction[_PREDICTION]).save(written, "PNG")
+    return {_PREDICTION: written.getvalue()}
 
 
 def _saved(prediction: Prediction, folder: Path, name: str) -> Prediction:
@@ -308,5 +326,6 @@ CARD = Card(
     read_rows=_read_rows,
     rows="a folder with folders of images and of masks, or a file of rows with paths of both",
     new_rows="PICTURES",
+    plain_rows=True,
     pipeline="image-segmentation",
 )

@@ -47,6 +47,8 @@ class LengthPredictor:
             for row in rows
         ]
 
+    predict_plain = predict
+
 
 def predict(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return LengthPredictor(folder).predict(rows)

@@ -499,19 +499,6 @@ def test_bad_input_is_one_clear_error_and_leaves_nothing_behind(
     assert not list(tmp_path.glob("runs/*/*"))
 
 
-def test_a_model_whose_predictions_are_files_is_not_registered(tmp_path: Path) -> None:
-    lines = (
-        "task: segmentation",
-        "model: unet",
-        "data: {train: pictures, size: 32}",
-        "track: {register: masks}",
-        f"output: {tmp_path / 'runs'}",
-    )
-    (tmp_path / "masks.yaml").write_text("\n".join(lines) + "\n")
-    with pytest.raises(SettingError, match=r"track\.register"):
-        train_recipe(load_recipe(tmp_path / "masks.yaml"))
-
-
 # what is scored has the adapters beside the weights, what is saved has them in the weights: one product of the forward
 # is rounded otherwise in each layer
 MERGED = 1e-4
