@@ -33,6 +33,7 @@ def of_run(name: str) -> Strategy:
 STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "alone": Strategy,
     **{name: partial(of_run, name) for name in STRATEGY_NAMES},
+    "ddp_buckets": lambda: DataParallel(at_once_bytes=0),
     "ddp_bucket_view": lambda: DataParallel(bucket_view=True),
     "reduce_once": lambda: FullyShard(reduce_each=False),
     "computes_in_bf16": lambda: FullyShard(computes_in=torch.bfloat16),

@@ -6,8 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from snugfit.step.step import Step
+from snugfit.techniques.learning.adamw import AdamW
 from tests.laws import problems
 from tests.laws.problems import make_step
 from tests.ranks.law import STRATEGIES, part_of
@@ -24,8 +29,18 @@ ADDED_UP, SCATTERED, GATHERED, FIRST_RANKS = (
 def test_copies_add_up_their_gradients_once_a_window(two: Ranks) -> None:
     whole, in_three = (two.run(exchanges, "ddp", micro_batch) for micro_batch in (6, 2))
     assert whole == in_three
-    # a bucket of gradients, which of them there are, loss and weight, which buffers have moved; the first rank's of those
-    assert whole == [{ADDED_UP: 4, FIRST_RANKS: 1}] * 2
+    # gradients with which of them there are, loss and weight; which buffers have moved; the first rank's of those
+    assert whole == [{ADDED_UP: 2, FIRST_RANKS: 1}] * 2
+
+
+def test_ddp_sends_a_bucket_and_two_messages_more_where_gradients_are_many(two: Ranks) -> None:
+    for found in two.run(exchanges, "ddp_buckets", 2):
+        # a bucket of gradients, which of them there are, loss and weight, which buffers have moved
+        assert found == {ADDED_UP: 4, FIRST_RANKS: 1}
+
+
+def test_an_update_of_a_loop_of_ones_own_is_one_exchange(two: Ranks) -> None:
+    assert two.run(exchanges_of_own_loop) == [({ADDED_UP: 1}, 4 + 2)] * 2
 
 
 def test_shards_add_up_their_gradients_and_gather_weights_with_each_micro_batch(two: Ranks) -> None:
@@ -68,6 +83,15 @@ def exchanges(strategy: str, micro_batch: int) -> dict[str, int]:
     with Collectives() as collectives:
         step(second)
     return dict(collectives.counts)
+
+
+def exchanges_of_own_loop() -> tuple[dict[str, int], int]:
+    """The exchanges of an update of 4 rows on the first rank and 2 on the other, and the examples that it was of."""
+    step = Step(nn.Linear(3, 2), AdamW(), strategy=STRATEGIES["ddp"]())
+    rows = 4 - 2 * dist.get_rank()
+    with Collectives() as collectives:
+        step((torch.ones(rows, 3), torch.zeros(rows, dtype=torch.long)))
+    return dict(collectives.counts), step.progress.examples
 
 
 class Collectives(TorchDispatchMode):

@@ -20,27 +20,38 @@ class Gradients:
 
     `loss` is the weighted mean, `weight` the sum of weights over micro-batches and ranks, `nonfinite` is
     above 0 when the loss or a gradient is not finite. They are scalars on the device, from which nothing has
-    been read; a weight that the host knows is a number.
+    been read; a weight that the host knows is a number. `rows` is the sum of the window's examples over ranks, where no rank knows how many
+    the others have.
     """
 
     loss: Tensor
     weight: Tensor | float
     nonfinite: Tensor
+    rows: Tensor | None = None
 
     def usable(self) -> bool:
         """Return whether an update may be made of them: finite, and of something. Waits for the device."""
-        _, weight, nonfinite = self.read()
-        return weight > 0 and nonfinite == 0
+        numbers = self.read()
+        return numbers.weight > 0 and numbers.nonfinite == 0
 
-    def read(self) -> tuple[float, float, float]:
-        """Loss, weight and `nonfinite` as numbers, in one wait for the device."""
+    def read(self) -> Numbers:
+        """Return all of it as numbers, in one wait for the device."""
         if isinstance(self.weight, Tensor):
-            loss, weight, nonfinite = read_scalars(
-                [self.loss, self.weight, self.nonfinite], assume=[0.0, 1.0, 0.0]
-            )
-            return loss, weight, nonfinite
+            scalars = [self.loss, self.weight, self.nonfinite]
+            if self.rows is not None:
+                scalars.append(self.rows)
+            return Numbers(*read_scalars(scalars, assume=[0.0, 1.0, 0.0, 1.0][: len(scalars)]))
         loss, nonfinite = read_scalars([self.loss, self.nonfinite], assume=[0.0, 0.0])
-        return loss, self.weight, nonfinite
+        return Numbers(loss, self.weight, nonfinite)
+
+
+class Numbers(NamedTuple):
+    """The numbers of `Gradients`."""
+
+    loss: float
+    weight: float
+    nonfinite: float
+    rows: float | None = None
 
 
 HOST = torch.device("cpu")

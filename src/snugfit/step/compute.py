@@ -34,6 +34,9 @@ from snugfit.system.memory import is_out_of_memory
 if TYPE_CHECKING:
     from snugfit.step.step import Step
 
+Totals = tuple[Tensor, Tensor | float, Tensor | None]
+"""Sums over a window and all ranks: of losses, of weights, and of rows where no rank knows how many the others have."""
+
 
 @update_value(frozen=True, slots=True)
 class WindowCompute:
@@ -67,7 +70,7 @@ class WindowCompute:
         alone = len(passes) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
         weights: list[Tensor | float] = []
-        totals: tuple[Tensor, Tensor | float] | None = None
+        totals: Totals | None = None
         nonfinite_counts: list[Tensor] = []
         host = NOTHING if step.seams.sums is None else step.seams.sums.taking()
         with phase("pass"), step.one_pass(), host:
@@ -82,22 +85,24 @@ class WindowCompute:
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
                     if last and self.take is not None:
-                        nonfinite_counts = self._handed(
-                            self.take, terms, divisor, alone, self._totals(sums, weights), factor
-                        )
+                        totals = self._totals(sums, weights, step.strategy.add_up)
+                        nonfinite_counts = self._handed(self.take, terms, divisor, alone, totals, factor)
                         break
                     if last and step.exchange is not None:
-                        totals = self._totals(sums, weights)
+                        totals = self._totals(sums, weights, step.strategy.add_up)
                         step.exchange.begin(self._share(alone, totals[1], factor))
                     _backward(terms, divisor)
-        loss_sum, weight = totals or self._totals(sums, weights)
-        if self.take is None:
+        if totals is None:  # in one message with gradients, if any are still those of the rank
+            totals = self._totals(sums, weights, step.strategy.add_up_copies_)
+        elif self.take is None:
             step.strategy.add_up_copies_()
+        loss_sum, weight, rows = totals
         gradients = gradients_of(step.bearers)
         if self.take is None and not (alone and factor == 1.0):  # else each was divided as it came
             share = self._share(alone, weight, factor)
             _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
-        return self._outcome(loss_sum, weight, _divisor(weight), gradients, nonfinite_counts)
+        outcome = self._outcome(loss_sum, weight, _divisor(weight), gradients, nonfinite_counts)
+        return outcome if rows is None else replace(outcome, rows=rows)
 
     def _run_at_once(self) -> Gradients:
         """Return what `run` does where the window is one micro-batch and nothing is around it: in the few calls that this takes."""
@@ -294,14 +299,14 @@ class WindowCompute:
         terms: LossTerms,
         divisor: Tensor | float,
         alone: bool,
-        totals: tuple[Tensor, Tensor | float],
+        totals: Totals,
         factor: float,
     ) -> list[Tensor]:
         """Return the last backward, which gives each parameter to `take`; one scalar each that is above 0 where it was not finite.
 
         Waits for the device, to know that the window's loss is one to learn from.
         """
-        step, (loss_sum, weight) = self.step, totals
+        step, (loss_sum, weight, _) = self.step, totals
         nonfinite_counts: list[Tensor] = []
         left = {parameter for parameter in step.parameters if parameter.requires_grad}
         share = self._share(alone, weight, factor)
@@ -338,16 +343,25 @@ class WindowCompute:
             )  # an earlier micro-batch alone has reached it, or its gradient has been added up just now
         return nonfinite_counts
 
-    def _totals(self, sums: list[Tensor], weights: list[Tensor | float]) -> tuple[Tensor, Tensor | float]:
-        """Sum of the losses and of their weights, over micro-batches and ranks."""
+    def _totals(
+        self,
+        sums: list[Tensor],
+        weights: list[Tensor | float],
+        add_up: Callable[[list[Tensor]], list[Tensor]],
+    ) -> Totals:
+        """Sum of the losses, of their weights and of rows that nobody told, over micro-batches and by `add_up` over ranks."""
         step = self.step
         loss_sum, weight = sums[0], weights[0]
         for further_sum, further_weight in zip(sums[1:], weights[1:], strict=True):
             loss_sum, weight = loss_sum + further_sum, weight + further_weight
-        if step.strategy.world_size > 1:
-            weight = torch.as_tensor(weight, device=step.device, dtype=loss_sum.dtype)
-            loss_sum, weight = step.strategy.add_up([loss_sum, weight])
-        return loss_sum, weight
+        if step.strategy.world_size == 1:
+            return loss_sum, weight, None
+        weight = torch.as_tensor(weight, device=step.device, dtype=loss_sum.dtype)
+        if self.batch.share is not None:
+            loss_sum, weight = add_up([loss_sum, weight])
+            return loss_sum, weight, None
+        loss_sum, weight, rows = add_up([loss_sum, weight, loss_sum.new_tensor(self.batch.rows)])
+        return loss_sum, weight, rows
 
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
         """Return what gradients that were added up are multiplied by to be the true one."""

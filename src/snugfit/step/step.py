@@ -220,6 +220,10 @@ class Step:
         on_one_device = type(self.strategy) is Strategy and self.exchange is None
         # a window is computed without a look at what is not there
         self.plain = on_one_device and not seams.surrounds and seams.scale is None and seams.sums is None
+        computes_so = seams.gradients is _run and seams.loss is self.user_loss
+        self._techniques_see_windows = (
+            seams.transforms or seams.surrounds or not computes_so or self._sums_first
+        )
         self._changes_windows = self.seams.transforms or self._sums_first
         self._selects_rows = self.seams.transforms or self.seams.gradients is not _run or self._on_ranks
         added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
@@ -234,10 +238,19 @@ class Step:
         with preserved_randomness(self.device), products_as_chosen(self.device):
             return self._train_step(self.shared(window) if self._on_ranks else window)
 
+    @property
+    def _shares_known(self) -> bool:
+        """Return whether each rank has to know how many rows the others have before it computes its own."""
+        return (
+            self._techniques_see_windows
+            or self.couples_rows
+            or (self.strategy.shards and self.micro_batch is not None)
+        )
+
     def shared(self, window: Batch) -> Batch:
-        """Return the window with what the other ranks have of it; all ranks call it."""
+        """Return the window with what the other ranks have of it, where anybody looks at that; all ranks call it."""
         strategy = self.strategy
-        if strategy.world_size == 1:
+        if strategy.world_size == 1 or (window.share is None and not self._shares_known):
             return window
         share = window.share or Share(strategy.counts(window.rows), strategy.rank)
         if self.seams.transforms:  # by the texts of the whole window
@@ -268,7 +281,7 @@ class Step:
             self._shared_buffers.share(watched)
         if self.meanwhile is not None:
             self.meanwhile()
-        loss, weight, nonfinite = gradients.read()
+        loss, weight, nonfinite, rows = gradients.read()
         if weight < 0:
             self._undo(buffers)
             check_weight(weight)
@@ -289,7 +302,7 @@ class Step:
         scale = None if self.seams.scale is None else self.seams.scale.factor
         if self.seams.scale is not None and weight > 0:
             self.seams.scale.update(finite)
-        self.progress.consume(window.total, applied)
+        self.progress.consume(window.total if rows is None else round(rows), applied)
         rate, rates = learning_rates(self.optimizer)
         return StepResult(loss, weight, applied, metrics, rate, refusal, rates, scale, self.largest, replans)
 

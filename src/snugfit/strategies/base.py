@@ -16,6 +16,7 @@ from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.nothing import NOTHING
+from snugfit.strategies.gradient_sums import add_up_gradients_
 
 
 class Strategy:
@@ -33,7 +34,7 @@ class Strategy:
     """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
 
     copies: Sequence[nn.Parameter] = ()
-    """Weights that each rank has whole beside those that are sharded; the backward leaves their gradients those of the rank."""
+    """Weights that each rank has whole, and whose gradients the backward leaves those of the rank."""
 
     @property
     def shards(self) -> bool:
@@ -71,8 +72,9 @@ class Strategy:
         """Sum scalars over all ranks."""
         return values
 
-    def add_up_copies_(self) -> None:
-        """After the last backward of a window: add up the gradients of `copies` over ranks."""
+    def add_up_copies_(self, scalars: Sequence[Tensor] = ()) -> list[Tensor]:
+        """After the last backward of a window: add up the gradients of `copies` over ranks; returns the sums of scalars of one type."""
+        return list(scalars)
 
     def add_up_shards(self, value: Tensor) -> Tensor:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""
@@ -129,6 +131,11 @@ class SeveralRanks(Strategy):
         stacked = torch.stack(values)
         dist.all_reduce(stacked)
         return list(stacked)
+
+    def add_up_copies_(self, scalars: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Add up the gradients of `copies` over ranks, and the scalars in the same message where it has their type."""
+        sums = add_up_gradients_(self.copies, scalars)
+        return sums if sums is not None else self.add_up([*scalars]) if scalars else []
 
     def tell(self, value: Any) -> list[Any]:
         """Return what each rank says, in their order."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,15 @@ from torch import Tensor, nn
 from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.loss_terms import LossTerms
+from snugfit.core.nothing import NOTHING
+from snugfit.errors import SettingError
 from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
+
+FIRST_BUCKET_BYTES = 2**20
+"""Bytes that fill DDP's first bucket, which is small so that it can be sent early; later ones have more."""
 
 
 @dataclass
@@ -27,14 +32,19 @@ class DataParallel(SeveralRanks):
     It is put around the computation of the loss, not around the model: weights that the loss uses count too, and the model
     keeps its names. Weights that a micro-batch does not reach are no error.
 
+    A model whose gradients fit DDP's first bucket is not wrapped: DDP would send that bucket when the backward is over, and a message with
+    which weights were reached behind it. Here both are one message, in which the loss travels too.
+
     Args:
         bucket_view: whether gradients are views of the buckets, which saves their size in memory where a window is one
             micro-batch. What keeps a gradient beyond the next backward must copy it then.
+        at_once_bytes: the most bytes of gradients that are sent in one message behind the backward, without DDP.
 
     Source: Li et al. 2020, arXiv:2006.15704.
     """
 
     bucket_view: bool = False
+    at_once_bytes: int = FIRST_BUCKET_BYTES
     sharing: Sharing | None = field(default=Sharing.COPIES, init=False)
     _around: DistributedDataParallel | None = field(default=None, init=False, repr=False)
     _exchange: Exchange | None = field(default=None, init=False, repr=False)
@@ -47,6 +57,12 @@ class DataParallel(SeveralRanks):
         """Ready the model, which stays as it is; all ranks start with rank 0's weights and buffers."""
         from torch.nn.parallel import DistributedDataParallel
 
+        trained = [each for each in model.parameters() if each.requires_grad]
+        if self._sends_at_once(model, trained):
+            self._check_alike(model)
+            self.take_first_([*model.parameters(), *model.buffers()])
+            self.copies = trained
+            return model
         self._around = DistributedDataParallel(
             _Loss(model),
             gradient_as_bucket_view=self.bucket_view,
@@ -59,14 +75,35 @@ class DataParallel(SeveralRanks):
         self._around.register_comm_hook(self._exchange, _sum if self._exchange is None else _sum_of_means)
         return model
 
+    def _sends_at_once(self, model: nn.Module, trained: Sequence[nn.Parameter]) -> bool:
+        """Return whether DDP is not needed: the gradients are few and sent as they are, and weights are of torch's own class."""
+        plain = all(type(each) is nn.Parameter for each in model.parameters())
+        few = sum(each.nbytes for each in trained) <= self.at_once_bytes
+        return few and plain and self._exchange is None and not self.bucket_view
+
+    def _check_alike(self, model: nn.Module) -> None:
+        """Refuse, as DDP does, to add up gradients of different models.
+
+        Raises:
+            SettingError: names the rank.
+        """
+        shapes = self.tell([tuple(each.shape) for each in model.parameters()])
+        for rank, own in enumerate(shapes):
+            if own != shapes[0]:
+                raise SettingError(
+                    "model",
+                    f"has parameters of other shapes on rank {rank} ({len(own)} of them) than on rank 0 ({len(shapes[0])})",
+                    "Make the same model on all ranks.",
+                )
+
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward: a micro-batch that is not the last exchanges nothing."""
-        assert self._around is not None
-        return nullcontext() if last else self._around.no_sync()
+        return NOTHING if last or self._around is None else self._around.no_sync()
 
     def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
         """Forward and loss of a micro-batch, whose backward follows."""
-        assert self._around is not None
+        if self._around is None:
+            return compute()
         terms: list[LossTerms] = []
 
         def values() -> Tensor:

@@ -264,18 +264,6 @@ class FullyShard(SeveralRanks):
         """Return whether any rank says so: all of them gather weights for each forward, and make as many."""
         return any(self.counts(int(flag)))
 
-    def add_up_copies_(self) -> None:
-        """Add up over ranks the gradients of the weights that each rank has whole, which FSDP2 leaves alone; in one exchange a type."""
-        gradients: dict[torch.dtype, list[Tensor]] = {}
-        for parameter in self.copies:
-            if parameter.grad is not None:
-                gradients.setdefault(parameter.grad.dtype, []).append(parameter.grad)
-        for alike in gradients.values():
-            sent = torch.cat([each.reshape(-1) for each in alike])
-            dist.all_reduce(sent)
-            for each, summed in zip(alike, sent.split([each.numel() for each in alike]), strict=True):
-                each.copy_(summed.view(each.shape))
-
     def add_up_shards(self, value: Tensor) -> Tensor:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""
         return self.add_up([value])[0]

@@ -20,13 +20,11 @@ from snugfit.core.card import Sharing
 from snugfit.errors import SettingError
 from snugfit.planner.cost.communication import BUCKET_BYTES
 from snugfit.strategies.base import SeveralRanks
+from snugfit.strategies.ddp import FIRST_BUCKET_BYTES
 from snugfit.strategies.registry import mesh_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-FIRST_BUCKET_BYTES = 2**20
-"""DDP's, so that it can begin early."""
 
 
 @contextmanager
