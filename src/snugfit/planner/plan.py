@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from snugfit.core.job import Plan
-from snugfit.core.technique import Technique
+from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import OutOfMemory
 from snugfit.planner.answers.answer import Answer, FrontierBound, FrontierPoint
 from snugfit.planner.answers.plan_words import brief_bytes
@@ -142,12 +142,14 @@ def explored(outcome: Outcome) -> Outcome:
     return replace(outcome, frontier=points, bounds=(), notes=() if complete else (PARTLY,))
 
 
-def _tell(looked: int, of: int, best: Candidate | None) -> None:
+def _tell(looked: int, of: int, best: Candidate | None, only: Fidelity | None) -> None:
     """Tell who waits for the answer how far a search is."""
+    level = None if only is None else only.label
     if best is None:
-        channel.tell(looked, of)
+        channel.tell(looked, of, level=level)
     else:
-        channel.tell(looked, of, best.prediction.seconds_per_update, best.prediction.reserved_bytes)
+        prediction = best.prediction
+        channel.tell(looked, of, prediction.seconds_per_update, prediction.reserved_bytes, level)
 
 
 def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> Answer:

@@ -23,13 +23,14 @@ class Progress:
     """The progress of a search.
 
     It has the plans looked at, of how many there are, and the time of an update and the bytes of the best
-    that fits, None where none does yet.
+    that fits, None where none does yet; of the plans of one level of fidelity, where one after the other is searched.
     """
 
     looked: int
     of: int
     seconds: float | None = None
     bytes: int | None = None
+    level: str | None = None
 
     def __str__(self) -> str:
         """Return the line that a terminal shows.
@@ -38,11 +39,14 @@ class Progress:
         37 of 4,120 plans looked at, best 12.1 s in 21.6 GiB
         >>> print(Progress(1, 90))
         1 of 90 plans looked at, none fits yet
+        >>> print(Progress(5, 90, level="compact"))
+        compact: 5 of 90 plans looked at, none fits yet
         """
         best = "none fits yet"
         if self.seconds is not None and self.bytes is not None:
             best = f"best {brief_seconds(self.seconds)} in {brief_bytes(self.bytes)}"
-        return f"{self.looked:,} of {self.of:,} plans looked at, {best}"
+        level = "" if self.level is None else f"{self.level}: "
+        return f"{level}{self.looked:,} of {self.of:,} plans looked at, {best}"
 
 
 class Search(Protocol):
@@ -69,10 +73,16 @@ def connect(send: Callable[[Progress], None]) -> None:
     signal.signal(signal.SIGINT, _receive)
 
 
-def tell(looked: int, of: int, seconds: float | None = None, bytes: int | None = None) -> None:
+def tell(
+    looked: int,
+    of: int,
+    seconds: float | None = None,
+    bytes: int | None = None,
+    level: str | None = None,
+) -> None:
     """Tell the process that waits how far a search is, as `Progress` has it."""
     if _here.send is not None:
-        _here.send(Progress(looked, of, seconds, bytes))
+        _here.send(Progress(looked, of, seconds, bytes, level))
 
 
 def heed(search: Search) -> None:

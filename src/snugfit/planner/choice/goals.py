@@ -69,8 +69,9 @@ class Goal:
         """Return seconds of an update below which a plan of this level would be the choice beside these."""
         fitting = [each for each in candidates if each.fits]
         finer = [each for each in fitting if each.level < level]
-        if self.name == "smallest":
-            return float("inf")
+        if self.name == "smallest" and fitting:
+            best = self._worthwhile(fitting)
+            return self.slower * _seconds(best) if level <= max(best.level, FREE) else 0.0
         limit = float("inf")
         if level > FREE and finer:
             limit = self._worthwhile(finer).prediction.seconds_per_update / self.worth

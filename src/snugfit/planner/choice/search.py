@@ -13,51 +13,29 @@ only where it could be worth it. Predictions are counted, not timed: the choice 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from warnings import catch_warnings
 
-from snugfit.core.job import AUTO, Plan
-from snugfit.core.technique import Fidelity, Technique
-from snugfit.errors import SnugfitError, SnugfitWarning
-from snugfit.planner.answers.answer import Prediction, Rejected
+from snugfit.core.technique import Fidelity, Stage, Technique
+from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.choice import ladder
-from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE, Goal
 from snugfit.planner.choice.rung_sets import (
     adds_placements,
     are_of_one_kind,
     format_of_weights,
-    go_together,
     is_about_states,
     lasting_of,
     moves_what_lasts,
-    number_of_sets,
     offloads_activations,
-    order_of,
     saves_less,
     stands_in,
     streams,
     takes_longer,
 )
-from snugfit.planner.choice.rungs import (
-    Techniques,
-    coarser,
-    freezes,
-    label,
-    labels_of_added,
-    level_of,
-    placements,
-    together,
-)
-from snugfit.planner.prediction.by_size import BySize
-from snugfit.planner.prediction.predict import Planner
-from snugfit.step.micro_batching import sizes
-
-MOST = 120
-"""Predictions of one search."""
+from snugfit.planner.choice.rungs import Techniques, freezes
+from snugfit.planner.choice.trials import Trials
 
 _FORWARD = 1 / 3
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
@@ -68,56 +46,30 @@ _NEAR = 2.0
 _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
 
-Progress = Callable[[int, int, Candidate | None], None]
-
 
 @dataclass
-class Search:
-    """Tries plans for one subject, and keeps what it found.
+class Search(Trials):
+    """Tries plans for one subject, and keeps what it found."""
 
-    Args:
-        planner: predicts.
-        plan: as the recipe has it; a micro-batch that it names stays.
-        deadline: a time of `time.monotonic` after which no further plan is predicted.
-        asked: the recipe's own plan, predicted already.
-        may_add: says of a technique whether it may come in.
-        even: only micro-batches of one size are tried, as other tools have no others.
-        rivals: plans that were found elsewhere, beside which one of these has to be the choice.
-        only: the level of all plans that are looked at; None for all that the budget allows.
-        progress: is told how many plans were looked at, of how many, and the best so far.
-    """
-
-    planner: Planner
-    plan: Plan
-    budget: Budget
-    deadline: float
-    asked: Candidate
-    goal: Goal = field(default_factory=Goal)
-    rivals: Sequence[Candidate] = ()
-    progress: Progress = lambda *_: None
-    may_add: Callable[[Technique], bool] = lambda _: True
-    even: bool = False
-    only: Fidelity | None = None
-    tried: list[Candidate] = field(init=False)
-    rejected: list[Rejected] = field(default_factory=list)
-    complete: bool = True
-    looked: int = 0
-    _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
     _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
     _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
-    _exact: list[Candidate] = field(default_factory=list)  # predicted in full
-    _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
 
     def __post_init__(self) -> None:
-        self.tried = [self.asked]
+        super().__post_init__()
         self._note_bytes(self.asked)
         self._least_seconds[self.asked.techniques] = self.asked.prediction.seconds_per_update
 
     def best(self) -> Candidate | None:
-        """Return the choice; None where nothing that was tried fits."""
+        """Return the choice; None where nothing that was tried fits. The smallest is one of those that are quick enough beside the fastest."""
+        if self.goal.name != "smallest":
+            self._improve()
+            return self.choice()
+        goal, self.goal = self.goal, replace(self.goal, name="fastest")
         self._improve()
+        self.goal = goal
+        self.shrink()
         return self.choice()
 
     def among(self, level: Fidelity) -> Search:
@@ -131,36 +83,34 @@ class Search:
         return made
 
     def shrink(self) -> None:
-        """Look for the plan of the least memory: the leanest of the ladder, then what differs from the smallest by a rung."""
-        size = self._sizes[-1]
-        for added in self._leanest([each for each in self.ladder() if self._allows(each)]):
-            self._trace(added, size)
+        """Look for the plan of the least memory: the leanest of the ladder, then what differs from the smallest by a rung.
+
+        Where the smallest is the goal, it is looked for among plans that are quick enough, in micro-batches of all sizes.
+        """
+        for added in self._leanest([each for each in self.ladder() if self._may_be_small(each)]):
+            if self._may_be_small(added):
+                self._look_for_less(added, math.inf)
         settled: set[Techniques] = set()
-        useless: set[Technique] = set()  # rungs that saved nothing beside what was the smallest then
-        while (least := self.smallest()) is not None and least.techniques not in settled:
+        while (least := self._smallest_wanted()) is not None and least.techniques not in settled:
             settled.add(least.techniques)
             for added in self._neighbours(least, least.prediction.most_bytes):
-                mine = self._techniques(added)
-                new = {*mine} - {*least.techniques}
-                if new <= useless or not self._allows(added) or adds_placements(mine, least.techniques):
-                    continue
-                one = self._trace(added, size)
-                if one is None or one.prediction.most_bytes >= least.prediction.most_bytes:
-                    useless |= new
+                if self._may_be_small(added) and not self._needs_no_less(added, least):
+                    self._look_for_less(added, least.prediction.most_bytes)
 
-    def choice(self) -> Candidate | None:
-        """Return the choice among the plans that were tried."""
-        return self.goal.choose(self._allowed())
+    def _smallest_wanted(self) -> Candidate | None:
+        return (self.choice() if self.goal.name == "smallest" else None) or self.smallest()
 
-    def smallest(self) -> Candidate | None:
-        """Return the plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
-        return min(
-            self._allowed(), key=lambda each: (not each.fits, each.prediction.most_bytes), default=None
-        )
+    def _may_be_small(self, added: Techniques) -> bool:
+        """Return whether a set of rungs is allowed, and quick enough where that is asked."""
+        return self._allows(added) and (self.goal.name != "smallest" or self._may_be_faster(added))
 
-    def least(self) -> Candidate:
-        """Return the plan that needs the least, of those that are no coarser than what is allowed."""
-        return min(self._allowed(), key=lambda each: each.prediction.most_bytes)
+    def _look_for_less(self, added: Techniques, bytes: float) -> None:
+        """Predict a set of rungs in the smallest micro-batches; in others where it needs less than `bytes` in those, and they are too slow."""
+        one = self._trace(added, self._sizes[-1])
+        if one is None or self.goal.name != "smallest" or one.prediction.most_bytes >= bytes:
+            return
+        if one.prediction.seconds_per_update >= self._limit(one.level):
+            self._look(added)
 
     def needed(self) -> dict[str, int]:
         """Return the smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
@@ -187,30 +137,6 @@ class Search:
             if not made.fits or slower > ALIKE:
                 self.best()
         return picked
-
-    def _checked(self, one: Candidate, prediction: Prediction) -> Candidate:
-        """Return a plan that was tried, predicted anew in full, and kept so.
-
-        Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
-        """
-        made = replace(one, prediction=prediction, fits=self.budget.holds(prediction))
-        self.tried[self.tried.index(one)] = made
-        self._exact.append(made)
-        if not made.fits:
-            pairs = (
-                (prediction.most_bytes, one.prediction.most_bytes),
-                (prediction.host_peak_bytes, one.prediction.host_peak_bytes),
-            )
-            self._short = max([self._short, *(full / rough for full, rough in pairs if rough)])
-            self.tried = [
-                each if each in self._exact else replace(each, fits=self._holds(each.prediction))
-                for each in self.tried
-            ]
-        return made
-
-    def _holds(self, prediction: Prediction) -> bool:
-        """Return whether a plan fits that was not predicted in full."""
-        return self.budget.has(prediction.most_bytes * self._short, prediction.host_peak_bytes * self._short)
 
     # ------------------------------------------------------------------ the ladder
 
@@ -397,32 +323,6 @@ class Search:
                 break
         return True
 
-    def _trace(self, added: Techniques, size: int) -> Candidate | None:
-        """Return a plan, run once; None where it cannot be, and why is kept, or where no more may be."""
-        techniques = self._techniques(added)
-        known = self._known(techniques, size)
-        if known is not None:
-            return known
-        if techniques in self._sized and self._sized[techniques] is None:
-            return None
-        if self.looked >= MOST or time.monotonic() > self.deadline:
-            self.complete = False
-            return None
-        self.looked += 1
-        sized = self._sized.setdefault(techniques, self.planner.by_size(self.plan, techniques))
-        assert sized is not None
-        try:
-            with catch_warnings(action="ignore", category=SnugfitWarning):  # of what nobody asked for
-                prediction = sized.traced(size)
-        except Exception as refusal:
-            if not added and not isinstance(refusal, SnugfitError):
-                raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
-            if added:  # the recipe's own plan may be refused in micro-batches of one size alone
-                self._sized[techniques] = None
-            self._refuse(added, refusal)
-            return None
-        return self._keep(techniques, size, prediction)
-
     def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
         """Return whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
         if one.prediction.seconds_per_update >= self._limit(one.level):
@@ -432,30 +332,6 @@ class Search:
         if made is None:
             self.tried.append(one)
         return made is not None and made.fits
-
-    def _tell(self, added: Techniques, size: int) -> None:
-        """Tell a plan by those of other sizes that were run."""
-        techniques = self._techniques(added)
-        sized = self._sized.get(techniques)
-        if sized is not None and self._known(techniques, size) is None:
-            prediction = sized.between(size)
-            if prediction is not None:
-                self._keep(techniques, size, prediction)
-
-    def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
-        added = labels_of_added(techniques, self.asked.techniques)
-        made = Candidate(techniques, size, added, prediction, self._holds(prediction))
-        self.tried.append(made)
-        self._note_bytes(made)
-        seconds = self._least_seconds.get(techniques, math.inf)
-        if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
-            self._least_seconds[techniques] = min(seconds, prediction.seconds_per_update)
-        self.progress(self.looked, self.count, self.choice())
-        return made
-
-    def _known(self, techniques: Techniques, size: int) -> Candidate | None:
-        alike = (one for one in self.tried if (one.techniques, one.micro_batch) == (techniques, size))
-        return next(alike, None)
 
     # ------------------------------------------------------------------ bounds
 
@@ -507,6 +383,21 @@ class Search:
             if host is None or each.prediction.host_peak_bytes <= host
         )
 
+    def _needs_no_less(self, added: Techniques, least: Candidate) -> bool:
+        """Return whether a set of rungs needs as much as a plan, whatever its micro-batch is, as sets that keep as much, or less, tell.
+
+        One pass may need less than several where the step is made in backward, so that gradients never stand there whole.
+        """
+        mine, bytes = self._techniques(added), least.prediction.most_bytes
+        if self._least_bytes.get(lasting_of(mine), 0) >= bytes:
+            return True
+        if any(Stage.WHEN in each.card.stages for each in mine):
+            return False
+        smallest = (each for each in self.tried if each.micro_batch == self._sizes[-1])
+        return any(
+            each.prediction.most_bytes >= bytes and saves_less(mine, each.techniques) for each in smallest
+        )
+
     def _may_be_faster(self, added: Techniques) -> bool:
         """Return whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower."""
         mine, limit = self._techniques(added), self._limit(self.level(added))
@@ -521,6 +412,14 @@ class Search:
     def _is_too_heavy(self, added: Techniques) -> bool:
         """Return whether weights alone do not fit that are in the format of these."""
         return not streams(added) and format_of_weights(self._techniques(added)) in self._too_heavy
+
+    def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
+        made = super()._keep(techniques, size, prediction)
+        self._note_bytes(made)
+        seconds = self._least_seconds.get(techniques, math.inf)
+        if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
+            self._least_seconds[techniques] = min(seconds, prediction.seconds_per_update)
+        return made
 
     def _note_bytes(self, one: Candidate) -> None:
         """Keep the weights and states at the peak of a plan that was tried, and what its step takes: no activations are there then."""
@@ -554,83 +453,3 @@ class Search:
             each.prediction.flops_per_update for each in self.tried if freezes(each.techniques) == frozen
         )
         return min(alike, default=_FORWARD * self.asked.prediction.flops_per_update)
-
-    # ------------------------------------------------------------------ what there is
-
-    def _allowed(self) -> list[Candidate]:
-        return [each for each in self.tried if self._is_allowed(each.level)]
-
-    def _allows(self, added: Techniques) -> bool:
-        return self._is_allowed(self.level(added))
-
-    def _is_allowed(self, level: Fidelity) -> bool:
-        return level is self.only if self.only is not None else level <= self.coarsest
-
-    @property
-    def coarsest(self) -> Fidelity:
-        """The coarsest level that may be chosen."""
-        return max(self.asked.level, self.budget.fidelity)
-
-    def _added(self, one: Candidate) -> Techniques:
-        return tuple(each for each in one.techniques if each not in self.asked.techniques)
-
-    def _techniques(self, added: Techniques) -> Techniques:
-        """Return the recipe's techniques and those that are added, in one order however the set was come by."""
-        return together(self.asked.techniques, sorted(added, key=self._order.__getitem__))
-
-    @cached_property
-    def _order(self) -> dict[Technique, int]:
-        return order_of(self._rungs)
-
-    def level(self, added: Techniques) -> Fidelity:
-        return level_of(self._techniques(added))
-
-    @cached_property
-    def _rungs(self) -> Techniques:
-        """Return all rungs that may be added on this device, and where several share the model as these do."""
-        device = self.planner.machine.device
-        rungs = [
-            *placements(device),
-            *(rung for level in Fidelity if level for rung in coarser(level, device)),
-        ]
-        own, sharing = self.asked.techniques, self.planner.sharing
-        shared = [each for each in rungs if sharing is None or each.refused_on(sharing) is None]
-        return tuple(rung for rung in shared if self.may_add(rung) and go_together(own, rung))
-
-    @cached_property
-    def count(self) -> int:
-        """Return how many plans there are: sets of rungs that go together, times micro-batches."""
-        return number_of_sets(self.asked.techniques, self._rungs) * len(self._sizes)
-
-    @property
-    def rows(self) -> int:
-        """Return rows of a window."""
-        return self.planner.subject.window.rows
-
-    @property
-    def _on_cpu(self) -> bool:
-        return self.planner.machine.type == "cpu"
-
-    @cached_property
-    def _ends(self) -> tuple[int, int]:
-        """The largest micro-batch of which a window has several, and the smallest; the window where there is no other."""
-        smaller = [size for size in self._sizes if size < self.rows]
-        return (smaller[0], smaller[-1]) if smaller else (self._sizes[0], self._sizes[0])
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        """Micro-batches that are tried, the largest first; examples that are mixed in groups stay together."""
-        if self.plan.micro_batch not in (None, AUTO):
-            return [min(int(self.plan.micro_batch), self.rows)]
-        if self.planner.fixed_micro_batch:
-            return [self.rows]
-        even_sizes = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
-        group = max((each.together for each in self.asked.techniques), default=1)
-        return [size for size in even_sizes if size >= min(group, self.rows)] or [self.rows]
-
-    def _refuse(self, added: Techniques, refusal: Exception) -> None:
-        known = isinstance(refusal, SnugfitError)
-        reason = str(refusal) if known else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
-        rung = " + ".join(map(label, added)) or "as the recipe says"
-        if all(each.rung != rung for each in self.rejected):
-            self.rejected.append(Rejected(rung, reason.splitlines()[0], None))

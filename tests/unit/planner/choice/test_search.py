@@ -299,6 +299,34 @@ def test_the_smallest_plan_takes_no_more_than_some_times_the_time_of_the_fastest
     assert small.prediction.seconds_per_update <= 2 * quick.prediction.seconds_per_update
 
 
+@pytest.mark.parametrize(
+    ("level", "megabytes", "slower"),
+    [
+        (Fidelity.MIXED, 450, 2.0),
+        pytest.param(Fidelity.QUANTIZED, 4000, 2.0, marks=pytest.mark.slow),
+        (Fidelity.QUANTIZED, 450, 1.2),
+    ],
+)
+def test_the_smallest_plan_is_that_of_all_plans_and_is_found_in_less_than_may_be_run(
+    level: Fidelity, megabytes: int, slower: float
+) -> None:
+    laws, goal = Stateful(), Goal("smallest", slower=slower)
+    search = searched(laws, megabytes, level, goal)
+    chosen = search.best()
+    every: Any = [
+        SimpleNamespace(level=one, added=names, micro_batch=size, prediction=laws.law(names, size), fits=True)
+        for one in Fidelity
+        if one <= level
+        for names in every_set(one, level)
+        for size in SIZES
+    ]
+    best = goal.choose(each for each in every if each.prediction.reserved_bytes <= megabytes * MB)
+    assert chosen is not None and best is not None
+    assert chosen.prediction.reserved_bytes <= 1.03 * best.prediction.reserved_bytes
+    assert chosen.level <= best.level
+    assert search.complete and search.looked <= 90
+
+
 def test_a_smaller_micro_batch_is_chosen_where_it_is_faster_though_more_would_fit() -> None:
     laws = Laws(overhead=0.01, cache=1.0)
     laws.machine.type = "cpu"
@@ -765,10 +793,21 @@ def test_where_the_host_has_no_room_for_weights_activations_are_not_sent_there_t
 
 
 def test_the_search_says_how_many_plans_there_are_and_the_best_so_far() -> None:
-    said: list[tuple[int, int, Candidate | None]] = []
+    said: list[tuple[int, int, Candidate | None, Fidelity | None]] = []
     search = searched(Laws(), 900)
-    search.progress = lambda looked, of, best: said.append((looked, of, best))
+    search.progress = lambda *progress: said.append(progress)
     chosen = search.best()
     assert said and said[-1][1] == search.count > 100
-    assert [looked for looked, _, _ in said] == sorted(looked for looked, _, _ in said)
-    assert said[-1][2] == chosen
+    assert [looked for looked, *_ in said] == sorted(looked for looked, *_ in said)
+    assert said[-1][2:] == (chosen, None)
+
+
+def test_a_search_of_one_level_says_which_and_counts_the_plans_of_that_level() -> None:
+    said: list[Fidelity | None] = []
+    search = searched(Laws(), 900)
+    search.progress = lambda *progress: said.append(progress[-1])
+    by_level = [search.among(level) for level in Fidelity]
+    by_level[Fidelity.MIXED].best()
+    assert {*said} == {Fidelity.MIXED}
+    assert sum(each.count for each in by_level) == search.count
+    assert all(each.count for each in by_level)

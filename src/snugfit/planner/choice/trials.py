@@ -1,0 +1,249 @@
+"""Plans of one subject that were predicted: each is run once, kept, and held against what there is room for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from warnings import catch_warnings
+
+from snugfit.core.job import AUTO, Plan
+from snugfit.core.technique import Fidelity, Technique
+from snugfit.errors import SnugfitError, SnugfitWarning
+from snugfit.planner.answers.answer import Prediction, Rejected
+from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.goals import Goal
+from snugfit.planner.choice.rung_sets import go_together, number_of_sets, order_of
+from snugfit.planner.choice.rungs import (
+    Techniques,
+    coarser,
+    label,
+    labels_of_added,
+    level_of,
+    placements,
+    together,
+)
+from snugfit.planner.prediction.by_size import BySize
+from snugfit.planner.prediction.predict import Planner
+from snugfit.step.micro_batching import sizes
+
+MOST = 120
+"""Predictions of one search."""
+
+Progress = Callable[[int, int, Candidate | None, Fidelity | None], None]
+
+
+@dataclass
+class Trials:
+    """Plans of one subject that were predicted.
+
+    Args:
+        planner: predicts.
+        plan: as the recipe has it; a micro-batch that it names stays.
+        deadline: a time of `time.monotonic` after which no further plan is predicted.
+        asked: the recipe's own plan, predicted already.
+        rivals: plans that were found elsewhere, beside which one of these has to be the choice.
+        progress: is told how many plans were looked at, of how many, the best so far, and `only`.
+        may_add: says of a technique whether it may come in.
+        even: only micro-batches of one size are tried, as other tools have no others.
+        only: the level of all plans that are looked at; None for all that the budget allows.
+    """
+
+    planner: Planner
+    plan: Plan
+    budget: Budget
+    deadline: float
+    asked: Candidate
+    goal: Goal = field(default_factory=Goal)
+    rivals: Sequence[Candidate] = ()
+    progress: Progress = lambda *_: None
+    may_add: Callable[[Technique], bool] = lambda _: True
+    even: bool = False
+    only: Fidelity | None = None
+    tried: list[Candidate] = field(init=False)
+    rejected: list[Rejected] = field(default_factory=list)
+    complete: bool = True
+    looked: int = 0
+    _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
+    _exact: list[Candidate] = field(default_factory=list)  # predicted in full
+    _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
+
+    def __post_init__(self) -> None:
+        self.tried = [self.asked]
+
+    def choice(self) -> Candidate | None:
+        """Return the choice among the plans that were tried."""
+        return self.goal.choose(self._allowed())
+
+    def smallest(self) -> Candidate | None:
+        """Return the plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
+        return min(
+            self._allowed(), key=lambda each: (not each.fits, each.prediction.most_bytes), default=None
+        )
+
+    def least(self) -> Candidate:
+        """Return the plan that needs the least, of those that are no coarser than what is allowed."""
+        return min(self._allowed(), key=lambda each: each.prediction.most_bytes)
+
+    def _allowed(self) -> list[Candidate]:
+        return [each for each in self.tried if self._is_allowed(each.level)]
+
+    def _allows(self, added: Techniques) -> bool:
+        return self._is_allowed(self.level(added))
+
+    def _is_allowed(self, level: Fidelity) -> bool:
+        return level is self.only if self.only is not None else level <= self.coarsest
+
+    @property
+    def coarsest(self) -> Fidelity:
+        """The coarsest level that may be chosen."""
+        return max(self.asked.level, self.budget.fidelity)
+
+    # ------------------------------------------------------------------ one plan
+
+    def _trace(self, added: Techniques, size: int) -> Candidate | None:
+        """Return a plan, run once; None where it cannot be, and why is kept, or where no more may be."""
+        techniques = self._techniques(added)
+        known = self._known(techniques, size)
+        if known is not None:
+            return known
+        if techniques in self._sized and self._sized[techniques] is None:
+            return None
+        if self.looked >= MOST or time.monotonic() > self.deadline:
+            self.complete = False
+            return None
+        self.looked += 1
+        sized = self._sized.setdefault(techniques, self.planner.by_size(self.plan, techniques))
+        assert sized is not None
+        try:
+            with catch_warnings(action="ignore", category=SnugfitWarning):  # of what nobody asked for
+                prediction = sized.traced(size)
+        except Exception as refusal:
+            if not added and not isinstance(refusal, SnugfitError):
+                raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
+            if added:  # the recipe's own plan may be refused in micro-batches of one size alone
+                self._sized[techniques] = None
+            self._refuse(added, refusal)
+            return None
+        return self._keep(techniques, size, prediction)
+
+    def _tell(self, added: Techniques, size: int) -> None:
+        """Tell a plan by those of other sizes that were run."""
+        techniques = self._techniques(added)
+        sized = self._sized.get(techniques)
+        if sized is not None and self._known(techniques, size) is None:
+            prediction = sized.between(size)
+            if prediction is not None:
+                self._keep(techniques, size, prediction)
+
+    def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
+        added = labels_of_added(techniques, self.asked.techniques)
+        made = Candidate(techniques, size, added, prediction, self._holds(prediction))
+        self.tried.append(made)
+        self.progress(self.looked, self.count, self.choice(), self.only)
+        return made
+
+    def _known(self, techniques: Techniques, size: int) -> Candidate | None:
+        alike = (one for one in self.tried if (one.techniques, one.micro_batch) == (techniques, size))
+        return next(alike, None)
+
+    def _checked(self, one: Candidate, prediction: Prediction) -> Candidate:
+        """Return a plan that was tried, predicted anew in full, and kept so.
+
+        Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
+        """
+        made = replace(one, prediction=prediction, fits=self.budget.holds(prediction))
+        self.tried[self.tried.index(one)] = made
+        self._exact.append(made)
+        if not made.fits:
+            pairs = (
+                (prediction.most_bytes, one.prediction.most_bytes),
+                (prediction.host_peak_bytes, one.prediction.host_peak_bytes),
+            )
+            self._short = max([self._short, *(full / rough for full, rough in pairs if rough)])
+            self.tried = [
+                each if each in self._exact else replace(each, fits=self._holds(each.prediction))
+                for each in self.tried
+            ]
+        return made
+
+    def _holds(self, prediction: Prediction) -> bool:
+        """Return whether a plan fits that was not predicted in full."""
+        return self.budget.has(prediction.most_bytes * self._short, prediction.host_peak_bytes * self._short)
+
+    def _refuse(self, added: Techniques, refusal: Exception) -> None:
+        known = isinstance(refusal, SnugfitError)
+        reason = str(refusal) if known else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
+        rung = " + ".join(map(label, added)) or "as the recipe says"
+        if all(each.rung != rung for each in self.rejected):
+            self.rejected.append(Rejected(rung, reason.splitlines()[0], None))
+
+    # ------------------------------------------------------------------ what there is
+
+    def _added(self, one: Candidate) -> Techniques:
+        return tuple(each for each in one.techniques if each not in self.asked.techniques)
+
+    def _techniques(self, added: Techniques) -> Techniques:
+        """Return the recipe's techniques and those that are added, in one order however the set was come by."""
+        return together(self.asked.techniques, sorted(added, key=self._order.__getitem__))
+
+    @cached_property
+    def _order(self) -> dict[Technique, int]:
+        return order_of(self._rungs)
+
+    def level(self, added: Techniques) -> Fidelity:
+        return level_of(self._techniques(added))
+
+    @cached_property
+    def _rungs(self) -> Techniques:
+        """Return all rungs that may be added on this device, and where several share the model as these do."""
+        device = self.planner.machine.device
+        rungs = [
+            *placements(device),
+            *(rung for level in Fidelity if level for rung in coarser(level, device)),
+        ]
+        own, sharing = self.asked.techniques, self.planner.sharing
+        shared = [each for each in rungs if sharing is None or each.refused_on(sharing) is None]
+        return tuple(rung for rung in shared if self.may_add(rung) and go_together(own, rung))
+
+    @cached_property
+    def count(self) -> int:
+        """Return how many plans there are, of the level that is looked at: sets of rungs that go together, times micro-batches."""
+
+        def sets(rungs: Techniques) -> int:
+            return number_of_sets(self.asked.techniques, rungs) * len(self._sizes)
+
+        if self.only is None:
+            return sets(self._rungs)
+        own, finer = (
+            tuple(each for each in self._rungs if each.card.fidelity <= level)
+            for level in (self.only, self.only - 1)
+        )
+        return sets(own) - (sets(finer) if self.only > self.asked.level else 0)
+
+    @property
+    def rows(self) -> int:
+        """Return rows of a window."""
+        return self.planner.subject.window.rows
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.planner.machine.type == "cpu"
+
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        """The largest micro-batch of which a window has several, and the smallest; the window where there is no other."""
+        smaller = [size for size in self._sizes if size < self.rows]
+        return (smaller[0], smaller[-1]) if smaller else (self._sizes[0], self._sizes[0])
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Micro-batches that are tried, the largest first; examples that are mixed in groups stay together."""
+        if self.plan.micro_batch not in (None, AUTO):
+            return [min(int(self.plan.micro_batch), self.rows)]
+        if self.planner.fixed_micro_batch:
+            return [self.rows]
+        even_sizes = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
+        group = max((each.together for each in self.asked.techniques), default=1)
+        return [size for size in even_sizes if size >= min(group, self.rows)] or [self.rows]
