@@ -31,6 +31,8 @@ from tests.doctor.corpus import (  # noqa: E402
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
     FOUND_BY_THIRD_HAND,
+    FOUND_OF_FOURTH_HAND,
+    FOURTH_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
     RANKS_OF_THIRD_HAND,
@@ -48,7 +50,11 @@ FOLDERS = (
     "faulty",
     "fresh",
     "clean",
-    *(f"{hand}/{folder}" for hand in ("second_hand", "third_hand") for folder in ("faulty", "clean")),
+    *(
+        f"{hand}/{folder}"
+        for hand in ("second_hand", "third_hand", "fourth_hand")
+        for folder in ("faulty", "clean")
+    ),
 )
 BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
@@ -129,7 +135,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         why = MISSED_AT_FIRST.get(row["script"])
         at_first = f"not found: {why}" if why else row["outcome"]
         lines.append(f"| {row['fault']} | `{row['pitfall']}` | {at_first} | {row['outcome']} |")
-    return "\n".join([*lines, *second_hand(rows), *third_hand(rows)])
+    return "\n".join([*lines, *second_hand(rows), *third_hand(rows), *fourth_hand(rows)])
 
 
 def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -204,6 +210,32 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
             first = "found"
         lines.append(
             f"| `{name}` | {about[name]['kind']} | `{row['pitfall']}` | {first} | {row['outcome']} |"
+        )
+    return lines
+
+
+def fourth_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the faults of the fourth hand as Markdown, with their reports: as shipped, and after mending."""
+    faulty = [row for row in rows if row["folder"] == "fourth_hand/faulty"]
+    clean = [row for row in rows if row["folder"] == "fourth_hand/clean"]
+    about = expected(FOURTH_HAND)["faulty"]
+    now = sum(row["outcome"].startswith("found") for row in faulty)
+    alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
+    lines = [
+        "",
+        f"Written from reports, before a detector had seen them, by the writer of the detectors: {len(faulty)} faults. As shipped "
+        f"{len(FOUND_OF_FOURTH_HAND)} were found, after mending {now}. Of its {len(clean)} clean scripts one had an error as shipped, and "
+        f"{len(alarms) or 'none'} has one after mending.",
+        "",
+        "| script | kind | report | as shipped | after mending |",
+        "|---|---|---|---|---|",
+    ]
+    for row in faulty:
+        name = row["script"]
+        first = "found" if name in FOUND_OF_FOURTH_HAND else "not found"
+        row_about = about[name]
+        lines.append(
+            f"| `{name}` | {row_about['kind']} | {row_about['source']} | {first} | {row['outcome']} |"
         )
     return lines
 

@@ -3,8 +3,9 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand` were written by somebody who had read no detector. They are named after what they train; `expected.json`
-says which pitfalls name the fault, and `SHA256SUMS` was written down before a detector saw them.
+Those in `second_hand` and `third_hand` were written by somebody who had read no detector, those in `fourth_hand` by the writer of the
+detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
+`SHA256SUMS` was written down before a detector saw them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ AT_ANOTHER_LINE = {
     "require_grad_misspelt": "reported where the model is called, not where the attribute is set",
     **dict.fromkeys(ELSEWHERE_BY_THIRD_HAND, "as at first"),
     "spectral_critic_scored_first": "reported where the statement begins, not where it ends",
+    "critic_stays_frozen": "reported where the optimizer is made, not where its parameters are frozen",
+    "heads_by_view": "reported where the statement begins, not where it ends",
     "seq_tagging_wrong_axis": "reported where the argmax is taken, not where its result is compared",
 }
 """Faults that are found, and reported at another line than the marked one."""
@@ -139,6 +142,35 @@ MENDED_OF_THIRD_HAND = (
 )
 """Faults of `third_hand` that were missed at first, and that a check written for them finds."""
 
+FOUND_OF_FOURTH_HAND = (
+    "adapters_under_recompute",
+    "decoder_gets_its_labels",
+    "rate_moves_twice",
+    "triplets_through_numpy",
+    "updates_rounded_up",
+)
+"""Faults of `fourth_hand` that the detectors as they were found at a marked line; no other one was named at all."""
+
+MENDED_OF_FOURTH_HAND = (
+    "critic_stays_frozen",
+    "ctc_of_raw_scores",
+    "frames_by_view",
+    "heads_by_view",
+    "kl_sums_over_all",
+    "pairs_of_nought_and_one",
+    "scored_on_training",
+    "state_of_other_rows",
+    "step_rate_each_batch",
+    "teacher_norms_stand_still",
+    "tested_without_eval",
+    "truths_of_plus_and_minus",
+    "zipped_loaders",
+)
+"""Faults of `fourth_hand` that were missed at first, and that a check written for them finds."""
+
+ALARM_OF_FOURTH_HAND = "decoder_starts_with_a_token"
+"""The clean script of `fourth_hand` that got an error at first: the embedding of the source was taken for that of the target."""
+
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""
 
@@ -153,7 +185,7 @@ TRUE_AFTER_ALL = {
 
 
 def scripts(folder: str) -> list[Path]:
-    """The scripts of `faulty`, `fresh` or `clean`, or of these two folders of `second_hand` or `third_hand`."""
+    """The scripts of `faulty`, `fresh` or `clean`, or of these two folders of another hand."""
     return sorted((HERE / folder).glob("*.py"))
 
 

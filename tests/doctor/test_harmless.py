@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +154,8 @@ def test_all_ranks_are_interrupted_after_the_same_update() -> None:
     assert (seen.updates_seen, seen.stopped, seen.failed, seen.processes) == (2, True, False, 2)
 
 
-def test_the_scripts_own_handler_of_ctrl_c_runs_when_enough_was_seen() -> None:
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["heeded", "ignored"])
+def test_the_scripts_own_handler_of_ctrl_c_runs_when_enough_was_seen(ctrl_c: Any) -> None:
     Path("train.py").write_text("""
 import torch
 model = torch.nn.Linear(4, 2)
@@ -168,11 +171,24 @@ except KeyboardInterrupt:
     torch.save(model.state_dict(), "last.pt")
     print("saved after", done)
 """)
-    seen = observe([sys.executable, "train.py"], stop_after=5)
+    before = signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        seen = observe([sys.executable, "train.py"], stop_after=5)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert Path("last.pt").exists()
     assert (seen.updates_seen, seen.exit_code, seen.stopped, seen.saves_seen) == (5, 0, True, 1)
 
 
+@pytest.fixture
+def heeded_ctrl_c() -> Iterator[None]:
+    """Temporarily undo what a shell does to its jobs in the background, which ignore Ctrl-C, and so do the processes that they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_ctrl_c")
 def test_ctrl_c_ends_the_script_and_gives_what_was_seen_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("train.py").write_text("""
 import time, torch

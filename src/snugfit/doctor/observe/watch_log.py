@@ -316,6 +316,9 @@ class Recorder:
         self._stop_after = None
         self.log.stopped = True
         self.flush()
+        # a job that a shell has put into the background ignores what nobody else could send it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
     def tick(self) -> None:

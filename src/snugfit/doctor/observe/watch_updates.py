@@ -33,6 +33,8 @@ _Call = Callable[..., Any]
 
 _MOMENTS = frozenset({"betas", "alpha", "rho", "etas"})
 """Settings of optimizers that keep moments, but for momentum, which may be 0."""
+FROZEN_LOOKS = 8
+"""After so many updates it is looked again which optimizers have nothing left that trains."""
 GROWN = 100.0
 """A loss that is so many times the first one makes it worth to look at the weights."""
 
@@ -404,6 +406,8 @@ class UpdateWatch:
                 self._note_moves(optimizer, state)
                 state.used, state.stale, state.had, state.scaled = True, False, False, False
                 self.recorder.log.updates = self.recorder.updates_made
+                if self.recorder.updates_made % FROZEN_LOOKS == 0:
+                    self.finish()
             self.recorder.tick()
             self.recorder.interrupt_if_enough()
 
