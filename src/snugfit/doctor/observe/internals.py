@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -72,16 +72,24 @@ def is_profiling() -> bool:
     return profiler is not None and bool(profiler())
 
 
-@contextmanager
-def hidden_from_script() -> Iterator[None]:
-    """Temporarily hide the observer's own operations from the script's modes and from its subclasses of tensors."""
+def hiding() -> AbstractContextManager[Any]:
+    """Return what hides the observer's own operations, for a time, from the script's modes and from its subclasses of tensors.
+
+    Where the script has no mode of dispatch it is one of torch's own contexts in C, which takes no frame.
+    """
     overrides, modes = private_part("overrides of functions"), private_part("modes of dispatch")
     without_modes = private_part("modes of dispatch, off")
+    override: AbstractContextManager[Any] = nullcontext() if overrides is None else overrides()
+    if modes is None or without_modes is None or not modes():
+        return override
+    return _together(override, without_modes())
+
+
+@contextmanager
+def _together(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
     with ExitStack() as stack:
-        if overrides is not None:
-            stack.enter_context(overrides())
-        if modes is not None and without_modes is not None and modes():
-            stack.enter_context(without_modes())
+        for each in contexts:
+            stack.enter_context(each)
         yield
 
 

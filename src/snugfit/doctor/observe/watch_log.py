@@ -10,8 +10,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -113,6 +112,35 @@ def _has_room(frames: int) -> bool:
         return False
 
 
+class Guard:
+    """A look of the observer, hidden from the script, whose failures do not reach it.
+
+    A class, not a generator: there are some twenty in each update. To leave takes no more frames than to enter did.
+    """
+
+    __slots__ = ("_hidden", "_recorder")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._hidden: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> None:
+        with suppress(RecursionError):
+            self._hidden = self._recorder.hide()
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: Any) -> bool:
+        if self._hidden is not None:
+            self._hidden.__exit__(None, None, None)
+        if isinstance(failure, RecursionError):  # the script's own call says so, if it is too deep as well
+            if TOO_DEEP not in self._recorder.log.unwatched:
+                self._recorder.log.unwatched.append(TOO_DEEP)
+            return True
+        if isinstance(failure, Exception):  # whatever a script's own classes raise when they are looked at
+            self._recorder.failed(failure)
+            return True
+        return False
+
+
 class Recorder:
     """The log of one process while it is being written.
 
@@ -132,10 +160,10 @@ class Recorder:
     ) -> None:
         from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
-        from snugfit.doctor.observe.internals import hidden_from_script, is_profiling, missing_parts, tracing
+        from snugfit.doctor.observe.internals import hiding, is_profiling, missing_parts, tracing
 
         self._profiling = is_profiling
-        self._tracing, self._worker, self._hidden = tracing, get_worker_info, hidden_from_script
+        self._tracing, self._worker, self._hiding = tracing, get_worker_info, hiding
         self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
         self.detailed_updates = updates
         self._seconds = seconds
@@ -341,22 +369,26 @@ class Recorder:
             self.flush()
             raise Stop(0)
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Temporarily turn a failure of the observer into the end of the observation, which the log says; the script goes on."""
-        # to go back out of hiding takes frames, without which torch's overrides would stay off
-        with self._hidden() if _has_room(FRAMES_OF_HIDING) else nullcontext():
-            try:
-                yield
-            except RecursionError:  # the script's own call says so, if it is too deep as well; here is no room for a frame of ours
-                if TOO_DEEP not in self.log.unwatched:
-                    self.log.unwatched.append(TOO_DEEP)
-            except Exception as failure:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
-                if "meta tensor" in str(failure).lower():  # so torch names them where a value is asked for
-                    self.unwatched(WITHOUT_VALUES)
-                    return
-                self.log.failure = self.log.failure or traceback.format_exc(limit=-3)
-                self.quiet += 1
+    def guard(self) -> Guard:
+        """Return what turns a failure of the observer, for a time, into the end of the observation, which the log says; the script goes on."""
+        return Guard(self)
+
+    def hide(self) -> AbstractContextManager[Any] | None:
+        """Hide the observer's operations from the script, and return what ends that; None where there is no room for it."""
+        hidden = self._hiding()
+        # to go back out of hiding from modes takes frames, without which torch's overrides would stay off
+        if hasattr(hidden, "gen") and not _has_room(FRAMES_OF_HIDING):
+            return None
+        hidden.__enter__()
+        return hidden
+
+    def failed(self, failure: Exception) -> None:
+        """Note a failure of the observer, and look at nothing any more."""
+        if "meta tensor" in str(failure).lower():  # so torch names them where a value is asked for
+            self.unwatched(WITHOUT_VALUES)
+            return
+        self.log.failure = self.log.failure or "".join(traceback.format_exception(failure, limit=-3))
+        self.quiet += 1
 
     def flush(self) -> None:
         """Write the log as it is, unless it is kept in memory."""
