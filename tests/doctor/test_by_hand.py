@@ -198,3 +198,41 @@ def test_a_pass_in_training_mode_that_is_no_evaluation_is_left_alone(tmp_path: P
     assert "train_mode" not in pitfalls(
         examined(tmp_path, SCORED.format(evaluation=indent(evaluation, "    ")))
     )
+
+
+LATE = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+body, head = nn.Linear(6, 12), nn.Linear(12, 2)
+model = nn.Sequential(body, nn.ReLU(), nn.Dropout(0.1), head)
+body.requires_grad_(False)
+optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for update in range(60):
+    late = update >= 20
+    x, y = torch.randn(12, 6), torch.randint(0, 2, (12,))
+    loss = nn.functional.cross_entropy(model(x), y)
+{update}
+"""
+GROWS_LATE = {
+    "zero_grad": "    if not late: optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()",
+    "group_holes": "    if late: body.requires_grad_(True)\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()",
+    "train_mode": "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n    if late: model.eval()",
+    "clip_before_unscale": (
+        "    optimizer.zero_grad()\n    scaler.scale(loss).backward()\n    if not late: scaler.unscale_(optimizer)\n"
+        "    nn.utils.clip_grad_norm_(head.parameters(), 1.0)\n    scaler.step(optimizer)\n    scaler.update()"
+    ),
+    "clip_after_step": (
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+        "    if late: nn.utils.clip_grad_norm_(head.parameters(), 1.0)"
+    ),
+    "non_finite_loss": "    optimizer.zero_grad()\n    (loss * (float('nan') if late else 1)).backward()\n    optimizer.step()",
+}
+
+
+@pytest.mark.parametrize("pitfall", list(GROWS_LATE))
+def test_what_goes_wrong_after_the_first_updates_is_found_though_not_each_update_is_looked_at_closely(
+    pitfall: str, tmp_path: Path
+) -> None:
+    assert pitfall in pitfalls(examined(tmp_path, LATE.replace("{update}", GROWS_LATE[pitfall])))

@@ -74,7 +74,7 @@ class State:
         stale: a backward pass added to used gradients.
         had: the last backward pass left something.
         scaled: the loss scale is still in them; `scale` how much.
-        size: their magnitude after the last backward pass.
+        size: their magnitude after the last backward pass; no number where the update is not looked at closely.
         lengths: while they are scaled, of each parameter's gradient after the last backward pass, in the first updates.
         clipped: their magnitude after torch's functions have clipped them, 0 before.
     """
@@ -174,8 +174,10 @@ class Gradients:
             if live and not state.used:
                 adds_to.append(number)
             state.stale = state.stale or (live and state.used)
-            state.size, state.clipped = magnitude(state.gradients()), 0.0
-            state.had = state.size > 0
+            state.size, state.clipped = math.nan, 0.0
+            if self.recorder.close:
+                state.size = magnitude(state.gradients())
+                state.had = state.size > 0
             state.scaled, state.scale = factor != 1.0, factor
             looked = state.scaled and self.recorder.detailed
             state.lengths = [Length.of(each.grad) for each in state.parameters()] if looked else []

@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from contextlib import AbstractContextManager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
+CLOSE_LOOKS = 8
+"""After the first updates, one of so many is looked at closely."""
 TOO_DEEP = "some calls near Python's limit of recursion"
 FRAMES_OF_HIDING = 50
 """More than the contexts take, and the functions they call on their way out."""
@@ -72,7 +74,13 @@ def where() -> str:
 
 def line_in(frame: FrameType, number: int) -> str:
     """Return file:line for a line of the file that a frame runs."""
-    return f"{shown(frame.f_code.co_filename)}:{number}"
+    return _place(frame.f_code.co_filename, number)
+
+
+@lru_cache(maxsize=4096)
+def _place(file: str, number: int) -> str:
+    """Return file:line as it is shown, from the folder in which it was first seen."""
+    return f"{shown(file)}:{number}"
 
 
 def shown(file: str) -> Path:
@@ -255,6 +263,11 @@ class Recorder:
     def detailed(self) -> bool:
         """Return whether these are still the first updates."""
         return self.log.updates - self._unseen_updates < self.detailed_updates
+
+    @property
+    def close(self) -> bool:
+        """Return whether this update is looked at closely: one of the first, and then one of eight."""
+        return self.log.updates % CLOSE_LOOKS == 0 or self.detailed
 
     @property
     def active(self) -> bool:

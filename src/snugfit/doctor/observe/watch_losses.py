@@ -388,8 +388,8 @@ def _seen(
     if classes <= MOST_CLASSES and not tokens and not outside.numel() and torch.is_grad_enabled():
         counts = torch.bincount(counted.cpu(), minlength=classes).tolist()
         labels = {str(label): count for label, count in enumerate(counts) if count}
-    given = kind_of_scores(scores, axis)
-    if name == "nll_loss" and given in ("", "rectified") and _are_raw(scores, axis):
+    given = kind_of_scores(scores, axis) if recorder.close else ""
+    if recorder.close and name == "nll_loss" and given in ("", "rectified") and _are_raw(scores, axis):
         given = "raw scores"
     return Loss(
         where(),

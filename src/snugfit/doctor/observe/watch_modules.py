@@ -81,6 +81,7 @@ class ModuleWatch:
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
         self.handed: dict[int, int] = {}
+        self._in_optimizers: tuple[int, set[int]] = (0, set())
         self._batch: weakref.ref[Tensor] | None = None
         self.time_first: TimeFirst | None = None
 
@@ -160,7 +161,8 @@ class ModuleWatch:
         recorder = self.recorder
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not recorder.active:
+            plain = self._depth > 0 and not kwargs and not recorder.detailed  # a part of a model, later
+            if torch.compiler.is_compiling() or plain or not recorder.active:
                 return original(module, *args, **kwargs)
             with recorder.guard():
                 if is_compiled(module):
@@ -349,8 +351,16 @@ class ModuleWatch:
                 return dtype
         return ""
 
+    def _used(self) -> set[int]:
+        """Return the numbers of all parameters of optimizers."""
+        optimizers = self.recorder.optimizers.values()
+        count = sum(len(each.parameters) for each in optimizers)
+        if count != self._in_optimizers[0]:
+            self._in_optimizers = count, {number for each in optimizers for number in each.parameters}
+        return self._in_optimizers[1]
+
     def _is_trained(self, module: nn.Module) -> bool:
-        known = {number for each in self.recorder.optimizers.values() for number in each.parameters}
+        known = self._used()
         return any(self.recorder.number(each) in known for each in module.parameters())
 
     def optimizer_built(self) -> None:
@@ -365,16 +375,17 @@ class ModuleWatch:
         """After a step: remember the weights, and look for gradients that no optimizer uses."""
         self.rows.stepped()
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        used = {number for each in self.recorder.optimizers.values() for number in each.parameters}
-        self._outsiders.count_strays(used)
+        used = self._used()
+        if self.recorder.close:
+            self._outsiders.count_strays(used)
         for reference, _ in self._roots.values():
             module = reference()
             if module is None:
                 continue
             trained = any(id(each) in own for each in module.parameters())
             if trained:
-                self.weights.stepped(module)
-            if trained or module.training:
+                self.weights.stepped(module, anew=self.recorder.close)
+            if self.recorder.close and (trained or module.training):
                 self._outsiders.count(module.parameters(), used)
 
     def resumed(self) -> None:

@@ -322,18 +322,19 @@ class UpdateWatch:
 
     def _note_step(self, optimizer: Any, number: int, state: State) -> None:
         present = [each.grad for each in state.sample() if each.grad is not None]
-        size = magnitude(present)
+        known = not math.isnan(state.size)
+        size = magnitude(present) if known else math.nan
         self.recorder.add(
             Step(
                 where(),
                 self.recorder.log.updates,
                 number,
-                stale=state.stale and size > 0,
-                cleared=state.had and not any(nonzero(each) for each in present),
+                stale=state.stale and any(nonzero(each) for each in present),
+                cleared=known and state.had and not any(nonzero(each) for each in present),
                 scaled=state.scaled and not self._in_scaler,
                 without=all(each.grad is None for each in state.parameters()),
-                rescaled=abs(size - state.size) > 1e-6 * state.size,
-                since_clip=size / state.clipped if state.clipped else 1.0,
+                rescaled=known and abs(size - state.size) > 1e-6 * state.size,
+                since_clip=size / state.clipped if known and state.clipped else 1.0,
                 weights=magnitude([each.detach() for each in state.sample()]) if self._grows() else 0.0,
                 rate=max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0),
                 base=max(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ class Weights:
     def __init__(self) -> None:
         self._stepped: dict[tuple[str, ...], dict[int, list[Tensor]]] = {}
         self._known: dict[tuple[str, ...], None] = {}
+        self._watched: dict[int, tuple[weakref.ref[nn.Module], dict[str, Tensor]]] = {}
 
     @staticmethod
     def witnesses(module: nn.Module) -> dict[str, Tensor]:
@@ -48,9 +50,12 @@ class Weights:
         """Fingerprint of a module's weights now."""
         return digest(list(self.witnesses(module).values()))
 
-    def stepped(self, module: nn.Module) -> None:
-        """Remember what the last optimizer step left, without waiting for the device."""
-        witnesses = self.witnesses(module)
+    def stepped(self, module: nn.Module, *, anew: bool = True) -> None:
+        """Remember what the last optimizer step left, without waiting for the device; `anew`: look again which its witnesses are."""
+        watched = self._watched.get(id(module))
+        if anew or watched is None or watched[0]() is not module:
+            self._watched[id(module)] = watched = weakref.ref(module), self.witnesses(module)
+        witnesses = watched[1]
         self._known.setdefault(tuple(witnesses))
         self._stepped.setdefault(tuple(witnesses), {})[id(module)] = [
             each.detach().reshape(-1)[:MOST_ELEMENTS].clone() for each in witnesses.values()
