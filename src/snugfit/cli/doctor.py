@@ -140,7 +140,7 @@ def _examine(
     file = path if run is None else str(run / "recipe.yaml")
     with Activity("doctor", "loading the recipe …") as tell:
         with located(file, changes):
-            recipe = recipes.load(file, changes, allow_code=allow_code, rows_here=False)
+            recipe = recipes.load(file, changes, allow_code=allow_code, rows_here="unseen")
         return tool.examine_recipe(recipe, run=run, tell=tell)
 
 

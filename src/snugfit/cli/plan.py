@@ -222,7 +222,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         from snugfit.run.training.warning_events import warnings_as_events
 
         with located(path, overrides), warnings_as_events(_warn):
-            recipe = recipes.load(path, overrides, allow_code=allow_code)
+            recipe = recipes.load(path, overrides, allow_code=allow_code, rows_here="present")
             if asked.export is not None:
                 from snugfit.planner import export
 

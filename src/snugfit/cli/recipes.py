@@ -11,6 +11,7 @@ from snugfit.system.processes import launched
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+    from snugfit.recipe.rows_here import RowsHere
 
 
 def load(
@@ -19,12 +20,12 @@ def load(
     *,
     allow_code: bool,
     quiet: bool = False,
-    rows_here: bool = True,
+    rows_here: RowsHere = "all",
 ) -> Recipe:
     """Load a recipe's file, see that its rows are here, and say which code of the user's it will run.
 
     Args:
-        rows_here: False where rows that are not here are no error.
+        rows_here: as `load_recipe` has it.
 
     Raises:
         UserError: as `snugfit.recipe.load_recipe`.

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+STREAMED = "streamed examples"
+"""The unit of examples that are read as they come."""
+
 
 @dataclass(frozen=True)
 class DataReport:
@@ -101,3 +104,12 @@ def median(lengths: Sequence[int]) -> float:
     (2.0, 0.0)
     """
     return float(statistics.median(lengths)) if lengths else 0.0
+
+
+def has_epochs(data: Mapping[str, Any]) -> bool:
+    """Return whether what a run says of its data has epochs: a stream has no length, and so none.
+
+    >>> has_epochs({"train": 800}), has_epochs({"train": 800, "unit": STREAMED})
+    (True, False)
+    """
+    return data.get("unit") != STREAMED

@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
+from snugfit.data.report import STREAMED
 from snugfit.data.token_rows import ArrayExamples
 from snugfit.errors import DataError, SettingError, SnugfitError
 from snugfit.system.digest import digest
@@ -390,7 +391,7 @@ def examples_of(
 
 def counted(train: Any, validation: Any) -> dict[str, Any]:
     """Return how many examples there are to train on and to validate on, and their unit where they are streamed."""
-    unit = {} if streamed(train) is None else {"unit": "streamed examples"}
+    unit = {} if streamed(train) is None else {"unit": STREAMED}
     return {"train": len(train), "validation": 0 if validation is None else len(validation), **unit}
 
 

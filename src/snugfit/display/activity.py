@@ -50,7 +50,7 @@ class Activity:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._label, self._text, self._quiet = label, text, quiet
+        self._label, self.text, self._quiet = label, text, quiet
         self._stream, self._clock = stream, clock
         self._began = self.last_line = clock()
         self._at_once, self._redraw = at_once, redraw
@@ -63,8 +63,8 @@ class Activity:
         if new:
             Activity._open.append(self)
             self._end, self.last_line = threading.Event(), self._clock()  # what was closed may begin again
-        if not self._quiet and self._text and self._at_once:
-            self(self._text)
+        if not self._quiet and self.text and self._at_once:
+            self(self.text)
         elif not self._at_once:
             self.last_line -= SILENCE_SECONDS - PATIENCE_SECONDS
         if new and (self._redraw is not None or not self._quiet):
@@ -81,17 +81,16 @@ class Activity:
         self.during(text)
         self.write(text)
 
-    def during(self, text: str, *, same: bool = False) -> str:
-        """Note what is done now, to be said if it lasts; returns what was done before.
+    def during(self, text: str, *, same: bool = False) -> None:
+        """Note what is done now, to be said if it lasts.
 
         Args:
             same: it is what was done before, in other words, and has lasted as long.
         """
         with self._lock:
-            before, self._text = self._text, text
+            self.text = text
             if not same:
                 self._began = self._clock()
-        return before
 
     def write(self, text: str) -> None:
         """Write a line."""
@@ -104,7 +103,7 @@ class Activity:
     def look(self) -> None:
         """Say again what is done, where nothing has been said for `SILENCE_SECONDS`."""
         with self._lock:
-            if self._end.is_set() or not self._text or Activity._open[-1:] != [self]:
+            if self._end.is_set() or not self.text or Activity._open[-1:] != [self]:
                 return  # or another one says what is done
             now = self._clock()
             if self._redraw is not None:
@@ -118,7 +117,7 @@ class Activity:
         """Return what is done, with the time that it has lasted where that is long; "" for nothing."""
         seconds = self._clock() - self._began
         lasted = f" ({format_seconds(seconds)})" if seconds >= _DRAWN_SECONDS else ""
-        return f"{self._text.rstrip(' …')} …{lasted}" if self._text else ""
+        return f"{self.text.rstrip(' …')} …{lasted}" if self.text else ""
 
     @classmethod
     def drawn(cls) -> Activity | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from snugfit.data.file_formats import READERS
 from snugfit.data.named_sources import LOSS_OF
-from snugfit.data.report import source_words
+from snugfit.data.report import has_epochs, source_words
 from snugfit.display.run_state import Standing
 from snugfit.errors import short_path
 from snugfit.results.run_folder import QUARANTINE
@@ -140,9 +140,13 @@ def progress_parts(standing: Standing) -> list[tuple[int, str]]:
     return [(rank, text) for rank, text in parts if text]
 
 
-def evaluation_names(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the heads of the columns of evaluations."""
-    return ["epoch", "update", "train loss", "loss", *_columns(metrics)]
+def evaluation_names(metrics: Mapping[str, Any], *, epochs: bool = True) -> list[str]:
+    """Return the heads of the columns of evaluations.
+
+    Args:
+        epochs: whether the run has some.
+    """
+    return [*["epoch"] * epochs, "update", "train loss", "loss", *_columns(metrics)]
 
 
 def _columns(metrics: Mapping[str, Any]) -> list[str]:
@@ -155,11 +159,13 @@ def table_row(values: Sequence[str], names: Sequence[str]) -> str:
     return "  ".join(f"{value:>{max(8, len(name))}}" for value, name in zip(values, names, strict=True))
 
 
-def evaluation_cells(event: Mapping[str, Any], train_loss: float | None) -> tuple[list[str], str]:
+def evaluation_cells(
+    event: Mapping[str, Any], train_loss: float | None, *, epochs: bool = True
+) -> tuple[list[str], str]:
     """Return one evaluation, in the columns of `evaluation_names`, and the mark behind it."""
     metrics = event["metrics"]
     values = [
-        f"{event['epoch']:.2f}",
+        *[f"{event['epoch']:.2f}"] * epochs,
         f"{event['update']:,}",
         number(train_loss),
         number(metrics.get("loss")),
@@ -172,7 +178,9 @@ def evaluation_cells(event: Mapping[str, Any], train_loss: float | None) -> tupl
 def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
     """Return how the run ended, and its best evaluation."""
     status, reason = end["status"], end.get("stop_reason")
-    parts = [_many(end.get("updates", 0), "update"), _many(end.get("epochs", 0), "epoch")]
+    parts = [_many(end.get("updates", 0), "update")]
+    if has_epochs(run.get("data") or {}):
+        parts.append(_many(end.get("epochs", 0), "epoch"))
     if end.get("seconds") is not None:
         parts.append(format_seconds(end["seconds"]))
     if rate := end.get("examples_per_second"):
@@ -286,7 +294,8 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
             f"{devices} devices by {plan.get('strategy')} ({device})" if devices > 1 else str(device)
         )
     if run.get("total_updates"):
-        per_epoch = "" if sizes else f" ({run.get('updates_per_epoch', 0):,} an epoch)"
+        epochs = not sizes and has_epochs(run.get("data") or {})
+        per_epoch = f" ({run.get('updates_per_epoch', 0):,} an epoch)" if epochs else ""
         parts.append(f"{run['total_updates']:,} updates{per_epoch}")
     return ", ".join(parts)
 

@@ -23,7 +23,8 @@ def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
         yield lambda _: None
         return
     if (drawn := Activity.drawn()) is not None:
-        before = drawn.during("planning")
+        before = drawn.text
+        drawn.during("planning")
         try:
             yield lambda progress: drawn.during(str(progress), same=True)
         finally:

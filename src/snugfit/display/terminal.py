@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self, TextIO
 
+from snugfit.data.report import has_epochs
 from snugfit.display.bar import Screen, make_screen
 from snugfit.display.event_lines import (
     end_lines,
@@ -141,11 +142,12 @@ class TerminalDisplay:
             screen.say(f"resumed at update {event['update']:,}", "green")
 
     def _evaluation(self, screen: Screen, event: Event) -> None:
-        names = evaluation_names(event["metrics"])
+        epochs = has_epochs(self._standing.run.get("data") or {})
+        names = evaluation_names(event["metrics"], epochs=epochs)
         if names != self._columns:
             self._columns = names
             screen.row(names, names, style="dim")
-        cells, mark = evaluation_cells(event, self._standing.mean_loss())
+        cells, mark = evaluation_cells(event, self._standing.mean_loss(), epochs=epochs)
         screen.row(cells, names, mark, "green" if event["best"] else "")
 
     def _doing(self, screen: Screen, event: Event) -> None:

@@ -20,7 +20,7 @@ from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
 from snugfit.recipe.read_sections import read_section
-from snugfit.recipe.rows_here import check_rows
+from snugfit.recipe.rows_here import RowsHere, check_rows
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.plugins import Importer
@@ -43,16 +43,16 @@ def load_recipe(
     overrides: Iterable[str] = (),
     *,
     allow_code: bool = False,
-    rows_here: bool = False,
+    rows_here: RowsHere = "unseen",
 ) -> m.Recipe:
     """Read a recipe's file, with overrides such as `train.epochs=3` on top.
 
     Args:
         allow_code: consent to run what it names as `package.module:function`; a file under the current directory needs none.
-        rows_here: see too that its rows are here with their columns, before anything heavy is imported.
+        rows_here: the files of rows that are looked at, before anything heavy is imported.
     Raises:
         CodeRefused: it names code, and is neither under the current directory nor allowed to.
-        DataError: of rows that are to be here.
+        DataError: of rows that are looked at.
         SettingError: the file cannot be read, or a setting is unknown or impossible; names the line.
         PlanConflict: its techniques exclude each other.
     """
@@ -100,7 +100,7 @@ def build(
     folder: Path,
     name: str,
     allow_code: bool = False,
-    rows_here: bool = False,
+    rows_here: RowsHere = "unseen",
 ) -> m.Recipe:
     """Fill in the defaults and check everything.
 
@@ -122,8 +122,7 @@ def build(
     # without `..`, as a copy of the recipe has it: consent is for a folder
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
     recipe = read_section(m.Recipe, filled, places)
-    if rows_here:  # before techniques are imported, and torch with them
-        check_rows(recipe, places)
+    check_rows(recipe, places, rows_here)  # before techniques are imported, and torch with them
 
     if recipe.model.startswith(REGISTERED):
         with placed(places, ("from_scratch",)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from snugfit.data.columns import check_columns
 from snugfit.data.named_sources import Sources
@@ -16,8 +17,12 @@ _OF_FILES = ("pictures", "sounds", "masks")
 """Kinds of models whose rows may be a folder of files."""
 
 
-def check_rows(recipe: Recipe, places: Places) -> None:
-    """See that the files of rows are there, are of a kind that is read, and have the columns that the task cannot do without.
+RowsHere = Literal["all", "present", "unseen"]
+"""Which files of rows are looked at: all, which have to be there, those that are there, or none."""
+
+
+def check_rows(recipe: Recipe, places: Places, which: RowsHere) -> None:
+    """See that files of rows are there, are of a kind that is read, and have the columns that the task cannot do without.
 
     What only all rows can tell is left to the reading of them; so are data sets of Hugging Face, shards and functions.
 
@@ -25,7 +30,7 @@ def check_rows(recipe: Recipe, places: Places) -> None:
         DataError, SettingError: one is not there or cannot be used; names the recipe's line.
     """
     card = find(recipe.task)
-    if card.own_code:
+    if card.own_code or which == "unseen":
         return
     held_out = recipe.data.held_out
     sources: dict[str, RowSource] = {"data.train": recipe.data.rows}
@@ -35,6 +40,8 @@ def check_rows(recipe: Recipe, places: Places) -> None:
         for setting, source in sources.items():
             files = source.files if isinstance(source, Sources) else (str(source),)
             if card.model in _OF_FILES and any(map(os.path.exists, files)):
+                continue
+            if which == "present" and not all(map(os.path.exists, files)):
                 continue
             table = read_beginning(source, setting=setting, folder=recipe.folder)
             if table is not None and (table.rows or table.parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from snugfit.data.report import has_epochs
 from snugfit.report.series import Point, as_number, format_number
 from snugfit.report.story import Story, mapping, marks
 from snugfit.report.svg import Chart, Dot, Frame, Series
@@ -33,7 +34,8 @@ def frame(story: Story, drawn: Sequence[Chart]) -> Frame:
     """Return the axis of updates that the charts share, and as many columns as the size of the page allows."""
     curves = sum(1 + series.noisy for chart in drawn for series in chart.series) or 1
     end = float(max(story.last_update, 1))
-    every = as_number(story.run.get("updates_per_epoch"))
+    data = mapping(story.run.get("data"))
+    every = as_number(story.run.get("updates_per_epoch")) if has_epochs(data) else None
     return Frame(
         end=end,
         marks=marks(story.incidents, end),
@@ -88,7 +90,7 @@ def _by_weights(story: Story, metric: str, label: str, first_tone: int) -> Itera
 def _dots(story: Story, event: Event, metric: str, name: str) -> Iterator[Dot]:
     for update, value in curve([event], metric):
         best = bool(event.get("best")) and story.best is not None and update == story.best[0]
-        epoch = as_number(event.get("epoch"))
+        epoch = as_number(event.get("epoch")) if has_epochs(mapping(story.run.get("data"))) else None
         when = f"update {update:,.0f}" + (f", epoch {format_number(epoch)}" if epoch is not None else "")
         yield Dot(update, value, f"{name} {format_number(value)} at {when}{' (best)' if best else ''}", best)
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from snugfit.data.report import source_words
+from snugfit.data.report import has_epochs, source_words
 from snugfit.report.advice import advise
 from snugfit.report.html import (
     aligned,
@@ -85,7 +85,7 @@ def _key_figures(story: Story) -> str:
     epochs = as_number(end.get("epochs"))
     if epochs is None and story.updates:
         epochs = as_number(story.updates[-1].get("epoch"))
-    if epochs is not None:
+    if epochs is not None and has_epochs(mapping(story.run.get("data"))):
         rows.append(("Epochs", format_number(round(epochs, 2)), ""))
     rows.append(("Duration", format_seconds(as_number(end.get("seconds")) or story.seconds), ""))
     speeds = sorted(story.measured("examples_per_second"))
@@ -148,9 +148,10 @@ def evaluations(story: Story) -> str:
     shown = story.evaluations[-MOST_ROWS:]
     if not shown:
         return ""
+    epochs = has_epochs(mapping(story.run.get("data")))
     columns = [
         [written(event.get("update")) for event in shown],
-        aligned([event.get("epoch") for event in shown], decimals=2),
+        *[aligned([event.get("epoch") for event in shown], decimals=2)] * epochs,
         *(
             aligned([mapping(event.get("metrics")).get(name) for event in shown], decimals=4)
             for name in names
@@ -158,8 +159,8 @@ def evaluations(story: Story) -> str:
         [str(event.get("weights", "")) for event in shown],
         ["best so far" if event.get("best") else "" for event in shown],
     ]
-    head = ["update", "epoch", *names, "weights", ""]
-    body = table(head, list(zip(*columns, strict=True)), numbers=2 + len(names))
+    head = ["update", *["epoch"] * epochs, *names, "weights", ""]
+    body = table(head, list(zip(*columns, strict=True)), numbers=1 + epochs + len(names))
     return f"<section class=close>{details(f'All evaluations ({len(story.evaluations):,})', body)}</section>"
 
 

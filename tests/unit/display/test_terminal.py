@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from snugfit.data.report import STREAMED
 from snugfit.display import TerminalDisplay
 from snugfit.display.bar import bar_line
 from snugfit.display.event_lines import evaluation_cells, evaluation_names, header_lines
@@ -393,3 +394,13 @@ def test_sources_are_told_before_the_run_and_their_losses_have_no_columns() -> N
     assert names == ["epoch", "update", "train loss", "loss", "perplexity"]
     values, _ = evaluation_cells({"metrics": metrics, "epoch": 1, "update": 3, "best": True}, 0.5)
     assert len(values) == len(names)
+
+
+def test_a_stream_has_no_epochs() -> None:
+    run = {**RUN, "data": {**RUN["data"], "unit": STREAMED}}
+    lines = shown(run, *map(update, range(1, 101)), evaluation(100), end())
+    assert any("200 updates" in line for line in lines) and not any("epoch" in line for line in lines)
+    with_epochs = shown(RUN, *map(update, range(1, 101)), evaluation(100), end())
+    assert sum("epoch" in line for line in with_epochs) == 3
+    cells = next(line.split() for line in lines if line.endswith("best  ema"))
+    assert cells[:2] == ["100", "1.0000"]

@@ -62,20 +62,23 @@ def test_torch_is_not_imported_for_it(here: Path) -> None:
 def test_each_of_several_sources_has_the_columns_under_their_new_names(here: Path) -> None:
     (here / "r.yaml").write_text(PAIR)
     (here / "other.jsonl").write_text('{"t": "a", "words": "b"}\n{"t": "a", "words": "b", "kind": "c"}\n')
-    assert load_recipe("r.yaml", rows_here=True).data.label == "kind"
+    assert load_recipe("r.yaml", rows_here="all").data.label == "kind"
     (here / "other.jsonl").write_text('{"t": "a", "kind": "b"}\n')
     with pytest.raises(DataError, match=r"r.yaml:5: data.text: other.jsonl has no column 'words'"):
-        load_recipe("r.yaml", rows_here=True)
+        load_recipe("r.yaml", rows_here="all")
     (here / "other.jsonl").write_text('{"title": "a", "words": "b", "kind": "c"}\n')
     with pytest.raises(
         DataError, match=r"r.yaml:4: data.train.theirs.rename: .*other.jsonl has no column 't'"
     ):
-        load_recipe("r.yaml", rows_here=True)
+        load_recipe("r.yaml", rows_here="all")
 
 
 def test_a_recipe_whose_rows_are_elsewhere_is_read_where_they_are_not_needed(here: Path) -> None:
     (here / "r.yaml").write_text(TABLE.replace("rows.csv", "elsewhere.csv"))
-    assert load_recipe("r.yaml").data.train == str(here / "elsewhere.csv")
+    for which in ("unseen", "present"):  # as a plan has it, which assumes some
+        assert load_recipe("r.yaml", rows_here=which).data.train == str(here / "elsewhere.csv")
+    with pytest.raises(DataError, match="no column 'kid'"):
+        load_recipe("r.yaml", ["data.train=rows.csv", "data.label=kid"], rows_here="present")
 
 
 def test_of_a_large_file_whole_lines_of_the_beginning_are_read_and_one_of_json_is_left(

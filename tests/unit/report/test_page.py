@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from snugfit.data.report import STREAMED
 from snugfit.errors import RunFolderError
 from snugfit.report.advice import advise
 from snugfit.report.page import replace_page, write_report
@@ -141,6 +142,16 @@ def test_counts_of_the_data_are_said_in_words(run_dir: Path) -> None:
         r"tokens_|max_length</t|bad_rows</t", text.partition("Data</h2>")[2].partition("</section>")[0]
     )
     assert "tokens of the longest" in text and "texts cut" not in text  # none was
+
+
+def test_a_stream_has_no_epochs(run_dir: Path) -> None:
+    events = write_run(run_dir) / "events.jsonl"
+    assert "Epochs" in make_page(run_dir).text
+    events.write_text(events.read_text().replace('"train":5400', f'"unit":"{STREAMED}","train":5400'))
+    text = make_page(run_dir).text
+    said = text.replace("All 3 epochs are done.", "").partition("<h2>Recipe")[0]  # by the fake run itself
+    assert re.search("epoch", said, re.IGNORECASE) is None
+    assert "of 507 planned" in text and "<h2>Curves" in text
 
 
 def test_text_from_a_run_is_escaped(run_dir: Path) -> None:
