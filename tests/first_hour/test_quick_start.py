@@ -91,7 +91,9 @@ def write_rows(folder: Path) -> None:
     (folder / "new.jsonl").write_text(
         "".join(json.dumps({"messages": each[:1]}) + "\n" for each in turns[:2])
     )
-    write_encoder(folder / "sentence-transformers" / "all-MiniLM-L6-v2")  # the hub's, in small
+    write_encoder(
+        folder / "sentence-transformers" / "all-MiniLM-L6-v2", tokens=128
+    )  # the one of the hub, in small
 
 
 @pytest.mark.slow

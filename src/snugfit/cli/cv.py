@@ -19,7 +19,7 @@ from snugfit.cli.options import (
 )
 from snugfit.cli.training import no_recipe, run_options, split
 from snugfit.display.activity import Activity
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, short_path
 
 if TYPE_CHECKING:
     from snugfit.tools.cross_validation.result import CrossValidation
@@ -103,7 +103,7 @@ def cv(
                     watch=each_shown(quiet),
                     tell=tell,
                 )
-        follows = None if result.finished else f"go on with: snugfit cv --resume {result.folder}"
+        follows = None if result.finished else f"go on with: snugfit cv --resume {short_path(result.folder)}"
         return end(result, door.TOOL, tell, follows, as_json, partial(_print, result))
 
 
@@ -115,4 +115,4 @@ def _print(result: CrossValidation) -> None:
         print(
             f"{name:<{width}}{mean:.4f} ± {spread.deviation:.4f}   error of the mean {spread.corrected_error:.4f}   {scores}"
         )
-    print(f"{len(result.scores)} of {result.planned} folds in {result.folder}")
+    print(f"{len(result.scores)} of {result.planned} folds in {short_path(result.folder)}")

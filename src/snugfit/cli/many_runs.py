@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from snugfit.cli.output import show
 from snugfit.cli.training import EXIT_CODES
+from snugfit.errors import short_path
 
 if TYPE_CHECKING:
     from snugfit.run.events import Display
@@ -45,7 +46,7 @@ def end(
         files: that programs are told of, besides the page.
     """
     page = str(Path(outcome.folder) / f"{tool}.html")
-    tell(f"page {page}")
+    tell(f"page {short_path(page)}")
     if follows is not None:
         tell(follows)
     if as_json:

@@ -78,7 +78,13 @@ def usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     command = "snugfit" if context is None else context.command_path
     message = error.format_message().replace("?.", "?")
-    return f"{message}{'' if message.endswith(('.', '?')) else '.'} For help: {command} --help"
+    hint = ""
+    arguments = [] if context is None else [each.name for each in context.command.params]
+    if (
+        type(error).__name__ == "NoSuchOption" and "overrides" in arguments
+    ):  # it is meant for the recipe, most often
+        hint = " A setting of the recipe is written without dashes, such as train.epochs=3: snugfit recipe lists all."
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint} For help: {command} --help"
 
 
 def refuse(kind: str, message: str, code: int, as_json: bool) -> int:

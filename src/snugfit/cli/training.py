@@ -73,10 +73,16 @@ def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | No
     given = [*([] if recipe is None else [recipe]), *(overrides or ())]
     paths = [text for text in given if not is_override(text)]
     if len(paths) > 1:
+        if misspelt := [text for text in paths if "=" in text and not os.path.exists(text)]:
+            raise SettingError(
+                "train",
+                f"got '{misspelt[0]}', which is neither a file nor a setting",
+                "A setting is written as its full name and its value, without spaces: train.global_batch=32.",
+            )
         raise SettingError(
             "train",
             f"got '{paths[0]}' and '{paths[1]}', and trains one recipe at a time",
-            "Leave one out; a setting is written key=value.",
+            "Leave one out; a setting is written key=value, without spaces.",
         )
     return (paths[0] if paths else None), [text for text in given if is_override(text)]
 

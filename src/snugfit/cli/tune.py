@@ -19,6 +19,7 @@ from snugfit.cli.options import (
 )
 from snugfit.cli.training import no_recipe, run_options, split
 from snugfit.display.activity import Activity
+from snugfit.errors import short_path
 
 if TYPE_CHECKING:
     from snugfit.tools.tune.result import Tuned
@@ -79,7 +80,11 @@ def tune(
                 tell=tell,
             )
         best = str(Path(result.folder) / door.BEST)
-        follows = f"train it with: snugfit train {best}" if result.finished else "go on with the same command"
+        follows = (
+            f"train it with: snugfit train {short_path(best)}"
+            if result.finished
+            else "go on with the same command"
+        )
         file = None if result.best is None else best
         return end(result, door.TOOL, tell, follows, as_json, partial(_print, result), recipe=file)
 
@@ -96,4 +101,4 @@ def _print(result: Tuned) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(f"{result.summary()}\nin {result.folder}")
+    print(f"{result.summary()}\nin {short_path(result.folder)}")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Plan
 from snugfit.deliver.model_registry import register_best
-from snugfit.errors import RunFolderError, SettingError
+from snugfit.errors import RunFolderError, SettingError, short_path
+from snugfit.models.bundle import META
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
@@ -48,6 +49,16 @@ from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+
+
+def _left_out(recipe: Recipe) -> list[str]:
+    """Return what to say of a model that a run has trained and that this one begins without."""
+    if not recipe.from_scratch or not (Path(recipe.model) / META).is_file():
+        return []
+    model = short_path(recipe.model)
+    return [
+        f"from_scratch: true leaves out the weights in {model}. Remove it from the recipe to train on from them."
+    ]
 
 
 def train_recipe(
@@ -159,6 +170,7 @@ def recipe_spec(
             check_processes(plan, this_world())  # before a search that may take long
         recipe, answer, warnings = planned(recipe, options, (job, plan))
         plan_record = {} if answer is None else answer.as_dict()
+    warnings += _left_out(recipe)
     recipe, notes = with_precision_here(recipe)
     plan = replace(plan, micro_batch=recipe.plan.micro_batch, numerics=numerics_of(recipe))
     begun, limit = folder is not None, options.time_seconds

@@ -75,6 +75,7 @@ def result(status: str = "finished") -> RunResult:
 def recipe(tmp_path) -> Path:
     path = tmp_path / "my.yaml"
     path.write_text(RECIPE)
+    (tmp_path / "rows.csv").write_text("text,label\na,b\n")
     return path
 
 
@@ -159,6 +160,10 @@ def test_resume_takes_a_run_and_a_time(train):
         (["train", "my.yaml", "--overfit-batches", "0"], "UsageError", "--overfit-batches"),
         (["train", "--data", "none.csv"], "DataError", "no file none.csv"),
         (["train", "--fast-dev"], "UsageError", "--fast-dev"),
+        (["train", "my.yaml", "--lr", "1"], "UsageError", "written without dashes, such as train.epochs=3"),
+        (["train", "my.yaml", "train.global-batch=3"], "SettingError", "neither a file nor a setting"),
+        (["train", "my.yaml", "train.epochs", "=", "3"], "SettingError", "and its value, without spaces"),
+        (["plan", "my.yaml", "--device", "rtx9999"], "SettingError", "no 'rtx9999' in the catalogue"),
         (["trian"], "UsageError", "trian"),
         (["predict", "runs/my/1"], "UsageError", "DATA"),
         (["predict", "runs/my/1", "new.csv"], "UsageError", "--output"),

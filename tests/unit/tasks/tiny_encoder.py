@@ -15,8 +15,8 @@ PIECES = [
 ]  # fmt: skip
 
 
-def write_encoder(folder: Path, *, mask: bool = False) -> Path:
-    """Write model and tokenizer, with a token that hides others or without; weights are those of a seed."""
+def write_encoder(folder: Path, *, mask: bool = False, tokens: int = 64) -> Path:
+    """Write model and tokenizer for so many `tokens`, with one that hides others or without; weights are those of a seed."""
     pieces = [*PIECES, *(["[MASK]"] if mask else [])]
     tokenizer = Tokenizer(
         models.WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]")
@@ -35,7 +35,7 @@ def write_encoder(folder: Path, *, mask: bool = False) -> Path:
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]" if mask else None,
-        model_max_length=64,
+        model_max_length=tokens,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(folder)
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ def write_encoder(folder: Path, *, mask: bool = False) -> Path:
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=32,
-        max_position_embeddings=64,
+        max_position_embeddings=tokens,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
