@@ -146,6 +146,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "bf16, clip_norm, ema, cosine": ("bf16", "clip_norm", "ema", "cosine"),
     "bf16, recompute, chunked_loss": ("bf16", "recompute", "chunked_loss"),
     "bf16, activation_offload": ("bf16", "activation_offload"),
+    "bf16, packing": ("bf16", "packing"),
     "fp16, clip_norm": ("fp16", "clip_norm"),
 }
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from snugfit.core.device_copies import to_device
+from snugfit.core.device_copies import to_device, values_on
 from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree, parts, rows_of_packed, select_packed
 from snugfit.core.update_value import update_value
@@ -164,7 +164,7 @@ class Batch:
                 return tensor
             if contiguous:
                 return tensor[rows[0] : rows[0] + count]
-            return tensor.index_select(0, torch.tensor(rows, dtype=torch.int64, device=tensor.device))
+            return tensor.index_select(0, values_on(rows, tensor.device, torch.int64))
 
         tokens = self._tokens() if padded < self.padded else set()
         # what goes along other tokens, such as those of a translation, and is now as wide by chance must not be cut the next time

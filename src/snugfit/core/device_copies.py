@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,3 +21,23 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     tensor([1., 1.])
     """
     return tensor.to(device, non_blocking=device.type in COPIES_BESIDE)
+
+
+def values_on(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Return numbers of the host as a tensor on `device`. `torch.tensor(values, device=device)` would wait for all it computes.
+
+    >>> values_on([1, 2], torch.device("cpu"))
+    tensor([1, 2])
+    """
+    return to_device(torch.tensor(values, dtype=dtype), device)
+
+
+def scalar_like(number: Tensor | float, like: Tensor) -> Tensor:
+    """Return a number as a scalar of the device and the type of `like`; nothing waits for the device.
+
+    >>> scalar_like(2.0, torch.ones(3, dtype=torch.bfloat16))
+    tensor(2., dtype=torch.bfloat16)
+    """
+    if isinstance(number, Tensor):
+        return number.to(like)
+    return torch.full((), number, dtype=like.dtype, device=like.device)

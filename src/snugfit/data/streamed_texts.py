@@ -32,7 +32,7 @@ from snugfit.data.instruct import (
     read_conversations,
     warnings_of,
 )
-from snugfit.data.report import DataReport
+from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.row_stream import RowStream, StreamedRow
 from snugfit.data.sources import Table
@@ -316,7 +316,7 @@ def _report(
         validation=0 if held_out is None else len(held_out.examples),
         skipped={} if held_out is None else held_out.report.skipped,
         max_length=settings.max_length,
-        unit="streamed examples",
+        unit=STREAMED,
         warnings=warnings,
         form=form,
     )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import scalar_like
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.loss_terms import LossTerms
@@ -356,11 +357,11 @@ class WindowCompute:
             loss_sum, weight = loss_sum + further_sum, weight + further_weight
         if step.strategy.world_size == 1:
             return loss_sum, weight, None
-        weight = torch.as_tensor(weight, device=step.device, dtype=loss_sum.dtype)
+        weight = scalar_like(weight, loss_sum)
         if self.batch.share is not None:
             loss_sum, weight = add_up([loss_sum, weight])
             return loss_sum, weight, None
-        loss_sum, weight, rows = add_up([loss_sum, weight, loss_sum.new_tensor(self.batch.rows)])
+        loss_sum, weight, rows = add_up([loss_sum, weight, scalar_like(self.batch.rows, loss_sum)])
         return loss_sum, weight, rows
 
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from snugfit.core.device_copies import scalar_like
 from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
@@ -60,7 +61,7 @@ class LossParts:
                     )
             self._agreed = names
         values = list(self._sums.values())
-        weight = torch.as_tensor(self._weight, device=values[0].device, dtype=values[0].dtype)
+        weight = scalar_like(self._weight, values[0])
         *sums, weight = strategy.add_up([*values, weight])
         divisor = torch.where(weight > 0, weight, 1.0)
         return {name: each / divisor for name, each in zip(names, sums, strict=True)}

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import scalar_like
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.scalar_reads import read
@@ -159,8 +160,8 @@ class RouterLoss:
                 return None
             routing = routing_of(outputs, _mask(part), self.top_k)
             self._check(outputs, routing)
-            weight = torch.as_tensor(compute.loss(outputs, part).weight(), device=routing.tokens.device)
-            values = torch.cat([*routing[:2], torch.stack([routing.tokens, weight.to(routing.tokens)])])
+            weight = scalar_like(compute.loss(outputs, part).weight(), routing.tokens)
+            values = torch.cat([*routing[:2], torch.stack([routing.tokens, weight])])
             sums.append(values * float(counts))
         total = torch.stack(compute.step.strategy.add_up(list(torch.stack(sums).sum(0))))
         experts = (len(total) - 2) // 2

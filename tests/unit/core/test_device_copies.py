@@ -12,6 +12,7 @@ from torch import Tensor
 
 import snugfit
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import scalar_like
 from snugfit.kit.mixing import on_device_of
 
 PACKAGE = Path(snugfit.__file__).parent
@@ -55,3 +56,45 @@ def test_a_batch_and_what_is_drawn_for_it_are_waited_for_where_the_device_would_
     assert copies == [(kind, beside)] * 2
     on_device_of(Batch.of({"x": torch.ones(2, device="meta")}), torch.ones(2))
     assert copies[2:] == [("meta", False)]
+
+
+WAITING = {
+    "step/evaluate.py:_of_sources": "between updates",
+    "strategies/gathers.py:agree": "in the first updates, until ranks have agreed",
+    "techniques/learning/class_weights.py:_by_class": "at first",
+    "techniques/learning/focal.py:seams": "at first",
+    "techniques/placement/packing.py:_apart": "in the check of the first window",
+}
+"""Functions that make a tensor of numbers where a device is, which waits until that has done all it was asked for; why they may."""
+
+
+def test_an_update_gives_a_device_numbers_without_waiting_for_it() -> None:
+    seen = set()
+    for folder in ("core", "kit", "step", "strategies", "techniques"):
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
+            name = path.relative_to(PACKAGE).as_posix()
+            functions = [
+                each
+                for each in ast.walk(ast.parse(path.read_text("utf-8")))
+                if isinstance(each, ast.FunctionDef)
+            ]
+            seen |= {f"{name}:{each.name}" for each in functions if any(map(makes_on_device, ast.walk(each)))}
+    assert seen == set(WAITING), (
+        "use values_on or scalar_like (core/device_copies.py), or say here why it may wait"
+    )
+
+
+def makes_on_device(node: ast.AST) -> bool:
+    """Whether an expression makes a tensor of numbers of the host on a device."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    named = ast.unparse(node.func) in ("torch.tensor", "torch.as_tensor")
+    elsewhere = any(each.arg == "device" and ast.unparse(each.value) != "'cpu'" for each in node.keywords)
+    return (named and elsewhere) or node.func.attr == "new_tensor"
+
+
+def test_a_scalar_is_of_the_device_and_the_type_that_are_asked_for() -> None:
+    like = torch.ones(3, dtype=torch.bfloat16, device="meta")
+    for number in (2.0, torch.tensor(2.0)):
+        made = scalar_like(number, like)
+        assert (made.device, made.dtype, made.shape) == (like.device, like.dtype, ())

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from snugfit.core.device_copies import values_on
+
 _packed_rows: ContextVar[int | None] = ContextVar("packed_rows", default=None)
 
 
@@ -101,10 +103,8 @@ class Packed:
             positions.append([place for length in parts for place in range(length)])
             segments.append([segment for segment, length in enumerate(parts) for _ in range(length)])
             spans += filter(None, parts)
-        offsets = torch.tensor([0, *itertools.accumulate(spans)], dtype=torch.int32, device=device)
-        places, names, *ways = (
-            torch.tensor(each, device=device) for each in (positions, segments, padded, packed)
-        )
+        offsets = values_on([0, *itertools.accumulate(spans)], device, torch.int32)
+        places, names, *ways = (values_on(each, device) for each in (positions, segments, padded, packed))
         return cls(
             len(lengths), tokens, tuple(map(tuple, rows)), width, places, names, offsets, max(spans), *ways
         )

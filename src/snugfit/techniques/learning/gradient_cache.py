@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import scalar_like
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
@@ -69,7 +70,7 @@ def _through_cache(next: GradientsOf, model: nn.Module, compute: Compute) -> Gra
     terms = compute.loss_of(outputs)
     total = terms.weighted_sum()
     cached = _gradient_by(outputs, total, model)
-    weight = torch.as_tensor(terms.weight(), device=total.device, dtype=total.dtype)
+    weight = scalar_like(terms.weight(), total)
     mean_weight = weight / compute.batch.total
 
     def surrogate(micro_outputs: Any, batch: Batch) -> LossTerms:

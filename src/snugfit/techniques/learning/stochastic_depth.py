@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.buffers import Buffers
+from snugfit.core.device_copies import to_device
 from snugfit.core.module_patterns import find_modules
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
@@ -136,7 +137,7 @@ class StochasticDepth(Technique):
                 source = random.Random(moment.seed)
                 return window.with_extras(**{name: tuple(source.random() >= rate for rate in rates)})
             draws = window.own(torch.rand(window.total, len(rates), generator=moment.generator()))
-            return window.with_extras(**{name: (draws >= torch.tensor(rates)).to(context.device)})
+            return window.with_extras(**{name: to_device(draws >= torch.tensor(rates), context.device)})
 
         @contextmanager
         def forward(batch: Batch) -> Iterator[None]:
