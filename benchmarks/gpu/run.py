@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -66,7 +67,7 @@ def main() -> int:
     stages = chosen_stages(given)
     with folder_of_all(given) as shared:
         results = begin(given, [check for _, checks in stages for check in checks], shared, began)
-        import_all()
+        import_all(given.device == "cuda")
         results.head["imports_seconds"] = round(time.monotonic() - began, 1)
         run_stages(given, stages, results, shared)
         results.head["clocks"]["after"] = machine.clocks()
@@ -242,14 +243,22 @@ def jobs(given: argparse.Namespace) -> int:
     return given.jobs or max(2, min(6, (os.cpu_count() or 1) // 2))
 
 
-def import_all() -> None:
-    for name in IMPORTED:
-        with contextlib.suppress(ImportError):  # the checks that need it say so
-            importlib.import_module(name)
-    from snugfit.techniques import discover
+def import_all(cuda: bool) -> None:
+    """Import what checks would import, without asking whether a GPU is there: to ask it may be to use it, and then nothing can be forked."""
+    import torch
 
-    discover()
-    importlib.import_module("tests.laws.problems")
+    def is_there() -> bool:
+        return True
+
+    answer = mock.patch.object(torch.cuda, "is_available", is_there)
+    with answer if cuda else contextlib.nullcontext():
+        for name in IMPORTED:
+            with contextlib.suppress(ImportError):  # the checks that need it say so
+                importlib.import_module(name)
+        from snugfit.techniques import discover
+
+        discover()
+        importlib.import_module("tests.laws.problems")
 
 
 def own_packages() -> None:
@@ -263,7 +272,7 @@ def own_packages() -> None:
 def run_one(given: argparse.Namespace) -> int:
     """Run one check in this process, for a runner that cannot fork."""
     be_checks_process(given.scratch)
-    import_all()
+    import_all(cuda=False)  # it may ask
     (check,) = [each for each in checks_of(given.command) if each.name == given.one]
     settings = Settings(given.device, given.toy, given.scratch, given.plant)
     in_process(check, settings, given.scratch, given.seconds, given.threads)

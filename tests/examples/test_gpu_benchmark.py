@@ -158,16 +158,15 @@ touched = []
 def touch(*args, **more):
     touched.append("".join(traceback.format_stack(limit=4)[:-1]))
     raise RuntimeError("the GPU is touched")
-torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 1)
 for owner, names in (
-    (torch.cuda, ("_lazy_init", "current_device", "get_device_capability", "get_device_properties", "mem_get_info")),
+    (torch.cuda, ("is_available", "device_count", "_lazy_init", "current_device", "get_device_capability", "get_device_properties", "mem_get_info")),
     (torch._C, ("_cuda_init", "_cuda_getDevice", "_cuda_getDeviceCount")),
 ):
     for name in names:
         setattr(owner, name, touch)
 import run
 run.own_packages()
-run.import_all()
+run.import_all(cuda=True)
 sys.exit("".join(touched) or 0)
 """
 """A process that imports what is forked for each check, where there is a GPU that may not be asked for anything."""
