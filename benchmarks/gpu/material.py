@@ -115,6 +115,13 @@ def error_between(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> flo
     return relative_error(dict(one), dict(other), 0.05)
 
 
+def take_workspaces() -> None:
+    """Have cuBLAS take its workspaces, for forward and for the thread of backward."""
+    layer = nn.Linear(64, 64, device="cuda")
+    layer(torch.ones(64, 64, device="cuda")).sum().backward()
+    torch.cuda.synchronize()
+
+
 def memory_fraction(gib: float) -> float:
     """Let this process have so much of the device's memory and no more; returns the share."""
     whole = torch.cuda.get_device_properties(0).total_memory

@@ -104,7 +104,8 @@ def run_stages(given: argparse.Namespace, stages: Sequence[Planned], results: Re
     def report(check: Check, row: dict[str, Any]) -> None:
         results.put(check, row)
         reason = (row.get("reason") or "").strip().splitlines()
-        suffix = f": {reason[0][:160]}" if reason else ""
+        line = reason[-1 if reason[0].startswith("Traceback") else 0] if reason else ""
+        suffix = f": {line[:160]}" if line else ""
         at = time.monotonic() - results.began
         print(
             f"{at:5.0f} s  {row['status']:9} {row.get('seconds', 0.0):6.1f} s  {check.name}{suffix}",

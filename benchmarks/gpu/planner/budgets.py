@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from checks import Settings, check, release, require, spread, wait
+from material import take_workspaces
 
-from planner.cases import MODELS, material_of, step_of, take_workspaces, timed
+from planner.cases import MODELS, material_of, step_of, timed
 from planner.predictions import calibrated, predicted
 from planner.subjects import BUDGETS, TOY_BUDGETS, Budgeted
 

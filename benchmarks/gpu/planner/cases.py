@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from checks import Settings, check, require, spread, wait
+from material import take_workspaces
 
 from planner.predictions import calibrated, predicted
 from planner.subjects import CASES, MODELS, TOY_CASES, UPDATES, Case, job_of
@@ -120,16 +121,6 @@ def peaks_on_cpu(run: Callable[[], None]) -> dict[str, Any]:
     from memory import allocated_peak
 
     return {"allocated": allocated_peak(run)}
-
-
-def take_workspaces() -> None:
-    """Have cuBLAS take its workspaces, for forward and for the thread of backward."""
-    import torch
-    from torch import nn
-
-    layer = nn.Linear(64, 64, device="cuda")
-    layer(torch.ones(64, 64, device="cuda")).sum().backward()
-    torch.cuda.synchronize()
 
 
 def peaks_on_gpu(run: Callable[[], None]) -> dict[str, Any]:
