@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.device_copies import COPIES_BESIDE
 from snugfit.core.scalar_reads import is_fake, read, read_scalars
 from snugfit.core.update_value import update_value
 
@@ -62,7 +63,7 @@ AHEAD = 2
 class HostGradients:
     """Sums of gradients in host memory, each in the `.grad` of what bears it in the place of its parameter.
 
-    Bearers have a parameter's shape and the type that its gradients are added up in, and nothing else. Copies are asynchronous on CUDA, on a stream of their own and to
+    Bearers have a parameter's shape and the type that its gradients are added up in, and nothing else. Copies are asynchronous on CUDA and XPU, on a stream of their own and to
     pinned memory, a few at a time; sums are in ordinary memory, and kept from window to window.
     """
 
@@ -70,7 +71,7 @@ class HostGradients:
         self.bearers: dict[nn.Parameter, nn.Parameter] = {}
         self._memory: dict[nn.Parameter, Tensor] = {}
         self._arriving: deque[_Leaving] = deque()
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, torch.Stream] = {}
 
     def bear(self, parameters: Iterable[nn.Parameter]) -> None:
         """Have gradients of these parameters from now on."""
@@ -121,14 +122,14 @@ class HostGradients:
         gradient = parameter.grad
         assert gradient is not None
         parameter.grad = None
-        if parameter.device.type != "cuda" or is_fake(gradient):
+        if parameter.device.type not in COPIES_BESIDE or is_fake(gradient):
             self._arriving.append(_Leaving(parameter, gradient.to(HOST), None))
         else:
             if gradient.device not in self._streams:
-                self._streams[gradient.device] = torch.cuda.Stream(gradient.device)
+                self._streams[gradient.device] = torch.Stream(gradient.device)
             stream = self._streams[gradient.device]
-            stream.wait_stream(torch.cuda.current_stream(gradient.device))
-            with torch.cuda.stream(stream):
+            stream.wait_stream(torch.accelerator.current_stream(gradient.device))
+            with stream:
                 arriving = gradient.to(HOST, non_blocking=True)  # to pinned memory of torch's cache
             gradient.record_stream(stream)
             self._arriving.append(_Leaving(parameter, arriving, stream.record_event()))
@@ -153,4 +154,4 @@ class _Leaving(NamedTuple):
 
     parameter: nn.Parameter
     arriving: Tensor
-    event: torch.cuda.Event | None
+    event: torch.Event | None

@@ -14,7 +14,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from snugfit.techniques.placement import activation_offload
+from snugfit.core import gradients
+from snugfit.techniques.placement import activation_offload, optimizer_offload
 
 
 class LateStream:
@@ -78,9 +79,9 @@ class Late:
 
 @contextmanager
 def late_streams(monkeypatch: Any) -> Iterator[type[Late]]:
-    """Temporarily have the host be such a device, for weight streaming and the offload of activations."""
+    """Temporarily have the host be such a device, for weight streaming and all offloads."""
     Late.now, Late.computing, Late.copies = None, LateStream(), 0
-    copy_, empty = Tensor.copy_, torch.empty
+    copy_, empty, to = Tensor.copy_, torch.empty, Tensor.to
 
     def late_copy(self: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         stream = Late.now
@@ -91,13 +92,25 @@ def late_streams(monkeypatch: Any) -> Iterator[type[Late]]:
         stream.waiting.append(lambda: _outside(copy_, self, source))
         return self
 
+    def late_to(self: Tensor, *args: Any, non_blocking: bool = False, **more: Any) -> Tensor:
+        if not non_blocking:
+            return to(self, *args, **more)
+        Late.copies += 1
+        arriving = torch.full_like(self, torch.nan)
+        (Late.now or Late.computing).waiting.append(lambda: _outside(copy_, arriving, self))
+        return arriving
+
     def current(*_: Any) -> LateStream:
         return Late.now or Late.computing
 
     with monkeypatch.context() as patch:
-        patch.setattr(activation_offload, "ASYNCHRONOUS", ("cpu",))
         for owner, name, value in (
+            (activation_offload, "ASYNCHRONOUS", ("cpu",)),
+            (gradients, "COPIES_BESIDE", ("cpu",)),
+            (optimizer_offload, "COPIES_BESIDE", ("cpu",)),
             (Tensor, "copy_", late_copy),
+            (Tensor, "to", late_to),
+            (Tensor, "record_stream", lambda *_: None),
             (Tensor, "is_cuda", True),
             (torch, "empty", lambda *args, pin_memory=False, **more: empty(*args, **more)),
             (torch, "Stream", LateStream),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.gradients import HostGradients
 from snugfit.kit.streaming.slot import Slot
 from snugfit.techniques.placement.activation_offload import Offload, offloaded
+from snugfit.techniques.placement.optimizer_offload import offloaded as optimizer_offloaded
 from snugfit.techniques.placement.weight_streaming import stream_weights
-from tests.unit.techniques.late_streams import Late, late_streams
+from tests.unit.techniques.late_streams import Late, LateEvent, late_streams
 
 LAYERS = 6
 
@@ -68,20 +71,57 @@ def offloading() -> list[Tensor]:
     return gradients(made, run)
 
 
-@pytest.mark.parametrize("way", [streamed, offloading])
+def gradients_leaving() -> list[Tensor]:
+    made, sums = model(), HostGradients()
+    sums.bear(made.parameters())
+
+    def run(inputs: Tensor) -> None:
+        with sums.taking():
+            made(inputs).pow(2).sum().backward()
+
+    gradients(made, run)
+    return [each for each in map(sums.of, made.parameters()) if each is not None]
+
+
+def stepped(offload: bool) -> list[Tensor]:
+    made = model()
+    plain_adam = torch.optim.AdamW([each for each in made.parameters() if each.requires_grad], lr=0.1)
+    optimizer = optimizer_offloaded(plain_adam) if offload else plain_adam
+
+    def run(inputs: Tensor) -> None:
+        made(inputs).pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    gradients(made, run)
+    return [each.detach() for each in made.parameters() if each.requires_grad]
+
+
+def test_however_late_copies_are_the_optimizer_on_the_host_makes_the_same_steps(late: type[Late]) -> None:
+    assert same(stepped(offload=True), stepped(offload=False)) and late.copies > LAYERS
+
+
+@pytest.mark.parametrize("way", [streamed, offloading, gradients_leaving])
 def test_however_late_copies_are_the_gradients_are_the_same(way: Any, late: type[Late]) -> None:
     assert same(way(), plain()) and late.copies > LAYERS
 
 
 @pytest.mark.parametrize(
     ("way", "owner", "name"),
-    [(streamed, Slot, "wait"), (offloading, Offload, "_wait_for")],
+    [
+        (streamed, Slot, "wait"),
+        (offloading, Offload, "_wait_for"),
+        (gradients_leaving, LateEvent, "synchronize"),
+        (partial(stepped, True), LateEvent, "synchronize"),
+    ],
+    ids=["weights", "activations", "gradients", "states"],
 )
 def test_a_wait_that_is_missing_is_seen(
     way: Any, owner: type, name: str, late: type[Late], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    own = stepped(offload=False) if isinstance(way, partial) else plain()
     monkeypatch.setattr(owner, name, lambda *_: None)
-    assert not same(way(), plain())
+    assert not same(way(), own)
 
 
 def test_a_stream_that_is_given_up_waits_for_the_copy_that_it_asked_for_ahead(late: type[Late]) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.device_copies import COPIES_BESIDE
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import (
@@ -61,7 +62,7 @@ class _Coming(NamedTuple):
 
     weight: Tensor
     gradient: Tensor
-    event: torch.cuda.Event | None
+    event: torch.Event | None
 
     @classmethod
     def of(cls, parameter: nn.Parameter, gradient: Tensor | None) -> _Coming:
@@ -69,11 +70,9 @@ class _Coming(NamedTuple):
         # from CUDA these are pinned, from torch's cache of such memory, which waits for copies that still read it
         weight = parameter.detach().to(HOST, non_blocking=True, copy=True)
         gradient = gradient.to(HOST, non_blocking=True)
-        if parameter.device.type != "cuda" or is_fake(parameter):
+        if parameter.device.type not in COPIES_BESIDE or is_fake(parameter):
             return cls(weight, gradient, None)
-        event = torch.cuda.Event()
-        event.record()
-        return cls(weight, gradient, event)
+        return cls(weight, gradient, torch.accelerator.current_stream(parameter.device).record_event())
 
     def arrived(self) -> tuple[Tensor, Tensor]:
         if self.event is not None:
