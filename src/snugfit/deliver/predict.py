@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.file_rows import FileRows, MapStyle
     from snugfit.kit.streaming.stream import WeightStream
+    from snugfit.planner.generation import GenerationPlan
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
@@ -365,7 +366,7 @@ def predict_file(
         predictions = ensemble.decode(outputs, rows, top=top, every=proba)
     else:
         if memory is not None:
-            predictor = _within(predictor, rows, memory)
+            predictor, _ = _within(predictor, rows, memory)
         predictions = predictor.predict_examples(rows.examples)
     with _saved(predictor, output, predictions) as written:
         whole = [predictor.unfolded(each) for each in written]
@@ -414,16 +415,18 @@ def evaluate_file(
     predictors = [each.with_beams(num_beams) for each in loaded]
     if memory is not None and (len(predictors) > 1 or views != 1):
         raise SettingError("memory", *_ONE_ALONE)
+    plan: GenerationPlan | None = None
     if len(predictors) > 1 or views != 1:
         rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows)
     else:
         (predictor,) = predictors
         rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
         if memory is not None:
-            predictor = _within(predictor, rows, memory, scored=True)
+            predictor, plan = _within(predictor, rows, memory, scored=True)
         values = scores_of(predictor, rows, metrics, planned=memory is not None)
     return {
         "metrics": values,
+        **({} if plan is None else {"memory": str(plan)}),
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
         "rows": len(rows.rows),
         "skipped": dict(rows.report.skipped),
@@ -446,14 +449,16 @@ def scores_beside(
     return min(len(rows.examples), most), before, after
 
 
-def _within(predictor: Predictor, rows: FileRows, memory: int, *, scored: bool = False) -> Predictor:
-    """Return the predictor on its device, with the texts that it writes, or is scored by, planned for so many bytes."""
+def _within(
+    predictor: Predictor, rows: FileRows, memory: int, *, scored: bool = False
+) -> tuple[Predictor, GenerationPlan | None]:
+    """Return the predictor on its device, with the texts that it writes, or is scored by, planned for so many bytes, and the plan."""
     from snugfit.deliver.generation_memory import within_memory
 
     examples = map(rows.examples.__getitem__, range(len(rows.examples)))
     length = predictor.inference.length
     lengths = [len(each["input_ids"]) if scored else length(each) for each in examples]
-    return within_memory(predictor, lengths, memory, scored=scored)[0]
+    return within_memory(predictor, lengths, memory, scored=scored)
 
 
 def _predictors(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from snugfit.core.tree import map_tree
 from snugfit.errors import DataError, SettingError
 from snugfit.kit.lm_head import postponed_in, with_logits
 from snugfit.kit.mixing import cut_labels
+
+Begin = Callable[[Batch], Any]
 
 
 class Chunk(NamedTuple):
@@ -85,6 +88,42 @@ class Work:
     chunks: list[Chunk]
 
 
+class Part(NamedTuple):
+    """The chunk whose loss is computed, the micro-batch that it is of, and what was begun for that, by who began it."""
+
+    chunk: Chunk
+    batch: Batch
+    begun: dict[Begin, Any]
+
+    def beginning(self, begin: Begin) -> Any:
+        """Return what `begin` gave for the micro-batch; it is called where it has not been."""
+        if begin not in self.begun:
+            self.begun[begin] = begin(self.batch)
+        return self.begun[begin]
+
+
+_PART: ContextVar[Part | None] = ContextVar("the chunk whose loss is computed", default=None)
+_BEGINNINGS: ContextVar[tuple[Begin, ...]] = ContextVar("what is called before the first chunk", default=())
+
+
+def current_part() -> Part | None:
+    """Return the chunk whose loss is computed now; None where it is that of a whole micro-batch."""
+    return _PART.get()
+
+
+@contextmanager
+def before_chunks(begin: Begin) -> Iterator[None]:
+    """Temporarily call `begin` with each micro-batch that is learned from in chunks, before the first; `Part.beginning` has what it gives.
+
+    Once, as work of a whole micro-batch is not to be done for each chunk.
+    """
+    token = _BEGINNINGS.set((*_BEGINNINGS.get(), begin))
+    try:
+        yield
+    finally:
+        _BEGINNINGS.reset(token)
+
+
 def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0) -> LossTerms:
     """Return what `loss` gives for outputs whose logits are postponed: the same terms and gradients, in chunks of `size` tokens.
 
@@ -118,8 +157,14 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
     if len(chunks) == 1:  # its logits may as well be kept
         return loss(with_logits(outputs, postponed.logits()), batch)
 
+    begun = {begin: begin(batch) for begin in _BEGINNINGS.get() if torch.is_grad_enabled()}
+
     def terms_of(logits: Tensor, chunk: Chunk) -> LossTerms:
-        terms = loss(with_logits(outputs, logits), chunk.cut(batch))
+        token = _PART.set(Part(chunk, batch, begun))  # here, as backward may be on a thread of its own
+        try:
+            terms = loss(with_logits(outputs, logits), chunk.cut(batch))
+        finally:
+            _PART.reset(token)
         if terms.values.shape != logits.shape[:2]:
             raise SettingError(
                 "chunked_loss",

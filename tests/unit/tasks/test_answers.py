@@ -274,7 +274,9 @@ def test_scores_within_memory_are_those_without(trained: str, project: Path, tmp
     rows = tmp_path / "rows.jsonl"
     rows.write_text((project / "facts.jsonl").read_text() * 4)
     plain = evaluate_file(trained, str(rows))["metrics"]
-    assert evaluate_file(trained, str(rows), memory=64 * 2**30)["metrics"] == plain
+    planned = evaluate_file(trained, str(rows), memory=64 * 2**30)
+    assert planned["metrics"] == plain
+    assert planned["memory"].endswith("Texts: 24 at once, of at most 27 tokens each")
     with pytest.raises(SettingError, match=r"memory: 1 MiB are too little for the scores of one text of"):
         evaluate_file(trained, str(rows), memory=2**20)
     with pytest.raises(SettingError, match="memory: is planned for scores, and exact_match is of answers"):

@@ -146,6 +146,51 @@ def test_any_chunk_gives_the_loss_and_the_gradient_of_the_whole(model: str, chun
     agree(*steps(*MODELS[model], chunk=chunk))
 
 
+def teacher() -> nn.Module:
+    """Another model than the one that is taught."""
+    model = llama(tied=False)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    return model
+
+
+class Capped(nn.Module):
+    """A teacher that computes with its logits behind its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = teacher()
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        logits: Tensor = self.model(**inputs).logits
+        return 5 * torch.tanh(logits / 5)
+
+
+@pytest.mark.parametrize("chunk", [4, 500])
+@pytest.mark.parametrize("make", [teacher, Capped])
+def test_a_teacher_s_divergence_is_computed_in_chunks_too(make: Callable[[], nn.Module], chunk: int) -> None:
+    other = make().double()
+    distillation = find("distillation")(teacher=other, share=0.7)
+    smoothing = find("label_smoothing").example()
+    agree(*steps(lambda: llama(tied=False).double(), "causal_lm", smoothing, distillation, chunk=chunk))
+
+
+def test_a_teacher_s_logits_of_all_tokens_are_never_made() -> None:
+    own = teacher()
+    sizes: list[int] = []
+    own.lm_head.register_forward_hook(
+        lambda _module, _args, logits: sizes.append(logits.numel()) if isinstance(logits, Tensor) else None
+    )
+    passes: list[int] = []
+    own.model.register_forward_hook(lambda *_: passes.append(1))
+    distillation = find("distillation")(teacher=own)
+    _, chunked = steps(lambda: llama(False, torch.float32), "causal_lm", distillation, chunk=4)
+    chunked(window())
+    assert not sizes, "its head is called as it is by nobody but the chunks"
+    assert len(passes) == 1, "it reads the micro-batch once, for all chunks forward and backward"
+
+
 @pytest.mark.parametrize(
     "names", [["label_smoothing", "focal", "z_loss"], ["hidden_mixup", "z_loss"], ["sam"], ["fp16"]]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Self
@@ -21,9 +21,12 @@ from snugfit.core.scalar_reads import is_fake
 from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique, hash_of
 from snugfit.errors import ModelError, SettingError
+from snugfit.kit.chunked_loss_function import Part, before_chunks, current_part
 from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
+from snugfit.kit.lm_head import LogitsInUse, Postponed, output_head, postponed, postponed_in
 from snugfit.kit.patched_forward import taking_any_float, without_fast_path
 from snugfit.kit.placement import cloned
+from snugfit.kit.sharded_tensors import is_sharded
 from snugfit.kit.skeleton import made_anew
 from snugfit.system.user_objects import describe, is_python_path, load_object
 
@@ -87,9 +90,6 @@ class Distillation(Technique):
         stages=(Stage.TEACH, Stage.COMPUTE),
         cost="the teacher's weights, and its forward without gradient for each micro-batch of each pass",
         use_when="a large model is to be had for the task, and a small one has to serve it",
-        conflicts={
-            "chunked_loss": "the divergence needs the scores of whole rows, and only some tokens' are ever there. Remove one."
-        },
     )
 
     def __post_init__(self) -> None:
@@ -162,7 +162,8 @@ class Distillation(Technique):
         def loss(next: BatchLoss) -> BatchLoss:
             def taught(outputs: Any, batch: Batch) -> LossTerms:
                 terms = next(outputs, batch)
-                scores, features = teacher(batch)
+                part = current_part()
+                scores, features = teacher(batch) if part is None else (teacher.of_part(part), {})
                 logits = class_scores("distillation", outputs, context.loss)
                 dim = find_class_dim("distillation", logits, terms.values, loss=context.loss)
                 _require_shape("scores", logits, scores)
@@ -194,6 +195,7 @@ class Distillation(Technique):
             with ExitStack() as stack:
                 for name, module in caught.items():
                     stack.enter_context(_caught(module, outputs_of, name))
+                stack.enter_context(before_chunks(teacher.before_chunks))
                 yield
             outputs_of.clear()
 
@@ -272,24 +274,65 @@ class _Teacher:
         """Scores, and features by the student's names, on the batch's device."""
         moved = batch.to(self.device)
         features: dict[str, Tensor] = {}
+        with self._around(moved), ExitStack() as stack:
+            for name, module in self.caught.items():
+                stack.enter_context(_caught(module, features, name))
+            outputs = self._run(moved)
+        return logits_of(outputs).to(self.home), {
+            name: feature.to(self.home) for name, feature in features.items()
+        }
+
+    @torch.no_grad()
+    def before_chunks(self, batch: Batch) -> tuple[Batch, Postponed | Tensor]:
+        """Return a batch on the teacher's device, and scores whose logits are made some tokens at a time; all of them where it computes with them.
+
+        Raises:
+            SettingError: features are to be matched too.
+        """
+        if self.caught:
+            raise SettingError(
+                "distillation.features",
+                "are those of whole rows, and chunked_loss computes the loss of some tokens at a time",
+                "Remove one.",
+            )
+        moved = batch.to(self.device)
+        # weights that are spread are there for a forward alone
+        if not any(is_sharded(weight) for weight in self.model.parameters()):
+            head = output_head(self.model, None, "distillation.teacher")
+            with suppress(LogitsInUse), self._around(moved), postponed(head):
+                later = postponed_in(self._run(moved))
+                if later is not None:
+                    return moved, later
+        return moved, self(batch)[0]
+
+    @torch.no_grad()
+    def of_part(self, part: Part) -> Tensor:
+        """Return the scores of a chunk, on the batch's device."""
+        moved, scores = part.beginning(self.before_chunks)
+        if isinstance(scores, Tensor):
+            return part.chunk.seen(scores)
+        with self._around(moved):
+            logits: Tensor = scores.head(part.chunk.seen(scores.hidden))
+        return logits.to(self.home)
+
+    @contextmanager
+    def _around(self, batch: Batch) -> Iterator[None]:
+        """Temporarily compute as the teacher does, with a batch on its device."""
         with ExitStack() as stack:
             stack.enter_context(
                 without_fast_path()
             )  # which no cast reaches: weights may be gathered in 16 bit
             for context in self._contexts:
-                stack.enter_context(context(moved))
+                stack.enter_context(context(batch))
             if self.dtype is not None:
                 stack.enter_context(taking_any_float(self.model, self.dtype))
-            for name, module in self.caught.items():
-                stack.enter_context(_caught(module, features, name))
-            if self.forward is not None:
-                outputs = self.forward(self.model, moved.data)
-            else:
-                args, kwargs = inputs_of(moved.data)
-                outputs = self.model(*args, **kwargs)
-        return logits_of(outputs).to(self.home), {
-            name: feature.to(self.home) for name, feature in features.items()
-        }
+            yield
+
+    def _run(self, batch: Batch) -> Any:
+        if self.forward is not None:
+            return self.forward(self.model, batch.data)
+        args, kwargs = inputs_of(batch.data)
+        return self.model(*args, **kwargs)
 
 
 class _Start:

@@ -38,7 +38,6 @@ class ChunkedLoss(Technique):
         kind=Kind.TOKENS,
         refuses={
             Stage.COUPLING: "a loss that compares rows needs the outputs of all of them, and chunks see some tokens. Remove one.",
-            Stage.TEACH: "a teacher reads whole rows, and its scores of all tokens would stand in memory. Remove one.",
         },
         saves_memory=True,
         cost="the head is computed once more in backward: 1.2 times its time",
