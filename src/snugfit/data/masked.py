@@ -24,6 +24,7 @@ from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sides import places_by_source
 from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
+from snugfit.data.stream import StreamedExamples
 from snugfit.data.token_rows import ArrayExamples, Numbers, TokenRows
 from snugfit.data.tokens import (
     IGNORED_LABEL,
@@ -148,13 +149,14 @@ class MaskedSettings(RowSettings):
 
 @dataclass(frozen=True)
 class MaskedData:
-    """Examples to train and validate on."""
+    """Examples to train and validate on, and some to be shown, of which the same tokens are always hidden."""
 
-    train: MaskedTexts
+    train: MaskedTexts | StreamedExamples
     validation: MaskedTexts
     collate: PadRight
     report: DataReport
     fingerprints: Mapping[str, str]
+    shown: MaskedTexts
 
 
 def load_masked(
@@ -215,6 +217,7 @@ def load_masked(
             warnings=(*report.warnings, *warnings),
         ),
         fingerprints=fingerprints_of(tables),
+        shown=MaskedTexts(train, masks, settings.seed),
     )
 
 

@@ -129,6 +129,7 @@ class StreamedExamples:
         encode: from the rows of a block to its examples, of any number; rows are examples without. It depends on them alone, so that whoever
             begins in the middle encodes nothing of what is before it.
         largest: an example that none is larger than, where that is known.
+        draw: changes an example when it is asked for, by what it draws from the global generators.
     """
 
     def __init__(
@@ -141,10 +142,11 @@ class StreamedExamples:
         setting: str = "data",
         encode: Encode | None = None,
         largest: Any = None,
+        draw: Callable[[Any], Any] | None = None,
     ) -> None:
         self.stream, self.seed, self.skip, self.setting = stream, seed, skip, setting
         self.largest = largest
-        self._encode, self._length = encode, length
+        self._encode, self._draw, self._length = encode, draw, length
         self._size = stream.buffer if stream.buffer > 1 else _IN_ORDER
         self._first: _Block | None = None
         self._blocks: Iterator[_Block] | None = None
@@ -161,7 +163,8 @@ class StreamedExamples:
         if not 0 <= number < self._length:
             raise IndexError(number)
         block = self._block(number)
-        return block.examples[number - block.start]
+        example = block.examples[number - block.start]
+        return example if self._draw is None else self._draw(example)
 
     def __getstate__(self) -> dict[str, Any]:
         # a worker reads for itself
@@ -356,13 +359,14 @@ def examples_of(
     prefix: str = "",
     encode: Encode | None = None,
     largest: Any = None,
+    draw: Callable[[Any], Any] | None = None,
 ) -> StreamedExamples:
     """Return the examples of a run over a stream.
 
     Args:
         updates, window: of the run, and examples of its largest one.
         prefix: of the names of both settings.
-        encode, largest: as of `StreamedExamples`.
+        encode, largest, draw: as of `StreamedExamples`.
     Raises:
         SettingError: the length of the run is said in epochs, or windows are in tokens.
     """
@@ -386,6 +390,7 @@ def examples_of(
         setting=setting,
         encode=encode,
         largest=largest,
+        draw=draw,
     )
 
 

@@ -1,4 +1,4 @@
-"""Texts and conversations that are tokenised as they are read: data sets that are larger than memory, or never end."""
+"""Texts, whole or with hidden tokens, and conversations that are tokenised as they are read: data sets that are larger than memory, or never end."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from snugfit.data.instruct import (
     read_conversations,
     warnings_of,
 )
+from snugfit.data.masked import MaskedData, MaskedSettings, MaskedTexts, Masks, load_masked_rows
 from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.row_stream import RowStream, StreamedRow
 from snugfit.data.sources import Table
 from snugfit.data.stream import Encode, Stream, StreamedExamples, examples_of
-from snugfit.data.token_rows import ArrayExamples, TokenBlocks, TokenRows
-from snugfit.data.tokens import check_max_length, padding_for, special_frame
+from snugfit.data.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows
+from snugfit.data.tokens import check_max_length, encode, padding_for, special_frame
 from snugfit.errors import SettingError, SnugfitWarning
 
 if TYPE_CHECKING:
@@ -80,10 +81,10 @@ def stream_causal(
     """
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     rows, shown = _opened(settings, folder)
-    columns = (TEXT_COLUMN,) if str(settings.train).lower().endswith(".txt") else settings.text
+    columns = _columns(settings)
     if shown.rows:
         check_columns(shown, {"data.text": columns})
-    train = _examples(rows, stream, settings, _Blocks(settings, tokenizer, columns))
+    train = _examples(rows, stream, settings, _Blocks(settings, tokenizer))
     held_out = _held_out(
         settings,
         lambda source: read_causal_rows(
@@ -148,6 +149,53 @@ def stream_instruct(
     )
 
 
+def stream_masked(
+    settings: MaskedSettings,
+    stream: StreamSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    folder: Path | None = None,
+) -> MaskedData:
+    """Return texts as `load_masked` makes them, as they are read; tokens are hidden anew in each pass.
+
+    Raises:
+        DataError, ModelError, SettingError: as of `load_masked`, or the source cannot be used as a stream.
+    """
+    masks = Masks.of(tokenizer, settings.mask_probability)
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
+    rows, shown = _opened(settings, folder)
+    if shown.rows:
+        check_columns(shown, {"data.text": _columns(settings)})
+    framed = _Framed(settings, tokenizer)
+    train = _examples(rows, stream, settings, framed, masks.drawn)
+    held_out = _held_out(
+        settings,
+        lambda source: load_masked_rows(source, settings, tokenizer, scored=True, folder=folder),
+    )
+    first = framed(list(itertools.islice(rows, _SHOWN)))
+    some = Examples(first, str(settings.train), range(len(first)))
+    return MaskedData(
+        train=train,
+        validation=_hidden(None if held_out is None else held_out.examples, masks, settings),
+        collate=padding_for(tokenizer),
+        report=_report(train, held_out, settings),
+        fingerprints={} if held_out is None else held_out.fingerprints,
+        shown=MaskedTexts(some, masks, settings.seed),
+    )
+
+
+def _hidden(examples: Any, masks: Masks, settings: MaskedSettings) -> MaskedTexts:
+    if examples is None:
+        return MaskedTexts(Examples([], _SETTING, []), masks, settings.seed)
+    assert isinstance(examples, MaskedTexts)  # which rows to be scored are
+    return examples
+
+
+def _columns(settings: RowSettings) -> Sequence[str]:
+    """Return the columns of text: of a plain text its one."""
+    return (TEXT_COLUMN,) if str(settings.train).lower().endswith(".txt") else settings.text
+
+
 class _Encode(ABC):
     """The making of examples of rows, with those treated that cannot be used."""
 
@@ -194,20 +242,34 @@ class _Encode(ABC):
         """Return the examples of rows that were read."""
 
 
-class _Blocks(_Encode):
-    def __init__(
-        self, settings: CausalSettings, tokenizer: PreTrainedTokenizerBase, columns: Sequence[str]
-    ) -> None:
+class _Texts(_Encode):
+    """Texts, of which a plain one is in pieces."""
+
+    def __init__(self, settings: RowSettings, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__(settings)
-        self._tokenizer, self._columns = tokenizer, columns
+        self._tokenizer, self._columns = tokenizer, _columns(settings)
 
     def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Piece:
         part = not (row.begins and row.ends)
         text = columns[TEXT_COLUMN] if part else text_of(columns, self._columns)
         return Piece(text, row.begins, row.ends)
 
+
+class _Blocks(_Texts):
     def _examples(self, read: Sequence[Piece]) -> TokenBlocks:
         return TokenBlocks(tokenized_pieces(read, self._tokenizer), self._settings.max_length)
+
+
+class _Framed(_Texts):
+    """Each text, or each block of a plain one, between the special tokens of its own."""
+
+    def _examples(self, read: Sequence[Piece]) -> ArrayExamples:
+        size = self._settings.max_length
+        if all(piece.first and piece.last for piece in read):
+            return encode([piece.text for piece in read], self._tokenizer, size).examples
+        frame = special_frame(self._tokenizer)
+        texts = tokenized_pieces(read, self._tokenizer, ((), ()))
+        return FramedBlocks(TokenBlocks(texts, size - len(frame)), frame.prefix, frame.suffix)
 
 
 class _Conversations(_Encode):
@@ -250,7 +312,11 @@ def _opened(settings: RowSettings, folder: Path | None) -> tuple[RowStream, Tabl
 
 
 def _examples(
-    rows: RowStream, stream: StreamSettings, settings: RowSettings, encode: Encode
+    rows: RowStream,
+    stream: StreamSettings,
+    settings: RowSettings,
+    encode: Encode,
+    draw: Callable[[Any], Any] | None = None,
 ) -> StreamedExamples:
     """Return the examples of a run.
 
@@ -278,6 +344,7 @@ def _examples(
         prefix="train.",
         encode=encode,
         largest=assumed_text(settings.max_length, 1, classes=False).example,
+        draw=draw,
     )
     examples[0]  # the first rows are tokenised now, where what is wrong with them ends nothing that has begun
     return examples

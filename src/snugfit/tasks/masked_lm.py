@@ -23,7 +23,7 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, material_of, row_settings, task_of_texts
+from snugfit.tasks.texts import ROWS, STREAM, material_of, row_settings, stream_settings, task_of_texts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,18 +57,22 @@ _EXAMPLE_ROWS = 8
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.marked_example import marked_parts
-    from snugfit.data.masked import PROBABILITY, MaskedSettings, MaskedTexts, load_masked
+    from snugfit.data.masked import PROBABILITY, MaskedSettings, load_masked
     from snugfit.models.huggingface import load_masked_lm
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
     probability = PROBABILITY if recipe.data.mask_probability is None else recipe.data.mask_probability
     settings = MaskedSettings(mask_probability=probability, **row_settings(recipe))
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-    data = load_masked(settings, tokenizer, folder=recipe.folder)
+    if (stream := stream_settings(recipe)) is None:
+        data = load_masked(settings, tokenizer, folder=recipe.folder)
+    else:
+        from snugfit.data.streamed_texts import stream_masked
+
+        data = stream_masked(settings, stream, tokenizer, folder=recipe.folder)
     load = partial(load_masked_lm, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
     loaded = load_from(recipe, load, keep)
     check_length(loaded.model, recipe.data.max_length)
-    shown = MaskedTexts(data.train.rows, data.train.masks, recipe.train.seed)[0]
     return task_of_texts(
         recipe,
         material_of(recipe, loaded, data, load),
@@ -76,8 +80,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         data,
         tokenizer,
         meta={"mask_probability": probability, "mask_seed": recipe.train.seed},
-        example=marked_parts(shown, tokenizer),
-        example_rows=_gaps(data.validation or data.train, recipe.data.text, tokenizer),
+        example=marked_parts(data.shown[0], tokenizer),
+        example_rows=_gaps(data.validation or data.shown, recipe.data.text, tokenizer),
     )
 
 
@@ -200,7 +204,7 @@ CARD = Card(
     loss="cross_entropy",
     losses=("cross_entropy",),
     metrics=("perplexity", "accuracy"),
-    settings=(*ROWS, "mask_probability"),
+    settings=(*ROWS, STREAM, "mask_probability"),
     load=_load,
     load_empty=_load_empty,
     inference=_inference,

@@ -25,10 +25,11 @@ from snugfit.data.causal import CausalSettings, load_causal
 from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.data.leaks import LeakSettings
 from snugfit.data.loader import Loader
+from snugfit.data.masked import MaskedSettings, load_masked
 from snugfit.data.named_sources import sources_of
 from snugfit.data.order import training_order
 from snugfit.data.stream import StreamedExamples
-from snugfit.data.streamed_texts import StreamSettings, stream_causal, stream_instruct
+from snugfit.data.streamed_texts import StreamSettings, stream_causal, stream_instruct, stream_masked
 from snugfit.errors import DataError, SettingError, SnugfitError, SnugfitWarning
 from tests.unit.data.local_hub import local_hub
 from tests.unit.data.shard_files import write_shard
@@ -204,6 +205,41 @@ def test_conversations_are_those_of_a_file_that_is_read_as_a_whole(tokenizer, tm
         whole.report.form,
         whole.example_rows,
     )
+
+
+def test_masked_texts_are_those_of_a_file_with_other_tokens_hidden_in_each_pass(tmp_path):
+    template, marks, _ = TEMPLATES["gemma: no system"]
+    tokenizer = by_letters(template, marks)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    given = MaskedSettings(str(path), validation=str(path), max_length=LENGTH, seed=SEED)
+    data = stream_masked(given, StreamSettings(BUFFER, 30, 2), tokenizer)
+    whole = load_masked(given, tokenizer)
+    order = training_order(Job(Train(epochs=None, updates=30, global_batch=2, seed=SEED)), data.train)
+
+    def read() -> list[tuple[list[int], list[int]]]:
+        windows = Loader(data.train, order, data.collate).windows(0, 30)
+        both = (window.data for window in windows)
+        return [
+            (ids[mask > 0].tolist(), labels[mask > 0].tolist())
+            for each in both
+            for ids, labels, mask in zip(
+                each["input_ids"], each["labels"], each["attention_mask"], strict=True
+            )
+        ]
+
+    def uncovered(ids: list[int], labels: list[int]) -> tuple[int, ...]:
+        return tuple(id if label == -100 else label for id, label in zip(ids, labels, strict=True))
+
+    examples = read()
+    assert read() == examples, "what is hidden is drawn by the example's number"
+    expected = sorted(tuple(each["input_ids"]) for each in whole.shown.rows)
+    passes = [examples[: len(TEXTS)], examples[len(TEXTS) :]]
+    assert all(sorted(uncovered(*each) for each in own) == expected for own in passes)
+    assert sorted(passes[0]) != sorted(passes[1])
+    assert all(any(label != -100 for label in labels) for _, labels in examples)
+    assert [data.validation[place] for place in range(5)] == [whole.validation[place] for place in range(5)]
+    assert data.shown[0]["input_ids"] == whole.shown[0]["input_ids"]
 
 
 def test_bad_rows_are_told_by_their_line_or_left_out(tokenizer, tmp_path):
