@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
-from common import write_result
+from common import machine, write_result
 
 HERE, EXAMPLES = Path(__file__).parent, Path(__file__).parents[2] / "examples"
 WORKERS = (0, 1, 2)
@@ -251,7 +251,7 @@ def verdict(run: dict[str, Any]) -> str:
     return words if near[1] >= NEAR else f"too slow: {words}"
 
 
-def page(runs: dict[str, Any], date: str) -> str:
+def page(runs: dict[str, Any], described: dict[str, Any], date: str) -> str:
     lines = [
         "# Does the loader keep up?",
         "",
@@ -267,6 +267,12 @@ def page(runs: dict[str, Any], date: str) -> str:
         lines.append(
             f"| {name} | {best['training']:,.0f} | {best['one core']:,.0f} | {both[0]} | {both[1]} | {verdict(run)} |"
         )
+    load, cores = described["load"], described["cores"]
+    if load is not None and load > cores:
+        lines += [
+            "",
+            f"Other work kept the machine busy (load {load:.0f} on {cores} cores): figures with workers are of the part of it that was left.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -288,7 +294,7 @@ def main() -> None:
         print(name, verdict(runs[name]), json.dumps(runs[name]["examples_per_second"]), flush=True)
     if not options.cases:
         path = write_result(HERE, {"repeats": options.repeats, "seconds": options.seconds, "runs": runs})
-        (HERE / "README.md").write_text(page(runs, path.stem))
+        (HERE / "README.md").write_text(page(runs, machine(), path.stem))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -275,9 +276,15 @@ def opened_mask(path: str) -> Image.Image:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with file_of(path) as file, Image.open(file) as picture:
+        with (
+            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+            file_of(path) as file,
+            Image.open(file) as picture,
+        ):
             picture.load()
             mode, lossy, mask = picture.mode, picture.format == "JPEG", picture.copy()
+    except Image.DecompressionBombError as error:
+        raise BadRow("huge mask", f"is too large: {error}".partition(", could")[0]) from error
     except FileNotFoundError as error:
         raise BadRow("missing mask", "is not there") from error
     except (UnidentifiedImageError, OSError, SyntaxError) as error:

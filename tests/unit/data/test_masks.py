@@ -18,6 +18,7 @@ from snugfit.data.picture_format import PictureFormat
 from snugfit.data.pixels import UNKNOWN, opened, pixels_with_mask, upright_size
 from snugfit.errors import DataError, SettingError
 from tests.unit.data.shard_files import write_shard
+from tests.unit.data.test_pictures import claiming
 
 FORMAT = PictureFormat(16, 16, None, (0.0,) * 3, (1.0,) * 3, "nearest")
 EVERY = ("rotate", "crop", "flip", "color", "erase")
@@ -196,6 +197,14 @@ def saved(values: Any, mode: str | None = None) -> Image.Image:
 def test_a_mask_that_cannot_be_used_is_named_or_left_out(folder: Path, mask: Image.Image, words: str) -> None:
     mask.save(folder / "masks/3_mask.png")
     with pytest.raises(DataError, match=f"(?s){words}"):
+        load_masks(MaskSource("shapes"), FORMAT)
+    assert len(load_masks(MaskSource("shapes", validation=None, bad_rows="skip"), FORMAT).train) == 7
+
+
+def test_a_mask_that_would_fill_the_memory_is_named_or_left_out(folder: Path) -> None:
+    path = folder / "masks/3_mask.png"
+    path.write_bytes(claiming(path, 30_000))
+    with pytest.raises(DataError, match=r"(?s)huge mask \(1\).*3_mask.png: is too large: .*exceeds limit"):
         load_masks(MaskSource("shapes"), FORMAT)
     assert len(load_masks(MaskSource("shapes", validation=None, bad_rows="skip"), FORMAT).train) == 7
 

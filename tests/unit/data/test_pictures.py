@@ -221,10 +221,10 @@ def spoil(folder: Path, how: str) -> None:
         noise(200, 200).save(path)
         path.write_bytes(path.read_bytes()[:-2000])
     elif how == "huge":
-        path.write_bytes(_claiming(path, 30_000))
+        path.write_bytes(claiming(path, 30_000))
 
 
-def _claiming(path: Path, side: int) -> bytes:
+def claiming(path: Path, side: int) -> bytes:
     """Return a PNG whose header says that it is larger than it is."""
     import zlib
 

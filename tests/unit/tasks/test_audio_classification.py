@@ -27,14 +27,14 @@ from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.huggingface import SOUNDS, load_classifier
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.drawn_sounds import RATE, write_tones
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: tones
@@ -189,19 +189,13 @@ def test_weights_are_those_of_a_plain_loop(project: Path) -> None:
 
 @pytest.mark.slow
 def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    whole, parts = (weights(train(PLAIN, f"plan.micro_batch={size}").run_dir) for size in (8, 3))
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+    check_parts(*(train(PLAIN, f"plan.micro_batch={size}") for size in (8, 3)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
-    whole = weights(train().run_dir)
-    stopped = train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(train(), train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 @pytest.mark.slow

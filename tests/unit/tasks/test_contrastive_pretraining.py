@@ -28,7 +28,7 @@ from snugfit.models.huggingface import PICTURES, load_classifier
 from snugfit.models.pair_encoder import FEATURES, PairEncoder, features_of, head_of
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin
@@ -36,7 +36,7 @@ from snugfit.tools.setup import recipe_setup
 from tests.unit.core.test_nt_xent import equation
 from tests.unit.tasks.coloured_pictures import VIT, write_pictures
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume, weights
 
 RECIPE = """\
 name: pairs
@@ -93,10 +93,7 @@ def test_an_update_is_that_of_a_dense_loop_over_the_whole_window(project: Path) 
 @pytest.mark.slow
 def test_a_window_in_parts_is_the_window_and_needs_the_gradient_cache(project: Path) -> None:
     plain = "optimizer={sgd: {learning_rate: 0.05}}"
-    whole = weights(train(plain, "techniques=[]", "plan.micro_batch=null").run_dir)
-    parts = weights(train(plain).run_dir)
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+    check_parts(train(plain, "techniques=[]", "plan.micro_batch=null"), train(plain))
     with pytest.raises(SettingError, match="Add the technique 'gradient_cache'"):
         train("techniques=[]")
 
@@ -104,11 +101,7 @@ def test_a_window_in_parts_is_the_window_and_needs_the_gradient_cache(project: P
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
-    whole = weights(train().run_dir)
-    stopped = train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(train(), train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_the_encoder_alone_is_delivered_and_embeds_alike_after_a_reload(project: Path) -> None:

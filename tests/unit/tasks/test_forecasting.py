@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from snugfit.cli import main
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks.forecasting import CARD
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: loads
@@ -124,17 +123,11 @@ def test_the_scores_of_a_file_are_those_of_its_windows_one_by_one(project: Path)
 def test_a_window_in_parts_is_the_window(project: Path) -> None:
     (project / "net.json").write_text(NET % 0)
     plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    whole, parts = (weights(train(plain, f"plan.micro_batch={size}").run_dir) for size in (16, 5))
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+    check_parts(*(train(plain, f"plan.micro_batch={size}") for size in (16, 5)))
 
 
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    whole = weights(train().run_dir)
-    stopped = train(options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(train(), train(options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_a_series_that_was_not_trained_on_is_predicted(project: Path) -> None:

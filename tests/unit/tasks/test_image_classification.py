@@ -28,7 +28,7 @@ from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_resume, weights
 
 RECIPE = """\
 name: colours
@@ -103,11 +103,11 @@ def test_a_window_in_parts_is_the_window(project: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
-    whole = weights(train(project).run_dir)
-    stopped = train(project, f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(
+        train(project),
+        train(project, f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4))),
+        4,
+    )
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.build import training_loader
 from snugfit.tasks.prepare import prepare, prepare_assumed
@@ -32,7 +32,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import PIECES, write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_resume, weights
 
 RECIPE = """\
 name: texts
@@ -175,11 +175,9 @@ def test_three_updates_in_parts_are_a_plain_loop_over_whole_windows_with_the_sam
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    whole = weights(train("plan.micro_batch=5").run_dir)
-    stopped = train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(
+        train("plan.micro_batch=5"), train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4))), 4
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The laws of every task, for masks: split, resume in the middle of an epoch, predictions after reload, folds, commands."""
+"""Masks: learned and predicted, folds, the auxiliary loss, rates by part, and commands; the laws of every task are in `test_laws`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from snugfit.kit.auxiliary_loss import WithAuxiliary
 from snugfit.models.mask_network import MaskNetwork, MaskSettings, mask_settings
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.metrics import make_metric
 from snugfit.strategies.base import Strategy
@@ -29,7 +29,7 @@ from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from tests.unit.tasks.masked_shapes import write_shapes
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import weights
 
 RECIPE = """\
 name: shapes
@@ -78,24 +78,6 @@ def test_masks_are_learned_and_predicted_alike_after_a_reload(project: Path) -> 
         assert np.array_equal(np.asarray(Image.open(row["predicted_mask"])), mask)
     with pytest.raises(DataError, match="out-files: is there already, and nothing is overwritten"):
         predict_file(result.run_dir, "shapes", Path("out.csv"))
-
-
-@pytest.mark.slow
-def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    (project / "net.json").write_text(NET % 0)
-    plain = "optimizer={sgd: {learning_rate: 0.05}}"
-    whole, parts = (weights(train(plain, f"plan.micro_batch={size}").run_dir) for size in (4, 3))
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    whole = weights(train().run_dir)
-    stopped = train(options=RunOptions(stop=AfterWindows(2)))
-    assert stopped.updates == 2
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
 
 
 def test_masks_of_several_models_have_no_mean(project: Path) -> None:

@@ -27,13 +27,13 @@ from snugfit.models.huggingface import load_segmenter
 from snugfit.models.segmenter import Segmenter, class_weights
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.init.door import begin
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.devices import planned_for_a_gpu
 from tests.unit.tasks.masked_shapes import write_shapes
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import weights
 
 SEGFORMER = SegformerConfig(
     num_encoder_blocks=2,
@@ -69,7 +69,7 @@ DPT = DPTConfig(
     fusion_hidden_size=8,
     is_hybrid=False,
     semantic_classifier_dropout=0.0,
-    use_auxiliary_head=False,  # which has batch normalisation
+    use_auxiliary_head=False,  # which has dropout that no setting turns off
 )
 CONFIGS = {"segformer": SEGFORMER, "upernet": UPERNET, "dpt": DPT}
 RECIPE = """\
@@ -102,11 +102,9 @@ def train(*overrides: str, options: RunOptions | None = None) -> Any:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_an_update_is_that_of_the_loss_of_transformers(project: Path, kind: str) -> None:
-    """Its auxiliary head among it; of DPT without one, which has no batch normalisation, in parts."""
     CONFIGS[kind].save_pretrained("net")
     plain = "optimizer={sgd: {learning_rate: 0.1, momentum: 0.0}}"
-    cut = [] if kind != "dpt" else ["plan.micro_batch=3"]
-    setup, _ = recipe_setup(load_recipe(Path("shapes.yaml"), [plain, *cut]))
+    setup, _ = recipe_setup(load_recipe(Path("shapes.yaml"), [plain]))
     step = setup.step()
     window = next(setup.loader().windows(0, 1))
     assert isinstance(step.model, Segmenter)
@@ -126,8 +124,7 @@ def test_an_update_is_that_of_the_loss_of_transformers(project: Path, kind: str)
         step.model.network.parameters(), theirs.parameters(), gradients, strict=True
     ):
         expected = other if gradient is None else other - 0.1 * gradient
-        # gradients of biases are sums over all pixels, in another order
-        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(ours, expected, atol=2e-6, rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -153,15 +150,6 @@ def test_masks_are_learned_and_transformers_predicts_the_same_from_the_folder(pr
     assert np.array_equal(np.asarray(mask), here[0])
     scores = evaluate_file(result.run_dir, "shapes")["metrics"]
     assert scores["mean_iou"] > 0.8
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    whole = weights(train().run_dir)
-    stopped = train(options=RunOptions(stop=AfterWindows(2)))
-    assert stopped.updates == 2
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
 
 
 def test_backbone_and_head_have_rates_of_their_own(project: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from snugfit.data.text_pairs import PairData, PairSettings, load_pairs
 from snugfit.deliver.predict import evaluate_file, predict_file
@@ -18,7 +17,7 @@ from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import discover
 from snugfit.tasks.recognition import Rows
@@ -26,7 +25,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: rows
@@ -113,10 +112,7 @@ def test_partners_are_learned_and_embedded_alike_after_a_reload_and_by_sentence_
 @pytest.mark.parametrize("negative", ["null", "negative"])
 def test_a_window_in_parts_is_the_window(project: Path, negative: str) -> None:
     plain = ("optimizer={sgd: {learning_rate: 0.01}}", f"data.negative={negative}")
-    whole = weights(train(*plain, "techniques=[]").run_dir)
-    parts = weights(train(*plain, "plan.micro_batch=5").run_dir)
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+    check_parts(train(*plain, "techniques=[]"), train(*plain, "plan.micro_batch=5"))
 
 
 @pytest.mark.slow
@@ -127,11 +123,9 @@ def test_parts_without_the_gradient_cache_are_refused(project: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    whole = weights(train("plan.micro_batch=5").run_dir)
-    stopped = train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(
+        train("plan.micro_batch=5"), train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4))), 4
+    )
 
 
 def test_folds_have_all_texts_of_each_row(project: Path) -> None:

@@ -20,7 +20,7 @@ from snugfit.kit.generation import Generation
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.metrics import make_metric
 from snugfit.strategies.base import Strategy
@@ -31,7 +31,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_writer import END, write_bart, write_reversed, write_t5
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_resume, weights
 
 RECIPE = """\
 name: rows
@@ -171,11 +171,9 @@ def test_texts_are_learned_and_written_alike_after_a_reload_alone_and_by_transfo
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    whole = weights(train("plan.micro_batch=5").run_dir)
-    stopped = train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(
+        train("plan.micro_batch=5"), train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4))), 4
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import SettingError
@@ -18,12 +17,12 @@ from snugfit.models.bundle import load_bundle
 from snugfit.models.table_network import network_settings
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: rows
@@ -102,18 +101,12 @@ def test_a_window_in_parts_is_the_window(project: Path, kind: str) -> None:
     # no dropout, which draws for each part; plain gradients, as Adam divides those that are zero but for rounding by their own size
     (project / "net.json").write_text('{"width": 16, "members": 4, "embedding": 4, "bins": 4, "dropout": 0}')
     plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    whole, parts = (weights(train(kind, plain, f"plan.micro_batch={size}").run_dir) for size in (16, 5))
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+    check_parts(*(train(kind, plain, f"plan.micro_batch={size}") for size in (16, 5)))
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, kind: str) -> None:
-    whole = weights(train(kind).run_dir)
-    stopped = train(kind, options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(train(kind), train(kind, options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_the_bundle_makes_its_network_again(project: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from snugfit.data.text import TextSettings, load_text
 from snugfit.deliver.predict import evaluate_file, predict_file
@@ -17,7 +16,7 @@ from snugfit.errors import DataError
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import discover
 from snugfit.tasks.recognition import Rows
@@ -25,7 +24,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: rows
@@ -110,19 +109,13 @@ def test_a_class_that_hangs_on_both_texts_is_learned(project: Path) -> None:
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_a_window_in_parts_is_the_window(project: Path, kind: str) -> None:
     plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    whole, parts = (weights(train(kind, plain, f"plan.micro_batch={size}").run_dir) for size in (16, 5))
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], atol=1e-5, rtol=1e-4)
+    check_parts(*(train(kind, plain, f"plan.micro_batch={size}") for size in (16, 5)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, kind: str) -> None:
-    whole = weights(train(kind).run_dir)
-    stopped = train(kind, options=RunOptions(stop=AfterWindows(4)))
-    assert stopped.updates == 4
-    after = weights(resume_run(stopped.run_dir).run_dir)
-    assert all(torch.equal(after[name], whole[name]) for name in whole)
+    check_resume(train(kind), train(kind, options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 @pytest.mark.parametrize(("kind", "label"), KINDS)

@@ -1,0 +1,116 @@
+"""The laws of tasks, each for all of them: split, resume in the middle of an epoch, predictions after reload, bad rows by policy, two updates by command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.cli import main
+from snugfit.deliver.predict import predict_file
+from snugfit.errors import DataError
+from snugfit.planner.target import Target
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import train_recipe
+from snugfit.run.plans import plan_recipe
+from snugfit.run.trained_model import load
+from snugfit.tasks import discover
+from snugfit.tasks.prepare import prepare
+from snugfit.tools.setup import recipe_setup
+from tests.unit.tasks.task_cases import CASES, recipe_of, write_files, write_models
+from tests.unit.tasks.trained_runs import AfterWindows, check_resume
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_models(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files()
+
+
+def test_every_task_has_a_case() -> None:
+    own = {name for name, card in discover().items() if not card.own_code}
+    assert {name.partition(",")[0] for name in CASES} == own
+
+
+every_case = pytest.mark.parametrize("case", CASES)
+PLAIN = "optimizer={sgd: {learning_rate: 0.05, momentum: 0.0}}"
+NORMALISED = ("segmentation, segformer", "audio-classification")
+"""Cases whose models have batch normalisation, which sees one micro-batch at a time, and two examples at least."""
+
+
+@pytest.mark.slow
+@every_case
+def test_a_window_in_parts_is_the_window(case: str, models: Path, project: None) -> None:
+    if case in NORMALISED:
+        pytest.skip("its model has batch normalisation")
+    made = {}
+    for size in ("null", "1"):
+        setup, _ = recipe_setup(
+            recipe_of(case, models, PLAIN, "schedule=null", f"plan.micro_batch={size}", "train.seed=3")
+        )
+        step = setup.step()
+        result = step(next(setup.loader().windows(0, 1)))
+        made[size] = {**step.model.state_dict(), "loss": torch.tensor(result.loss)}
+    for name, whole in made["null"].items():
+        torch.testing.assert_close(made["1"][name], whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+@every_case
+def test_a_run_that_was_stopped_in_an_epoch_goes_on_and_predicts_alike_after_a_reload(
+    case: str, models: Path, project: None
+) -> None:
+    rows_of_window = 2 if case in NORMALISED else 1
+    recipe = recipe_of(case, models, train=f"{{epochs: 2, global_batch: {rows_of_window}, seed: 3}}")
+    whole = train_recipe(recipe, RunOptions())
+    stopped = train_recipe(recipe, RunOptions(stop=AfterWindows(1)))
+    assert stopped.status == "stopped"
+    check_resume(whole, stopped, 1)
+    rows = prepare(recipe).example_rows
+    here, there = whole.predict(rows), load(whole.run_dir).predict(rows)
+    assert here and repr(here) == repr(there)
+    Path("new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert predict_file(whole.run_dir, "new.jsonl", Path("out.csv"))["rows"] == len(here)
+
+
+@pytest.mark.slow
+@every_case
+def test_rows_that_cannot_be_read_end_the_run_or_are_left_out_and_counted(
+    case: str, models: Path, project: None
+) -> None:
+    line = len(CASES[case].rows) + 1
+    recipe = recipe_of(case, models, added="{broken\n")
+    with pytest.raises(DataError, match=rf"rows\.jsonl:{line}"):
+        recipe_setup(recipe)
+    _, task = recipe_setup(recipe_of(case, models, "data.bad_rows=skip", added="{broken\n"))
+    assert sum(task.data["skipped"].values()) == 1
+
+
+@pytest.mark.slow
+@every_case
+def test_a_plan_of_a_recipe_runs_its_update_on_tensors_without_numbers(
+    case: str, models: Path, project: None
+) -> None:
+    answer = plan_recipe(recipe_of(case, models, "plan.micro_batch=null"), Target(device="cpu", search=False))
+    assert answer.fits and answer.prediction.peak_bytes > 0
+
+
+@pytest.mark.slow
+@every_case
+def test_two_updates_by_command_say_how_they_ended(
+    case: str, models: Path, project: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe_of(case, models)
+    assert main(["train", "recipe.yaml", "--fast-dev-run", "--json", "--quiet"]) == 0
+    ended: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (ended["status"], ended["updates"]) == ("finished", 2)
