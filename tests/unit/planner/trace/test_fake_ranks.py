@@ -28,6 +28,7 @@ from tests.unit.strategies.ranks import group
 WEIGHTS = bytes_of(blocks().parameters())
 SCALARS = 2 * 4  # the loss and its weight, in float32
 FINITE = 4  # whether a shard of the gradients is
+ROWS_TOLD = 4  # the examples of the window on all ranks
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_the_twin_allocates_what_ddp_does(bucket_view: bool, micro_batch: int | 
 
 
 def test_the_twin_sends_every_gradient_once_an_update(eight: DeviceMesh) -> None:
-    assert sent(DataParallelTwin(), ROWS // 4) == {"c10d::allreduce_": WEIGHTS + SCALARS}
+    assert sent(DataParallelTwin(), ROWS // 4) == {"c10d::allreduce_": WEIGHTS + SCALARS + ROWS_TOLD}
 
 
 def test_a_frozen_weight_has_no_place_in_a_bucket(eight: DeviceMesh) -> None:
