@@ -45,6 +45,7 @@ class Composition:
     user_loss: BatchLoss
     gradients: GradientsOf
     coupled: bool
+    takes_norm: bool
     irrevocable: bool
     make_optimizer: MakeOptimizer | None
     schedule: Callable[[int, Mapping[str, Any]], Rate] | None
@@ -146,11 +147,14 @@ class Composition:
         """Return whether anything changes the true gradients."""
         return bool(self._adjusts)
 
-    def adjust(self, parameters: Sequence[nn.Parameter], progress: Progress, seed: int) -> dict[str, Tensor]:
-        """Change the true gradients in place; returns what was measured."""
+    def adjust(
+        self, parameters: Sequence[nn.Parameter], progress: Progress, seed: int, norm: float | None = None
+    ) -> dict[str, Tensor]:
+        """Change the true gradients, of this global norm, in place; returns what was measured."""
         metrics: dict[str, Tensor] = {}
         for name, adjust in self._adjusts:
-            metrics.update(adjust(parameters, _moment(progress, seed, "adjust", name)))
+            metrics.update(adjust(parameters, _moment(progress, seed, "adjust", name, norm)))
+            norm = None  # it may have changed
         return metrics
 
     @cached_property
@@ -219,8 +223,8 @@ def _exporting(seams: Sequence[Seams]) -> Callable[[nn.Module], nn.Module] | Non
     return export
 
 
-def _moment(progress: Progress, seed: int, seam: str, name: str) -> Moment:
-    return Moment(progress.updates, progress.windows, derive_seed(seed, seam, name, progress.windows))
+def _moment(progress: Progress, seed: int, seam: str, name: str, norm: float | None = None) -> Moment:
+    return Moment(progress.updates, progress.windows, derive_seed(seed, seam, name, progress.windows), norm)
 
 
 def compose(
@@ -254,12 +258,14 @@ def compose(
     user_loss = loss if not chunks or chunks[0] is None else chunks[0](loss)
     for _, wrap in chain("loss"):
         loss = wrap(loss)
+    adjusts = chain("adjust")
     return Composition(
         names=tuple(made),
         loss=loss,
         user_loss=user_loss,
         gradients=gradients,
         coupled=any(Stage.COUPLING in technique.card.stages for technique in techniques),
+        takes_norm=gradients is run and bool(adjusts) and made[adjusts[0][0]].takes_norm,
         irrevocable=any(technique.card.irrevocable for technique in techniques),
         make_optimizer=single("optimizer"),
         schedule=single("schedule"),
@@ -285,7 +291,7 @@ def compose(
         _forwards=chain("forward"),
         _modules=(*surrounding, *chain("modules")),
         _accepts=chain("accept"),
-        _adjusts=chain("adjust"),
+        _adjusts=adjusts,
         _updateds=chain("updated"),
         _settles=chain("settle"),
         _evaluateds=chain("evaluated"),

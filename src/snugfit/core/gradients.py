@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,13 +23,16 @@ class Gradients:
     `loss` is the weighted mean, `weight` the sum of weights over micro-batches and ranks, `nonfinite` is
     above 0 when the loss or a gradient is not finite. They are scalars on the device, from which nothing has
     been read; a weight that the host knows is a number. `rows` is the sum of the window's examples over ranks, where no rank knows how many
-    the others have.
+    the others have. Where `norm`, the global one of the gradients, was measured, `nonfinite` is of the norm and the loss alone; a norm may overflow
+    though all that it is of is finite, so that `exact` counts then.
     """
 
     loss: Tensor
     weight: Tensor | float
     nonfinite: Tensor
     rows: Tensor | None = None
+    norm: Tensor | None = None
+    exact: Callable[[], Tensor] | None = None
 
     def usable(self) -> bool:
         """Return whether an update may be made of them: finite, and of something. Waits for the device."""
@@ -36,14 +40,24 @@ class Gradients:
         return numbers.weight > 0 and numbers.nonfinite == 0
 
     def read(self) -> Numbers:
-        """Return all of it as numbers, in one wait for the device."""
+        """Return all of it as numbers, in one wait for the device; in another one where a norm is not finite."""
+        scalars, assume = [self.loss, self.nonfinite], [0.0, 0.0]
         if isinstance(self.weight, Tensor):
-            scalars = [self.loss, self.weight, self.nonfinite]
-            if self.rows is not None:
-                scalars.append(self.rows)
-            return Numbers(*read_scalars(scalars, assume=[0.0, 1.0, 0.0, 1.0][: len(scalars)]))
-        loss, nonfinite = read_scalars([self.loss, self.nonfinite], assume=[0.0, 0.0])
-        return Numbers(loss, self.weight, nonfinite)
+            scalars.append(self.weight)
+            assume.append(1.0)
+        if self.rows is not None:
+            scalars.append(self.rows)
+            assume.append(1.0)
+        if self.norm is not None:
+            scalars.append(self.norm)
+            assume.append(math.inf)  # it is longer than any bound
+        loss, nonfinite, *others = read_scalars(scalars, assume)
+        norm = None if self.norm is None else others.pop()
+        rows = None if self.rows is None else others.pop()
+        weight = others.pop() if isinstance(self.weight, Tensor) else self.weight
+        if nonfinite > 0 and self.exact is not None:
+            (nonfinite,) = read_scalars([self.exact()], assume=[0.0])
+        return Numbers(loss, weight, nonfinite, rows, norm)
 
 
 class Numbers(NamedTuple):
@@ -53,6 +67,7 @@ class Numbers(NamedTuple):
     weight: float
     nonfinite: float
     rows: float | None = None
+    norm: float | None = None
 
 
 HOST = torch.device("cpu")

@@ -40,12 +40,14 @@ from snugfit.errors import SettingError, SnugfitWarning
 class Moment:
     """The progress of the run when a seam is called, and what may be drawn there: stateless, so nothing of it is saved.
 
-    `updates` counts applied updates, `windows` those consumed; `seed` is of this technique in this window.
+    `updates` counts applied updates, `windows` those consumed; `seed` is of this technique in this window; `norm` is the global one of the
+    gradients, for an `adjust` that takes it, where nothing has changed them since it was measured.
     """
 
     updates: int
     windows: int
     seed: int
+    norm: float | None = None
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """Return a generator on `device` at its beginning: asked again, it draws the same."""
@@ -154,8 +156,9 @@ class Context:
 class Seams:
     """The places of the step that a technique fills; None where it does not.
 
-    Two are no places: `state` is what a checkpoint keeps, and `averaging` says whether `weights` gives other weights than
-    the model's own by now; always, where it is None.
+    Three are no places: `state` is what a checkpoint keeps, `averaging` says whether `weights` gives other weights than
+    the model's own by now; always, where it is None. `takes_norm` says that `adjust` goes by the gradients' norm: it is measured in place of the look
+    at each gradient for what is not finite, read with the loss, and given by `Moment.norm`.
 
     - `groups`: parameter groups to parameter groups, before the optimizer is made; in sequence. `lr_factor` of a group
       is its part of the learning rate.
@@ -203,13 +206,16 @@ class Seams:
     evaluated: Callable[[Mapping[str, float]], None] | None = None
     export: Callable[[nn.Module], nn.Module] | None = None
     state: Stateful | None = None
+    takes_norm: bool = False
 
     def filled(self) -> tuple[str, ...]:
         """Return names of the seams that are filled."""
         return tuple(name for name in SEAM_NAMES if getattr(self, name) is not None)
 
 
-SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
+SEAM_NAMES = tuple(
+    field.name for field in fields(Seams) if field.name not in ("averaging", "state", "takes_norm")
+)
 
 SINGLE_SEAMS = ("exchange", "picture", "optimizer", "schedule", "scale", "sums", "weights")
 """Seams that at most one technique fills."""

@@ -30,12 +30,17 @@ def own_part(tensor: Tensor) -> Tensor:
 def own_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return what this rank has of each."""
     tensors = list(tensors)
-    if _WHOLE.issuperset(map(type, tensors)):
+    if is_ordinary(tensors):
         return tensors
     return [tensor if type(tensor) is Tensor else own_part(tensor) for tensor in tensors]
 
 
-_WHOLE = frozenset({Tensor})
+def is_ordinary(tensors: Iterable[Tensor]) -> bool:
+    """Return whether each is of torch's own class: whole, with numbers, and no parameter."""
+    return _ORDINARY.issuperset(map(type, tensors))
+
+
+_ORDINARY = frozenset({Tensor})
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.core.update_value import update_value
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
-from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
+from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.torch_wrappers import backward
 from snugfit.step.attention_kernels import kernels_behind
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
@@ -132,10 +132,27 @@ class WindowCompute:
         handed_nonfinite: Sequence[Tensor] = (),
     ) -> Gradients:
         """Return the outcome of all passes: gradients that are there are looked at for what is not finite, and those handed over have been."""
+        if self.step.seams.takes_norm and self.take is None:
+            return self._measured_outcome(loss_sum, weight, divisor, gradients)
         nonfinite = count_nonfinite([*gradients, loss_sum], self.step.device)
         for count in handed_nonfinite:
             nonfinite = nonfinite + count
         return Gradients(loss_sum / divisor, weight, self.step.strategy.add_up_shards(nonfinite))
+
+    def _measured_outcome(
+        self, loss_sum: Tensor, weight: Tensor | float, divisor: Tensor | float, gradients: list[Tensor]
+    ) -> Gradients:
+        """Return the outcome with the norm of the gradients, of all ranks, which is finite only where they are."""
+        step, norm = self.step, global_norm(gradients)
+
+        def exact() -> Tensor:
+            present = gradients_of(
+                step.bearers
+            )  # not kept from here on: an optimizer may free them one by one
+            return step.strategy.add_up_shards(count_nonfinite([*present, loss_sum], step.device))
+
+        nonfinite = count_nonfinite([loss_sum, norm], step.device)
+        return Gradients(loss_sum / divisor, weight, nonfinite, norm=norm, exact=exact)
 
     def outputs(self) -> Any:
         """Return the model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""

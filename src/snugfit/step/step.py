@@ -281,7 +281,7 @@ class Step:
             self._shared_buffers.share(watched)
         if self.meanwhile is not None:
             self.meanwhile()
-        loss, weight, nonfinite, rows = gradients.read()
+        loss, weight, nonfinite, rows, norm = gradients.read()
         if weight < 0:
             self._undo(buffers)
             check_weight(weight)
@@ -293,7 +293,7 @@ class Step:
         applied = finite and weight > 0 and refusal is None
         if applied:
             try:
-                metrics = self._update()
+                metrics = self._update(norm)
             except Exception as error:
                 check_update_memory(self, error)
                 raise
@@ -306,12 +306,12 @@ class Step:
         rate, rates = learning_rates(self.optimizer)
         return StepResult(loss, weight, applied, metrics, rate, refusal, rates, scale, self.largest, replans)
 
-    def _update(self) -> Mapping[str, torch.Tensor]:
+    def _update(self, norm: float | None) -> Mapping[str, torch.Tensor]:
         """Update the weights by the true gradient, which techniques adjust first; returns what was measured."""
         metrics: Mapping[str, torch.Tensor] = {}
         with phase("adjust"):
             if self.seams.adjusts:
-                metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
+                metrics = self.seams.adjust(self.bearers, self.progress, self.seed, norm)
         if self.loss_parts:
             metrics = self._with_parts(metrics)
         if self.forward_metrics is not None:

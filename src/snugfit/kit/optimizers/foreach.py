@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import SettingError
-from snugfit.kit.sharded_tensors import own_parts, whole
+from snugfit.kit.sharded_tensors import is_ordinary, own_parts, whole
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
@@ -140,6 +140,10 @@ def _nonfinite_by_norm(tensors: Sequence[Tensor]) -> Tensor:
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all elements of all tensors, on all ranks, accumulated in float32 at least."""
     if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
+        if is_ordinary(tensors) and len(_by_kind(tensors)) == 1:
+            # what get_total_norm calls for them, without its search for kinds, which takes as long again
+            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([*tensors], 2.0)))
+            return norm
         return whole(torch.nn.utils.get_total_norm(tensors))
     types = [torch.promote_types(tensor.dtype, torch.float32) for tensor in tensors]
     widest = functools.reduce(torch.promote_types, types)

@@ -36,6 +36,21 @@ def clip_norm_(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     return norm
 
 
+def clip_measured_(parameters: Iterable[nn.Parameter], max_norm: float, norm: float) -> Tensor:
+    """Do what `clip_norm_` does with gradients of a known norm: those within the bound are not touched.
+
+    >>> weight = nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> float(clip_measured_([weight], max_norm=2.5, norm=5.0)), weight.grad
+    (5.0, tensor([1.5000, 2.0000]))
+    """
+    gradients = gradients_of(parameters)
+    if norm > max_norm:
+        scale_(gradients, max_norm / norm)
+    widest = [torch.promote_types(each.dtype, torch.float32) for each in gradients[:1]]
+    return torch.tensor(norm, dtype=widest[0] if widest else torch.float32)
+
+
 @dataclass(frozen=True)
 class ClipNorm(Technique):
     """Clip the global norm of the gradient of the whole window, before the optimizer."""
@@ -62,7 +77,9 @@ class ClipNorm(Technique):
         return cls(max_norm=0.05)
 
     def seams(self, context: Context) -> Seams:
-        def adjust(parameters: Sequence[nn.Parameter], _moment: Moment) -> Mapping[str, Tensor]:
+        def adjust(parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
+            if moment.norm is not None:
+                return {"gradient_norm": clip_measured_(parameters, self.max_norm, moment.norm)}
             return {"gradient_norm": clip_norm_(parameters, self.max_norm)}
 
-        return Seams(adjust=adjust)
+        return Seams(adjust=adjust, takes_norm=True)

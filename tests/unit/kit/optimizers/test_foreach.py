@@ -38,6 +38,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
         "_foreach_clamp_min_",
         "_foreach_clamp_max_",
         "_foreach_copy_",
+        "_foreach_norm",
         "_amp_foreach_non_finite_check_and_unscale_",
     ],
 )
@@ -113,6 +114,20 @@ def test_the_norm_is_of_all_tensors_together_and_accumulated_in_float32() -> Non
     many = [torch.ones(70_000, dtype=torch.float16)]  # the sum of squares does not fit into float16
     assert float(global_norm(many)) == pytest.approx(math.sqrt(70_000), rel=1e-6)
     assert float(global_norm([])) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("count", [1, 4, 100])
+def test_the_norm_of_tensors_of_one_type_has_the_bits_of_torchs_own(dtype: torch.dtype, count: int) -> None:
+    source = torch.Generator().manual_seed(count)
+    tensors = [torch.randn(7, 33, generator=source, dtype=dtype) for _ in range(count)]
+    norm = global_norm(tensors)
+    assert norm.dtype == dtype and torch.equal(norm, torch.nn.utils.get_total_norm(tensors))
+
+
+def test_the_norm_of_parameters_and_of_mixed_types_is_torchs_own() -> None:
+    mixed = [nn.Parameter(torch.tensor([3.0])), torch.tensor([4.0], dtype=torch.float64), torch.zeros(0)]
+    assert float(global_norm(mixed)) == 5.0
 
 
 def test_the_norm_of_gradients_in_16_bits_takes_one_of_them_in_32_at_a_time() -> None:
