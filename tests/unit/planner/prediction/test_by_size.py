@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from snugfit.core.job import Plan
+from snugfit.planner.cost.records import Parts, Phase
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
+from snugfit.planner.prediction.by_size import repeated
+from snugfit.planner.prediction.peak_and_time import Run
 from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.placement.optimizer_in_backward import OptimizerInBackward
 from snugfit.techniques.placement.recompute import Recompute
 from tests.unit.planner.dry import subject_of
 
@@ -40,6 +46,40 @@ def test_between_two_sizes_a_plan_needs_what_a_run_of_it_tells(planner: Planner,
         assert run.peak_bytes <= found.peak_bytes <= 1.02 * run.peak_bytes, "a line above what bends upwards"
         assert found.seconds_per_update == pytest.approx(run.seconds_per_update, rel=0.05)
         assert found.flops_per_update == run.flops_per_update
+
+
+@pytest.mark.parametrize(
+    ("run", "wanted", "times"),
+    [(2, 5, [1, 4]), (2, 2, [1, 1]), (3, 5, [1, 3, 1]), (3, 3, [1, 1, 1]), (3, 2, [1, 0, 1])],
+)
+def test_the_second_micro_batch_stands_for_those_after_the_first_that_are_like_it(
+    run: int, wanted: int, times: list[int]
+) -> None:
+    peak, costs = np.zeros(len(ROLES), dtype=np.int64), np.zeros(5)
+    pieces = [
+        Segment(Key(0, Phase.FORWARD, 0, number, 0, -1), peak, 0, "", "", costs, 0, 0)
+        for number in range(run)
+    ]
+    told = repeated(Run(pieces, 1.0, (), Parts(), 1.0), wanted)
+    assert [each.times for each in told.segments] == times
+
+
+@pytest.mark.slow
+def test_a_step_in_the_last_backward_is_counted_once_in_micro_batches_of_every_size(planner: Planner) -> None:
+    techniques = AdamW(), OptimizerInBackward()
+    sized = planner.by_size(Plan(), techniques)
+    for size in (16, 2):
+        sized.traced(size)
+    for size in (
+        16,
+        8,
+        2,
+    ):  # windows of two micro-batches, of four between those that were run, and of sixteen
+        found, exact = sized.between(size), planner.predict(Plan(micro_batch=size), techniques)
+        assert found is not None
+        assert found.seconds_per_update == pytest.approx(exact.seconds_per_update, rel=0.05)
+        assert found.flops_per_update == exact.flops_per_update
+        assert found.peak_bytes == pytest.approx(exact.peak_bytes, rel=0.02)
 
 
 def test_a_size_that_was_run_is_told_as_it_is_and_run_once(planner: Planner) -> None:
