@@ -90,13 +90,19 @@ class Worker:
             os.write(self._process.stdin.fileno(), pickle.dumps(modules))
 
     def run(
-        self, function: Callable[..., Any], *arguments: Any, timeout: float, folder: Path | None = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float,
+        way_out: str = "",
+        folder: Path | None = None,
     ) -> Any:
         """Call `function` there.
 
         Args:
             function: and its arguments are sent as they are; classes of the user's own script by value.
             timeout: in seconds, after which the search has to end with the best plan so far.
+            way_out: what to do where it gives no answer in that time, as a sentence.
             folder: where modules of the user's own are looked for first that the arguments are of, such as techniques.
         Raises:
             SettingError: they cannot be sent.
@@ -123,7 +129,7 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
-            kind, payload = self._wait(messages, timeout)
+            kind, payload = self._wait(messages, timeout, way_out)
         except BaseException:
             self.close()
             raise
@@ -137,21 +143,25 @@ class Worker:
         last_words = b"".join(words).decode(errors="replace").strip()
         raise PlannerFailed(f"plan: the process that plans ended with code {code}:\n{last_words}")
 
-    def _wait(self, messages: Queue[tuple[str, Any]], timeout: float) -> tuple[str, Any]:
+    def _wait(self, messages: Queue[tuple[str, Any]], timeout: float, way_out: str) -> tuple[str, Any]:
         """Return the last message; when the time is over, the search is asked to end, and has some time for that too."""
-        asked, until = False, time.monotonic() + timeout
+        asked, late, until = False, False, time.monotonic() + timeout
+        no_answer = PlannerFailed(f"plan: no answer after {timeout:g} seconds. {way_out}".rstrip())
         while True:
             try:
                 kind, payload = messages.get(timeout=max(0.0, until - time.monotonic()))
+                if (
+                    kind == "ended" and late
+                ):  # a process that still loads what it needs ends when it is asked to
+                    raise no_answer
                 if kind != "progress":
                     return kind, payload
                 self._watch(payload)
                 continue
             except Empty as error:
                 if asked:
-                    raise PlannerFailed(
-                        f"plan: no answer after {timeout:g} seconds. Plan without a search (--no-search, search=False), or bound it (--seconds N, seconds=N)."
-                    ) from error
+                    raise no_answer from error
+                late = True
             except KeyboardInterrupt:
                 if asked or not self._best_so_far:
                     raise

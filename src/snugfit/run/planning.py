@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import nn
@@ -45,7 +45,15 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _SECONDS = 300.0
-"""After which an answer is not waited for any more."""
+"""After which the answer of a search is not waited for any more."""
+
+_LONG = 4
+"""Times as long that a plan is waited for that is not searched for, which nobody can bound."""
+
+_OF_A_SEARCH = "Plan without a search (--no-search, search=False), or bound it (--seconds N, seconds=N)."
+_WITHOUT_A_SEARCH = (
+    "Try again where this machine does less else, or measure on the device itself (--probe, probe=True)."
+)
 
 _TRACKER_BYTES = 190_000_000
 """Resident bytes that MLflow takes in the process whose run it follows; measured with MLflow 3.17."""
@@ -66,7 +74,7 @@ def plan_recipe(
     target = on_this_machine(target, plan)
     worker = worker or Worker(not target.probe, watch)
     asked = (recipe, job, plan, target)
-    answer: Answer = worker.run(_plan_recipe, *asked, timeout=_timeout(target), folder=recipe.folder)
+    answer: Answer = worker.run(_plan_recipe, *asked, **_patience(target), folder=recipe.folder)
     return answer
 
 
@@ -100,17 +108,30 @@ def plan_module(
         material = Material(skeleton(model), range(examples), None, loss, None, forward)
         bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
         asked = (material, window, job, plan, tuple(techniques), bare, target)
-        answer: Answer = worker.run(_plan_material, *asked, timeout=_timeout(target))
+        answer: Answer = worker.run(_plan_material, *asked, **_patience(target))
     finally:
         worker.close()
     notes = adapter_notes(techniques, answer.choice.techniques)
     return replace(answer, why=(*answer.why[:1], *notes, *answer.why[1:]))
 
 
-def _timeout(target: Target) -> float:
-    """Return the seconds to wait for an answer; on several devices a search may take as long twice."""
+class _Patience(TypedDict):
+    """How long an answer is waited for, and what to do where none came."""
+
+    timeout: float
+    way_out: str
+
+
+def _patience(target: Target) -> _Patience:
+    """Return the seconds to wait for an answer, with what to do then; on several devices a search may take as long twice.
+
+    Where nothing is searched for nobody can bound it, so it gets as long as several searches.
+    """
+    if not target.search or target.largest is not None or target.probe:
+        return {"timeout": _LONG * _SECONDS, "way_out": _WITHOUT_A_SEARCH}
     searches = len(target.counts()) * (1 + target.frontier * len(Fidelity))
-    return searches * (_SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds)
+    seconds = searches * (_SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds)
+    return {"timeout": seconds, "way_out": _OF_A_SEARCH}
 
 
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:

@@ -16,7 +16,9 @@ import torch
 from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.channel import Progress
+from snugfit.planner.target import Target
 from snugfit.planner.worker import Worker
+from snugfit.run.planning import _patience
 from snugfit.system.pickling import dumps
 
 
@@ -115,9 +117,16 @@ def test_a_process_that_dies_leaves_its_last_words() -> None:
 @pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended() -> None:
     worker = Worker()
-    with pytest.raises(PlannerFailed, match="no answer after 0.5 seconds"):
-        worker.run(hang, timeout=0.5)
+    with pytest.raises(PlannerFailed, match=r"no answer after 0.5 seconds\. Try another\."):
+        worker.run(hang, timeout=0.5, way_out="Try another.")
     assert worker._process.poll() is not None
+
+
+def test_who_waited_for_a_plan_without_a_search_is_not_told_to_leave_the_search_out() -> None:
+    searched, asked = _patience(Target()), _patience(Target(search=False))
+    assert "search=False" in searched["way_out"] and "seconds=N" in searched["way_out"]
+    assert "search" not in asked["way_out"] and "seconds=N" not in asked["way_out"]
+    assert asked["timeout"] > searched["timeout"]
 
 
 @pytest.mark.slow
