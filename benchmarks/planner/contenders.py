@@ -26,7 +26,7 @@ from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Job, Plan  # noqa: E402
 from snugfit.core.tree import map_tree  # noqa: E402
 from snugfit.kit.skeleton import skeleton  # noqa: E402
-from snugfit.planner.choice.search import Budget  # noqa: E402
+from snugfit.planner.choice.candidate import Budget  # noqa: E402
 from snugfit.planner.devices.device import Machine  # noqa: E402
 from snugfit.planner.devices.hardware import uncalibrated  # noqa: E402
 from snugfit.planner.largest import make_largest  # noqa: E402

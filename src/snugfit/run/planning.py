@@ -116,7 +116,7 @@ def plan_module(
 
 
 class _Patience(TypedDict):
-    """How long an answer is waited for, and what to do where none came."""
+    """The time that an answer is waited for, and what to do where none came."""
 
     timeout: float
     way_out: str

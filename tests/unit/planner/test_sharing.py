@@ -17,8 +17,7 @@ from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import SettingError
 from snugfit.planner import sharing
 from snugfit.planner.answers.answer import Answer
-from snugfit.planner.choice.candidate import Candidate
-from snugfit.planner.choice.search import Budget
+from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.cost.communication import Cluster
 from snugfit.planner.cost.records import Phase, Role, Trace
 from snugfit.planner.devices.device import Device, Link, Machine

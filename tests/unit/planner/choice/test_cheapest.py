@@ -11,8 +11,8 @@ from snugfit.core.job import Plan
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer, Choice, Prediction
 from snugfit.planner.choice import channel
+from snugfit.planner.choice.candidate import Budget
 from snugfit.planner.choice.cheapest import counts, make_cheapest
-from snugfit.planner.choice.search import Budget
 from snugfit.planner.cost.communication import Cluster
 from snugfit.planner.plan import Request, make_plan
 from snugfit.planner.sharing import make_shared_plan
