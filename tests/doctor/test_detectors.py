@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.detectors_data import leakage, not_distributed, same_rows_on_every_rank, starving
+from snugfit.doctor.observe.detectors_data import (
+    leakage,
+    not_distributed,
+    ranks_differ,
+    same_rows_on_every_rank,
+    starving,
+)
 from snugfit.doctor.observe.detectors_labels import end_never_scored, scored_padding, unmasked_padding
 from snugfit.doctor.observe.detectors_losses import non_finite_loss, unreachable_targets, wrong_scores
 from snugfit.doctor.observe.detectors_modes import emulated_bf16, unscaled_inputs
@@ -28,6 +34,7 @@ from snugfit.doctor.observe.script_events import (
     Forward,
     Loss,
     MaskedTokens,
+    RankWeights,
     Read,
     ScalerStep,
     ScheduleStep,
@@ -329,3 +336,20 @@ def test_inputs_in_units_of_their_own_are_worth_a_look_and_bytes_of_pictures_a_w
     assert unscaled_inputs(log) == []
     model.input_scale, log.optimizers = 140.0, []
     assert unscaled_inputs(log) == [], "a model that nothing trains"
+
+
+def _rank(number: int, weights: list[str], exchanges: int = 100) -> Log:
+    steps = [RankWeights(AT, update, 1, each, [40, 4]) for update, each in enumerate(weights)]
+    return Log(rank=number, updates=len(weights), events=list(steps), exchanges=exchanges)
+
+
+def test_ranks_whose_weights_part_are_found_and_those_that_never_shared_them_or_meet_again_are_not() -> None:
+    (found,) = ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "b", "d"])])
+    assert (found.pitfall, found.severity, found.where) == ("ranks_differ", Severity.ERROR, AT)
+    assert "from update 3 on" in found.what
+    assert not ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "x", "c"])])  # averaged now and then
+    assert not ranks_differ([_rank(0, ["a", "b"]), _rank(1, ["x", "y"])])  # parts of one model
+    assert not ranks_differ(
+        [_rank(0, ["a", "b"], exchanges=0), _rank(1, ["a", "c"], exchanges=0)]
+    )  # two runs
+    assert not ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "b"])])  # one has ended before

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from snugfit.doctor.findings import is_ill
 from snugfit.doctor.observe import POLL_SECONDS, Observation, observe
 from snugfit.doctor.observe.child import watch_script
 from tests.doctor.corpus import HERE, missing_package
@@ -147,6 +148,19 @@ for batch in loader:
 def test_forked_ranks_with_rows_of_their_own_are_clean() -> None:
     seen = launched("fork", OWN_ROWS)
     assert (seen.updates_seen, seen.left_out, seen.findings) == (6, (), ())
+
+
+def test_a_gradient_that_is_clipped_on_one_rank_alone_is_found_by_the_weights_that_part() -> None:
+    text = (HERE / "third_hand/faulty/norms_clipped_on_rank_zero.py").read_text()
+    Path("train.py").write_text(
+        text.replace("limit / 10)", "limit / 1000)")
+    )  # as it stands, the limit is never reached
+    seen = observe([sys.executable, "train.py"])
+    (finding,) = [each for each in seen.findings if each.pitfall == "ranks_differ"]
+    assert (finding.where, seen.failure) == ("train.py:59", "")
+    clean = observe([sys.executable, str(HERE / "third_hand/clean/ddp_two_ranks.py")])
+    assert (clean.failure, clean.left_out) == ("", ())
+    assert not [each for each in clean.findings if is_ill([each])]
 
 
 def test_all_ranks_are_interrupted_after_the_same_update() -> None:

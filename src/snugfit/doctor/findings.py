@@ -120,6 +120,7 @@ PITFALLS: dict[str, str] = {
     "mismatched_rows": "inputs and targets of different rows",
     "stale_state": "a recurrent layer begins with the state of other rows",
     "average_stands_still": "a copy that is scored and saved never moves",
+    "ranks_differ": "ranks that exchange gradients have different weights",
     "plateau_metric": "a schedule waits for a score to move the wrong way",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
 }

@@ -117,5 +117,6 @@ def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
     """Return all findings of all processes, each once, the worst first."""
     findings = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
     findings += detectors_data.same_rows_on_every_rank(logs)
+    findings += detectors_data.ranks_differ(logs)
     once = {(finding.pitfall, finding.where, finding.severity): finding for finding in reversed(findings)}
     return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.severity)))

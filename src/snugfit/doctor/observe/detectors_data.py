@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_modes import is_scored, trained_models
 from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
-from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward
+from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward, RankWeights
 
 LEAK = 0.01
 LARGE_LEAK = 0.1
@@ -171,6 +171,39 @@ def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
             loaders[0].at,
             ("digests of the first batch are equal on all ranks",),
             "sampler = DistributedSampler(dataset)",
+        )
+    ]
+
+
+def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
+    """Detect ranks that began with the same weights, exchange gradients, and have other weights at the end."""
+    by_rank = {log.rank: list(log.of(RankWeights)) for log in logs}
+    ranks = [seen for seen in by_rank.values() if seen]
+    exchanged = all(
+        log.exchanges >= log.updates or any(model.wrapper or model.bypasses for model in log.models)
+        for log in logs
+        if by_rank[log.rank]
+    )
+    if len(ranks) < 2 or not exchanged:
+        return []
+    first, last = ({(each[place].weights, *each[place].forms) for each in ranks} for place in (0, -1))
+    ends = {each[-1].update for each in ranks}
+    alike = len({(value, *forms) for value, *forms in first}) == 1
+    if not alike or len(last) == 1 or len(ends) > 1 or next(iter(ends)) < 1:
+        return []
+    parted = next(
+        step
+        for step, *others in zip(*ranks, strict=False)
+        if len({step.weights, *(e.weights for e in others)}) > 1
+    )
+    return [
+        Finding(
+            "ranks_differ",
+            Severity.ERROR,
+            f"The weights of {len(ranks)} ranks are the same at first, and differ from update {parted.update + 1} on: they train different models.",
+            parted.at,
+            ("the ranks exchange gradients; something changes them, or the weights, on some ranks alone",),
+            "clip(model)   # on every rank, after the gradients were averaged",
         )
     ]
 

@@ -176,6 +176,7 @@ class Log:
         unwatched: what else was not looked at, in words.
         switches: where anomaly mode and profilers were switched on, by name.
         profiled: a profiler was on; nothing was looked at from there to the optimizer step that followed it.
+        exchanges: calls of all_reduce.
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         train_calls: before which updates a module was switched to training.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
@@ -201,6 +202,7 @@ class Log:
     unwatched: list[str] = field(default_factory=list)
     switches: dict[str, str] = field(default_factory=dict)
     profiled: bool = False
+    exchanges: int = 0
     passes_unseen: int = 0
     passes_profiled: int = 0
 

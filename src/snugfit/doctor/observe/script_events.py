@@ -375,6 +375,15 @@ class Seed(Event):
 
 
 @dataclass(frozen=True)
+class RankWeights(Event):
+    """A rank's weights before a step of an optimizer: a fingerprint, and how many elements and parameters they have."""
+
+    optimizer: int
+    weights: str
+    forms: list[int]
+
+
+@dataclass(frozen=True)
 class ScalerStep(Event):
     """A gradient scaler was asked to step an optimizer: it may refuse."""
 

@@ -14,6 +14,7 @@ from snugfit.doctor.observe.watch_log import Recorder
 from snugfit.doctor.observe.watch_losses import watch_distributions, watch_losses, watch_other_losses
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watch_numbers import watch_numbers
+from snugfit.doctor.observe.watch_ranks import watch_ranks
 from snugfit.doctor.observe.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watch_scores import watch_scores
 from snugfit.doctor.observe.watch_seeds import SeedWatch
@@ -41,6 +42,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_numbers(recorder, modules, patches)
     watch_loaders(recorder, modules, patches)
     watch_views(recorder, patches)
+    watch_ranks(recorder, patches)
     watch_texts(recorder, modules, patches)
     watch_files(recorder, modules.weights, patches)
 

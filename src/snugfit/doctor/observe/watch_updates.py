@@ -26,6 +26,7 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watch_ranks import look_at_ranks
 from snugfit.doctor.observe.watch_seeds import SeedWatch
 
 _Call = Callable[..., Any]
@@ -344,6 +345,7 @@ class UpdateWatch:
         )
         self._note_frozen(number, state)
         self.seeds.before_step()
+        look_at_ranks(self.recorder, optimizer, number)
         self.modules.loaded.before_step(optimizer)
         if self.recorder.detailed:
             self._before = {
