@@ -186,6 +186,7 @@ def test_a_bundle_runs_no_code_that_it_names_wherever_it_lies(meta: dict, there:
     for load in (lambda: load_bundle(Path("best"), extend=extended), lambda: load_predictor("best")):
         with pytest.raises(CodeRefused, match="os:abort"):
             load()
+    Path("rows.csv").write_text("text\nfine\n")
     for command in (["predict", "best", "rows.csv", "-o", "out.csv"], ["evaluate", "best", "rows.csv"]):
         assert main(command) == 2
 

@@ -89,6 +89,17 @@ def test_a_recipe_whose_rows_are_elsewhere_is_read_where_they_are_not_needed(her
         load_recipe("r.yaml", ["data.train=rows.csv", "data.label=kid"], rows_here="present")
 
 
+def test_a_task_of_ones_own_reads_files_of_its_own(here: Path) -> None:
+    (here / "task_of_own.py").write_text(
+        "from dataclasses import replace\nfrom snugfit.tasks.tabular_classification import CARD as THEIRS\n"
+        "CARD = replace(THEIRS, name='own-rows')\n"
+    )
+    (here / "r.yaml").write_text(
+        TABLE.replace("tabular-classification", "task_of_own:CARD").replace("rows.csv", "model.pt")
+    )
+    assert load_recipe("r.yaml", rows_here="all").data.train == str(here / "model.pt")
+
+
 def test_of_a_large_file_whole_lines_of_the_beginning_are_read_and_one_of_json_is_left(
     tmp_path: Path,
 ) -> None:
