@@ -89,6 +89,8 @@ Loss(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[Fir
 MISTAKES = {
     "a YAML typo": "task: text-classification\nmodel: m\ndata: {train: rows.csv\n",
     "a misspelt setting": "task: text-classification\nmodel: m\ndata: {train: rows.csv}\ntrain: {epoch: 3}\n",
+    "a file that is not there": "task: text-classification\nmodel: m\ndata: {train: row.csv}\ntechniques: [lora]\n",
+    "a column that is not there": "task: text-classification\nmodel: m\ndata: {train: rows.csv, label: lable}\n",
 }
 """Recipes that are refused: what a cheap mistake costs."""
 
@@ -114,6 +116,7 @@ from pathlib import Path
 from snugfit.cli import main
 path = Path(tempfile.mkdtemp(), "recipe.yaml")
 path.write_text(sys.argv[1])
+path.with_name("rows.csv").write_text("text,label\\na,b\\n")
 assert main(["train", str(path)]) == 2
 """
     return [sys.executable, "-c", script, text]

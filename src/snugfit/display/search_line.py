@@ -35,13 +35,19 @@ def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
             yield lambda progress: activity.during(str(progress))
         return
 
-    def show(progress: Progress | str) -> None:
-        stream.write(f"{_CLEAR}{progress}")
+    def draw() -> None:
+        stream.write(f"{_CLEAR}{activity.line()}")
         stream.flush()
 
-    with Activity(quiet=True):  # others are silent meanwhile
-        show("planning …")
+    def show(progress: Progress) -> None:
+        activity.during(str(progress), same=True)
+        draw()
+
+    with Activity(text="planning …", quiet=True, redraw=draw) as activity:  # others are silent meanwhile
+        draw()
         try:
             yield show
         finally:
-            show("")
+            activity.close()
+            stream.write(_CLEAR)
+            stream.flush()

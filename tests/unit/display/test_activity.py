@@ -167,6 +167,25 @@ def test_what_is_most_often_over_at_once_is_said_only_where_it_lasts(
     assert stream.getvalue() == "reading the recipe …\n"
 
 
+def test_a_search_on_a_terminal_is_drawn_again_while_it_lasts(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with search_line() as show:
+        activity = Activity._open[-1]
+        activity._clock = clock
+        activity.during("planning")
+        activity.last_line = clock.now
+        lasting(activity, clock, 2)
+        show(Progress(37, 90))
+        lasting(activity, clock, 1)
+    lines = terminal.getvalue().split("\r\x1b[2K")[1:]
+    assert lines[:3] == ["planning …", "planning … (1.0s)", "planning … (2.0s)"]
+    assert lines[3:5] == [f"37 of 90 plans looked at, none fits yet … ({seconds}.0s)" for seconds in (2, 3)]
+    assert lines[5:] == [""]
+
+
 def test_quiet_says_nothing(clock: Clock, stream: io.StringIO) -> None:
     with Activity("a", "b", quiet=True, stream=stream, clock=clock) as tell:
         tell("c")
