@@ -44,7 +44,7 @@ def silences(arguments: list[str], folder: Path) -> dict[str, Any]:
         start_new_session=True,
     )
     os.close(its)
-    first, longest, before, said = None, 0.0, "", ""
+    first, longest, before, newest = None, 0.0, "", ""
     while True:
         try:
             part = os.read(ours, 65536)
@@ -53,11 +53,11 @@ def silences(arguments: list[str], folder: Path) -> dict[str, Any]:
         now = time.perf_counter()
         first = now - begun if first is None else first
         if now - last > longest:
-            longest, before = now - last, said[-100:]
-        last, said = now, part.decode("utf-8", "replace")
+            longest, before = now - last, newest[-100:]
+        last, newest = now, part.decode("utf-8", "replace")
     os.close(ours)
     if command.wait() != 0:
-        raise SystemExit(f"snugfit {' '.join(arguments)} failed:\n{said}")
+        raise SystemExit(f"snugfit {' '.join(arguments)} failed:\n{newest}")
     return {"first_word_seconds": first, "longest_silence_seconds": longest, "said_before": before}
 
 
