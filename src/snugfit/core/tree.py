@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from snugfit.core.device_copies import to_device
 from snugfit.core.scalar_reads import read
 from snugfit.errors import DataError
 
@@ -190,10 +191,10 @@ def select_packed(packed: PackedSequence, rows: Sequence[int]) -> PackedSequence
     ordered = packed.sorted_indices is None and bool((order == torch.arange(len(rows))).all())
     back = torch.argsort(order)
     made = PackedSequence(
-        packed.data.index_select(0, elements.to(device)),
+        packed.data.index_select(0, to_device(elements, device)),
         here.sum(dim=1),
-        None if ordered else order.to(device),
-        None if ordered else back.to(device),
+        None if ordered else to_device(order, device),
+        None if ordered else to_device(back, device),
     )
     setattr(made, _PLACES, read(back, assume=list(range(len(rows)))))
     return made

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
 
 import snugfit
+from snugfit.core import device_copies
 from snugfit.core.batch import Batch
 from snugfit.core.device_copies import scalar_like
+from snugfit.core.tree import select_packed
 from snugfit.kit.mixing import on_device_of
 
 PACKAGE = Path(snugfit.__file__).parent
@@ -91,6 +94,25 @@ def makes_on_device(node: ast.AST) -> bool:
     named = ast.unparse(node.func) in ("torch.tensor", "torch.as_tensor")
     elsewhere = any(each.arg == "device" and ast.unparse(each.value) != "'cpu'" for each in node.keywords)
     return (named and elsewhere) or node.func.attr == "new_tensor"
+
+
+def test_rows_that_are_picked_wait_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        device_copies, "COPIES_BESIDE", ("cpu",)
+    )  # which stands for one that copies meanwhile
+    texts = [torch.tensor([1]), torch.tensor([2, 3]), torch.tensor([4])]
+    packed = pack_sequence(texts, enforce_sorted=False)
+    to, beside = Tensor.to, []
+
+    def seen(self: Tensor, *args: Any, non_blocking: bool = False, **more: Any) -> Tensor:
+        beside.append(non_blocking)
+        return to(self, *args, **more)
+
+    monkeypatch.setattr(Tensor, "to", seen)
+    Batch.of({"x": torch.ones(4, 2)}).select([2, 0])
+    assert beside == [True]
+    select_packed(packed, [2, 1])
+    assert beside == [True] * 4
 
 
 def test_a_scalar_is_of_the_device_and_the_type_that_are_asked_for() -> None:

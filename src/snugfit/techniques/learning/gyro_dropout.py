@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.device_copies import to_device
 from snugfit.core.module_patterns import find_modules
 from snugfit.core.random import derive_seed
 from snugfit.core.scalar_reads import is_fake
@@ -102,7 +103,7 @@ class GyroDropout(Technique):
 
         def batch(window: Batch, moment: Moment) -> Batch:
             drawn = subnetworks_of_rows(window.total, self.subnetworks, self.at_once, moment.generator())
-            return window.with_extras(**{name: window.own(drawn).to(context.device)})
+            return window.with_extras(**{name: to_device(window.own(drawn), context.device)})
 
         @contextmanager
         def modules(part: Batch) -> Iterator[None]:
