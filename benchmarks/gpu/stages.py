@@ -85,7 +85,7 @@ STAGES = (
         ),
         75,
         150,
-        "the host's work: predictions and the three runs of the command line, of 120 updates each, beside inductor's compilation",
+        "predictions: 100 s of one core, by eight processes; three runs of the command line, of 120 updates each; inductor's compilation",
     ),
     Stage(
         "planner: a case of each kind",
