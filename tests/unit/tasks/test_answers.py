@@ -22,6 +22,8 @@ from snugfit.kit.generation import Generation
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.tasks.texts import stream_settings
+from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.data.test_chat_template import TEMPLATES
 from tests.unit.data.test_instruct import by_letters
 
@@ -350,6 +352,15 @@ def test_a_model_that_is_not_on_one_device_is_not_asked_while_it_trains(
     with pytest.raises(SettingError, match=rf"track\.answers: .*{words}"):
         changed(project, tmp_path, override, "track.answers=2")
     assert not list((tmp_path / "runs").glob("facts/*"))
+
+
+def test_what_needs_all_rows_is_refused_of_a_stream(project: Path) -> None:
+    streamed = ["data.stream=4", f"data.train={project / 'facts.jsonl'}"]
+    with pytest.raises(DataError, match=r"data\.stream: reads .*facts\.jsonl as a stream, of which no folds"):
+        fold_rows(load_recipe(project / "facts.yaml", streamed, allow_code=True))
+    balanced = load_recipe(project / "facts.yaml", [*streamed, "data.balance=label"], allow_code=True)
+    with pytest.raises(SettingError, match=r"data\.balance: counts all rows"):
+        stream_settings(balanced)
 
 
 @pytest.mark.slow
