@@ -310,9 +310,18 @@ def _read_function(
 ) -> Table:
     try:
         with import_path(folder):
-            given = list(function())
+            made = function()
+            from snugfit.data.stream import Stream  # it loads torch, which other sources do without
+
+            given = [] if isinstance(made, Stream) else list(made)
     except Exception as failure:
         raise DataError(setting, f"{name} failed: {describe(failure)}", "Correct the function.") from failure
+    if isinstance(made, Stream):
+        raise DataError(
+            setting,
+            f"{name} returned a stream, and all rows are read here before the run begins",
+            "Give data.stream, the rows that are read at a time, where the task has it; or return an iterable of rows.",
+        )
     for number, row in enumerate(given, 1):
         if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
             raise DataError(

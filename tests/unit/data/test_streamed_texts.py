@@ -281,6 +281,18 @@ def test_what_a_stream_cannot_do_is_refused(more, stream, problem, tokenizer, tm
     assert isinstance(error.value, (DataError, SettingError)) and problem in str(error.value)
 
 
+def test_a_function_that_returns_a_stream_is_read_as_one_where_that_is_said(tokenizer, tmp_path):
+    (tmp_path / "flows.py").write_text(
+        f"import snugfit as sf\nTEXTS = {TEXTS!r}\n"
+        "def rows():\n    return sf.Stream(lambda: ({'text': text} for text in TEXTS))\n"
+    )
+    data = stream_causal(settings("flows:rows"), StreamSettings(BUFFER, 10, 4), tokenizer, folder=tmp_path)
+    read = [data.train[place]["input_ids"] for place in range(40)]
+    assert read == by_hand(tokenizer, TEXTS, 40)
+    with pytest.raises(DataError, match="flows:rows returned a stream, .* Give data.stream"):
+        load_causal(settings("flows:rows"), tokenizer, folder=tmp_path)
+
+
 def test_rows_to_validate_on_are_those_of_any_file(tokenizer, tmp_path):
     path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
     held_out = lines(tmp_path / "b.jsonl", [{"text": text} for text in TEXTS[:3]])
