@@ -330,7 +330,7 @@ def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recogni
         raise DataError(
             request.name("task"),
             f"{content.path} was not recognised as rows for {name}",
-            f"Take {' or '.join(suitable)}{naming}.",
+            f"Take {' or '.join(sorted(suitable, key=lambda each: -suitable[each].score))}{naming}.",
         )
     for setting in sorted(columns - {*cards[name].settings}):
         raise SettingError(
