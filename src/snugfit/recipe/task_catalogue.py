@@ -22,7 +22,7 @@ _MODELS = {
     "own": "what the task makes of it",
     "table": "tabm, mlp, or a JSON file with the settings of one",
     "series": "tide, or a JSON file with its settings",
-    "masks": "unet, or a JSON file with its settings",
+    "masks": "unet, a JSON file with its settings, or a Hugging Face or torchvision name or folder",
 }
 _PLACES = dict.fromkeys(("pictures", "sounds", "masks"), "FOLDER")
 

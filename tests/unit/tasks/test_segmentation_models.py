@@ -200,6 +200,12 @@ def test_what_cannot_be_used_is_refused(project: Path) -> None:
 def test_a_recipe_begins_with_a_model_that_is_named(project: Path) -> None:
     made = begin("shapes", ["model=config:net"], Path("made.yaml"))
     assert (made.task, made.model) == ("segmentation", "config:net")
+    assert made.origin == "its architecture, with new weights"
+    named = begin("shapes", ["model=torchvision/fcn_resnet50"], Path("other.yaml"))
+    assert (named.model, named.origin) == (
+        "torchvision/fcn_resnet50",
+        "with the weights that it comes with",
+    )
 
 
 @pytest.mark.slow

@@ -25,6 +25,9 @@ _SMALL_SIDE = 64
 _HEADERS, _LONGEST, _SLACK = 64, 10.0, 0.02
 """Sounds whose length is looked at, the most seconds of a small model, and what is cut off rather than to hear half a second more."""
 
+_OF_LIBRARIES = ("torchvision/", "config:torchvision/", "config:timm/")
+"""Beginnings of names of models that no file here describes."""
+
 _EPOCHS_OF_TABLES = 200
 _EPOCHS_OF_SERIES, _BATCH_OF_SERIES = 50, 64
 
@@ -45,6 +48,9 @@ def put_model(
     """Put a model that can be had into the settings, or have a small one written, unless it is `there`; return where it comes from."""
     if card.model == "table":
         return _put_network(tree, comments, card, given)
+    named = str(given.get("model", ""))
+    if named.startswith(_OF_LIBRARIES) or (card.model == "masks" and named and not card.makes(named)):
+        return _put_named(tree, comments, named)
     if card.model == "masks":
         return _put_mask_network(tree, comments, given)
     if card.model == "series":
@@ -161,6 +167,18 @@ def _put_series_network(tree: dict[str, Any], comments: dict[str, str], given: M
     comments["optimizer"] = "a usual rate of small networks; others: snugfit techniques"
     comments["model"] = "residual layers over a window; a JSON file has its settings"
     return "a network for series, with new weights"
+
+
+def _put_named(tree: dict[str, Any], comments: dict[str, str], model: str) -> str:
+    """Put a model into the settings that is found by its name when the recipe is run; return where it comes from."""
+    scratch = model.startswith("config:")
+    tree["model"] = model
+    learn(tree, comments, SCRATCH_PRESET if scratch else DEFAULT)
+    if scratch:
+        tree["train"]["epochs"] = _EPOCHS_FROM_SCRATCH
+    origin = "its architecture, with new weights" if scratch else "with the weights that it comes with"
+    comments["model"] = _capital(origin)
+    return origin
 
 
 def _put_mask_network(tree: dict[str, Any], comments: dict[str, str], given: Mapping[str, Any]) -> str:

@@ -552,6 +552,8 @@ def test_a_pretrained_model_of_pictures_is_taken(tmp_path: Path) -> None:
     write_small_picture_model(tmp_path / "resnet")
     made = begin("pets", ["model=resnet"])
     assert made.model == "resnet" and "new weights" in made.origin
+    named = begin("pets", ["model=config:timm/resnet18"], Path("timm.yaml"))
+    assert (named.task, named.model) == ("image-classification", "config:timm/resnet18")
     Path("rows.csv").write_text("text,label\n" + "a good film it is,x\nno good film it is,y\n" * 5)
     with pytest.raises(
         ModelError, match="resnet sees pictures, and text-classification needs a model of texts"
