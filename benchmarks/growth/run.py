@@ -1,7 +1,7 @@
 """How does what Snugfit does grow? A curve for each, with its exponent: 1 where twice as much takes twice as long, 0 where nothing changes.
 
     python benchmarks/growth/run.py                    all curves, some minutes; writes results/ and README.md
-    python benchmarks/growth/run.py --only techniques  one of them, printed
+    python benchmarks/growth/run.py --only techniques  one of them; the others stay as they were measured last
 
 CPU time of this process (that of the worker for plans), the least of the repeats, so that what else runs counts for less.
 The exponent is that of the last two points, `log(y2 / y1) / log(x2 / x1)`: where constant costs no longer hide it.
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +33,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import write_result
 
 import snugfit as sf
+from snugfit.display.run_state import Standing
+from snugfit.run.events import Events
+from snugfit.tracking.spool import Spool
 
 HERE = Path(__file__).parent
 REPEATS = 5
+UPDATES = (1_000, 10_000, 100_000, 1_000_000)
 
 Point = tuple[float, float]
 
@@ -130,34 +136,54 @@ def techniques() -> Iterator[Point]:
 
 
 def events() -> Iterator[Point]:
-    from snugfit.tracking.spool import Spool
-
-    for count in (1_000, 10_000, 100_000):
+    for count in UPDATES:
         with tempfile.TemporaryDirectory() as folder, Spool(Path(folder, "events.jsonl")) as spool:
             start = time.process_time()
-            for number in range(count):
-                metrics = {"loss": 1 / (number + 1), "learning_rate": 1e-3, "examples_per_second": 1e4}
-                spool.append("update", update=number, window=number, epoch=0.5, applied=True, metrics=metrics)
+            write_updates(spool, count)
             yield count, time.process_time() - start
+
+
+def write_updates(spool: Spool | Events, count: int) -> None:
+    append = spool.append if isinstance(spool, Spool) else spool
+    for number in range(count):
+        metrics = {"loss": 1 / (number + 1), "learning_rate": 1e-3, "examples_per_second": 1e4}
+        append("update", update=number, window=number, epoch=0.5, applied=True, metrics=metrics)
+
+
+def event_files() -> Iterator[Point]:
+    """Megabytes of the file that a run's updates are in."""
+    for count in UPDATES:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "events.jsonl")
+            with Spool(path) as spool:
+                write_updates(spool, count)
+            yield count, path.stat().st_size / 1e6
+
+
+def event_memory() -> Iterator[Point]:
+    """Megabytes of Python's objects that a run keeps of its updates: with a folder what is shown, without one the last events too."""
+    for count in UPDATES[1:]:
+        display = Standing()
+        tracemalloc.start()
+        events = Events(None, lambda event, display=display: display.take(event, 0.0))
+        write_updates(events, count)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        del events
+        yield count, kept / 1e6
 
 
 def report() -> Iterator[Point]:
     from snugfit.report.page import write_report
 
-    for count in (1_000, 10_000, 100_000):
+    for count in UPDATES[:3]:
         with tempfile.TemporaryDirectory() as folder:
             result = sf.train(
                 net(), TensorDataset(*rows(64)), updates=2, output=folder, track=False, display=None
             )
-            from snugfit.tracking.spool import Spool
-
             assert result.run_dir is not None
             with Spool(Path(result.run_dir, "events.jsonl")) as spool:
-                for number in range(3, count):
-                    metrics = {"loss": 1 / number, "learning_rate": 1e-3, "examples_per_second": 1e4}
-                    spool.append(
-                        "update", update=number, window=number, epoch=0.5, applied=True, metrics=metrics
-                    )
+                write_updates(spool, count)
             start = time.process_time()
             write_report(Path(result.run_dir))
             yield count, time.process_time() - start
@@ -224,6 +250,8 @@ CURVES = (
     Curve("parameters", "an update over one by hand", "parameter tensors", "×", 0.1, parameters),
     Curve("techniques", "microseconds of an update", "techniques, and 1", "µs", 1.0, techniques),
     Curve("events", "seconds to write events", "updates", "s", 1.05, events),
+    Curve("event_files", "MB of the file of events", "updates", "MB", 1.05, event_files),
+    Curve("event_memory", "MB of events in memory", "updates", "MB", 0.05, event_memory),
     Curve("report", "seconds to write the report", "updates", "s", 1.2, report),
     Curve("checkpoints", "a checkpoint over dd", "MiB", "×", 0.3, checkpoints),
     Curve("plans", "CPU seconds of a plan", "blocks", "s", 0.2, plans),
@@ -239,17 +267,19 @@ def page(table: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# How what Snugfit does grows",
         "",
-        "`python benchmarks/growth/run.py`; CPU time, the least of five, on the machine of the newest file in `results/`. The exponent is that of the last two",
+        "`python benchmarks/growth/run.py`; CPU time, the least of five, on the machine of the file of that day in `results/`. The exponent is that of the last two",
         "points: 1 where twice as much takes twice as long, 0 where nothing changes.",
         "",
-        "| what | over | points | exponent | may be |",
-        "|---|---|---|---|---|",
+        "| what | over | points | exponent | may be | measured |",
+        "|---|---|---|---|---|---|",
     ]
     for curve in CURVES:
         if curve.name in table:
             row = table[curve.name]
             points = ", ".join(f"{x:,.0f}: {y:.3g} {curve.unit}" for x, y in row["points"])
-            lines.append(f"| {curve.of} | {curve.by} | {points} | {row['exponent']:.2f} | {curve.most} |")
+            lines.append(
+                f"| {curve.of} | {curve.by} | {points} | {row['exponent']:.2f} | {curve.most} | {row['date']} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -261,16 +291,25 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    table: dict[str, dict[str, Any]] = {}
+    table = measured_last() if options.only else {}
     for curve in CURVES:
         if options.only and curve.name not in options.only:
             continue
         points = list(curve.points())
-        table[curve.name] = {"points": points, "exponent": exponent(points)}
+        table[curve.name] = {
+            "points": points,
+            "exponent": exponent(points),
+            "date": time.strftime("%Y-%m-%d"),
+        }
         print(curve.of, [(x, round(y, 4)) for x, y in points], f"exponent {exponent(points):.2f}", flush=True)
-    if not options.only:
-        write_result(HERE, {"curves": table})
-        (HERE / "README.md").write_text(page(table))
+    write_result(HERE, {"curves": table})
+    (HERE / "README.md").write_text(page(table))
+
+
+def measured_last() -> dict[str, dict[str, Any]]:
+    """Return the curves of the newest file, each with the day on which it was measured."""
+    newest = json.loads(max((HERE / "results").glob("*.json")).read_text())
+    return {name: {"date": newest["date"], **row} for name, row in newest["curves"].items()}
 
 
 if __name__ == "__main__":
