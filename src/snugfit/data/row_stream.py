@@ -12,8 +12,8 @@ from snugfit.data.file_formats import TEXT_COLUMN, json_lines, text_lines
 from snugfit.data.hub_rows import is_hub_name, is_saved, opened_hub, opened_saved
 from snugfit.data.shards import is_shards, rows_of_shard, shard_files
 from snugfit.data.sources import find_file
-from snugfit.data.stream import as_stream
-from snugfit.errors import DataError, MissingExtra
+from snugfit.data.stream import Stream
+from snugfit.errors import DataError, MissingExtra, SettingError
 from snugfit.system.user_objects import is_python_path, load_object
 
 KINDS = (".jsonl", ".ndjson", ".parquet", ".txt")
@@ -164,10 +164,16 @@ class RowStream:
             yield from self._numbered(dataset)
 
     def _of_function(self) -> Iterator[StreamedRow]:
-        function = load_object(self.source, setting=self.setting, folder=self.folder, error=DataError)
-        given = function() if callable(function) else function
-        stream = as_stream(given) if not isinstance(given, Iterator) else None
-        yield from self._numbered(given if stream is None else stream.rows(self._epoch))
+        named = load_object(self.source, setting=self.setting, folder=self.folder, error=DataError)
+        given = named() if callable(named) else named
+        if given is not named and isinstance(given, Iterator):  # made for this pass
+            yield from self._numbered(given)
+            return
+        try:
+            stream = given if isinstance(given, Stream) else Stream(given)
+        except SettingError as error:
+            raise DataError(self.setting, f"{self.source} {error.problem}", error.remedy) from error
+        yield from self._numbered(stream.rows(self._epoch))
 
     def _numbered(self, rows: Iterable[Any]) -> Iterator[StreamedRow]:
         for number, row in enumerate(rows, 1):

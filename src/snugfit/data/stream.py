@@ -94,6 +94,29 @@ def as_stream(data: Any) -> Stream | None:
     return None
 
 
+def rows_of(stream: Stream, epoch: int, setting: str) -> Iterator[Any]:
+    """Yield the rows of a pass.
+
+    Args:
+        setting: that names the source, for messages.
+    Raises:
+        DataError: the source failed.
+    """
+    row = 1
+    try:
+        for each in stream.rows(epoch):
+            yield each
+            row += 1
+    except SnugfitError:
+        raise
+    except Exception as error:  # the user's own code
+        raise DataError(
+            setting,
+            f"{stream.name} failed at row {row:,}{f' of pass {epoch + 1}' if epoch else ''}: {describe(error)}",
+            "Mend it and resume the run.",
+        ) from error
+
+
 class Position(NamedTuple):
     """The place of a block of rows in a stream, as a checkpoint holds it.
 
@@ -177,7 +200,7 @@ class StreamedExamples:
             DataError: the stream has no more than those.
         """
         with self._drawing(0, "held out"):
-            rows = list(itertools.islice(self._rows(0, 0), self.skip + 1))
+            rows = list(itertools.islice(rows_of(self.stream, 0, self.setting), self.skip + 1))
         if len(rows) <= self.skip:
             raise DataError(
                 "validation",
@@ -253,7 +276,8 @@ class StreamedExamples:
         """
         start, chain = 0, ""
         for epoch in itertools.count():
-            rows, empty, without_examples = self._rows(epoch, self.skip), True, True
+            rows = itertools.islice(rows_of(self.stream, epoch, self.setting), self.skip, None)
+            empty, without_examples = True, True
             for place in itertools.count():
                 block, problem = self._taken(rows, epoch, place)
                 if problem is not None and self.stream.buffer > 1:
@@ -290,10 +314,6 @@ class StreamedExamples:
                     "Correct the rows.",
                 )
 
-    def _rows(self, epoch: int, skip: int) -> Iterator[Any]:
-        """Yield the rows of a pass but for the first ones."""
-        yield from itertools.islice(self.stream.rows(epoch), skip, None)
-
     def _taken(self, rows: Iterator[Any], epoch: int, place: int) -> tuple[list[Any], SnugfitError | None]:
         """Return the next rows of a pass, and why there are no more where its source has failed."""
         block: list[Any] = []
@@ -302,15 +322,6 @@ class StreamedExamples:
                 block.extend(itertools.islice(rows, self._size))
             except SnugfitError as error:
                 return block, error
-            except Exception as error:  # noqa: BLE001 (the user's own code)
-                row = self.skip + place * self._size + len(block) + 1
-                problem = DataError(
-                    self.setting,
-                    f"{self.stream.name} failed at row {row:,}{f' of pass {epoch + 1}' if epoch else ''}: {describe(error)}",
-                    "Mend it and resume the run.",
-                )
-                problem.__cause__ = error
-                return block, problem
         return block, None
 
     def _shuffled(self, examples: Sequence[Any], epoch: int, place: int) -> Sequence[Any]:
@@ -412,4 +423,5 @@ def _content(row: Any) -> str:
 
 
 def _kind(source: Any) -> str:
-    return f"a {type(source).__name__}"
+    name = type(source).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -37,7 +37,7 @@ from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.row_stream import RowStream, StreamedRow
 from snugfit.data.sources import Table
-from snugfit.data.stream import Encode, Stream, StreamedExamples, examples_of
+from snugfit.data.stream import Encode, Stream, StreamedExamples, examples_of, rows_of
 from snugfit.data.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows
 from snugfit.data.tokens import check_max_length, encode, padding_for, special_frame
 from snugfit.errors import SettingError, SnugfitWarning
@@ -304,7 +304,7 @@ def _opened(settings: RowSettings, folder: Path | None) -> tuple[RowStream, Tabl
             "Name one, or join their rows.",
         )
     rows = RowStream(settings.train, setting=_SETTING, folder=folder)
-    first = list(itertools.islice(rows, _SHOWN))
+    first = list(itertools.islice(rows_of(Stream(rows), 0, _SETTING), _SHOWN))
     columns = [row.columns for row in first if row.columns is not None]
     names = tuple(dict.fromkeys(name for row in columns for name in row))
     table = Table(settings.train, names, [dict(row) for row in columns], [row.line for row in first], "")

@@ -293,6 +293,28 @@ def test_a_function_that_returns_a_stream_is_read_as_one_where_that_is_said(toke
         load_causal(settings("flows:rows"), tokenizer, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        ("number", "data.train: odd_number:number is an int, which is no source of rows"),
+        ("once", "data.train: odd_once:once is a generator, which can be read once"),
+        ("none", "data.train: odd_none:none is a NoneType, which is no source of rows"),
+        ("asks", "data.train: odd_asks:asks failed at row 1: TypeError: asks() missing 1 required positional"),
+        ("breaks", "data.train: odd_breaks:breaks failed at row 2: OSError: the disk is gone"),
+    ],
+)
+def test_a_function_that_gives_no_rows_is_one_clear_error(named, problem, tokenizer, tmp_path):
+    (tmp_path / f"odd_{named}.py").write_text(
+        "number = 5\nonce = (row for row in [{'text': 'some'}])\nnone = lambda: None\n"
+        "def asks(path):\n    yield {'text': path}\n"
+        "def breaks():\n    yield {'text': 'some'}\n    raise OSError('the disk is gone')\n"
+    )
+    given = settings(f"odd_{named}:{named}")
+    with pytest.raises(DataError) as error:
+        stream_causal(given, StreamSettings(BUFFER, 5, 2), tokenizer, folder=tmp_path)
+    assert str(error.value).startswith(problem)
+
+
 def test_rows_to_validate_on_are_those_of_any_file(tokenizer, tmp_path):
     path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
     held_out = lines(tmp_path / "b.jsonl", [{"text": text} for text in TEXTS[:3]])
