@@ -299,7 +299,10 @@ def test_a_function_that_returns_a_stream_is_read_as_one_where_that_is_said(toke
         ("number", "data.train: odd_number:number is an int, which is no source of rows"),
         ("once", "data.train: odd_once:once is a generator, which can be read once"),
         ("none", "data.train: odd_none:none is a NoneType, which is no source of rows"),
-        ("asks", "data.train: odd_asks:asks failed at row 1: TypeError: asks() missing 1 required positional"),
+        (
+            "asks",
+            "data.train: odd_asks:asks failed at row 1: TypeError: asks() missing 1 required positional",
+        ),
         ("breaks", "data.train: odd_breaks:breaks failed at row 2: OSError: the disk is gone"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -170,7 +171,26 @@ def test_an_adapter_of_other_settings_is_refused_with_its_own(tmp_path: Path) ->
         LoRA(rank=2, start=str(tmp_path)).prepare(model())
     with pytest.raises(SettingError, match="lora.start: names an adapter, which has its own layers"):
         LoRA(targets=("0",), start=str(tmp_path))
-    with pytest.raises(ModelError, match="holds no adapter of peft"):
+    with pytest.raises(ModelError, match="^lora.start: .* holds no adapter of peft"):
         LoRA(start=str(tmp_path / "nothing")).prepare(model())
-    with pytest.raises(ModelError, match="is of another model"):
+    with pytest.raises(ModelError, match="^lora.start: .* is of another model"):
         LoRA(rank=2, alpha=8.0, start=str(tmp_path)).prepare(nn.Sequential(nn.Linear(5, 3)))
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_that_is_broken_is_told_by_its_file(file: str, tmp_path: Path) -> None:
+    learned(tmp_path)
+    path = tmp_path / "best" / "adapter" / file
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ModelError, match=f"^lora.start: .*{file} cannot be read"):
+        LoRA(rank=2, alpha=8.0, start=str(tmp_path)).prepare(model())
+
+
+def test_an_adapter_is_not_put_on_the_weights_that_it_is_merged_into(tmp_path: Path) -> None:
+    learned(tmp_path)
+    merged = model()
+    merged.config = SimpleNamespace(name_or_path=str(tmp_path / "best"))
+    with pytest.raises(
+        SettingError, match="^lora.start: .*adapter is merged into the weights of .*best already"
+    ):
+        LoRA(rank=2, alpha=8.0, start=str(tmp_path)).prepare(merged)

@@ -86,7 +86,16 @@ def adapter_config(folder: str | Path) -> Any:
                 f"{folder} holds no adapter of peft (no {file} in it)",
                 f"Name the folder that holds {file}.",
             )
-    return PeftConfig.from_pretrained(str(folder))
+    try:
+        return PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _unreadable(Path(folder) / CONFIG, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> ModelError:
+    return ModelError(
+        "adapter", f"{file} cannot be read: {str(error).splitlines()[0]}", "Copy the adapter again."
+    )
 
 
 def load_adapter(model: nn.Module, folder: str | Path, *, dropout: float | None = None) -> nn.Module:
@@ -100,6 +109,7 @@ def load_adapter(model: nn.Module, folder: str | Path, *, dropout: float | None 
     """
     config = adapter_config(folder)
     from peft import set_peft_model_state_dict
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     folder = Path(folder)
@@ -108,7 +118,10 @@ def load_adapter(model: nn.Module, folder: str | Path, *, dropout: float | None 
     head, config.modules_to_save = list(config.modules_to_save or ()), None
     config.inference_mode = False
     with _disable_current_modes():  # of a dry run, whose tensors have no numbers
-        tensors = load_file(folder / WEIGHTS)
+        try:
+            tensors = load_file(folder / WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise _unreadable(folder / WEIGHTS, error) from error
     state = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     try:
         if not adapted(model):

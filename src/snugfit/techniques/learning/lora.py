@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
-from snugfit.errors import SettingError
+from snugfit.errors import ModelError, SettingError
 from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter
 from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
 
@@ -145,11 +145,21 @@ class LoRA(Technique):
         # best/ of a run, or the run's folder
         places = (start, start / "adapter", start / "best" / "adapter")
         folder = next((place for place in places if (place / CONFIG).is_file()), start)
-        config = adapter_config(folder)
+        try:
+            config = adapter_config(folder)
+        except ModelError as error:
+            raise error.about("lora.start") from error
         kind = getattr(config.peft_type, "value", config.peft_type)
         if kind != "LORA":
             raise SettingError(
                 "lora.start", f"{folder} holds an adapter of the kind {kind}", "Name one of lora."
+            )
+        base = getattr(getattr(model, "config", None), "name_or_path", "")
+        if base and (Path(base) / "adapter").resolve() == folder.resolve():
+            raise SettingError(
+                "lora.start",
+                f"{folder} is merged into the weights of {base} already",
+                f"Name the model that it was trained on: model: {config.base_model_name_or_path}.",
             )
         alike = {
             "rank": config.r,
@@ -164,7 +174,10 @@ class LoRA(Technique):
                     f"is {getattr(self, name)}, and the adapter of lora.start ({folder}) has {there}",
                     f"Write {name}: {str(there).lower()}.",
                 )
-        return load_adapter(model, folder, dropout=self.dropout)
+        try:
+            return load_adapter(model, folder, dropout=self.dropout)
+        except ModelError as error:
+            raise error.about("lora.start") from error
 
     def _faster(self, groups: list[ParameterGroup]) -> list[ParameterGroup]:
         """LoRA+: `B` learns at a multiple of the rate of `A`."""
