@@ -25,6 +25,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("title,words,kind\na,b,c\n")
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04")
+    for name in ("book.xlsx", "notes.doc"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04")
     (tmp_path / "folder").mkdir()
     return tmp_path
 
@@ -34,7 +36,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (TABLE, "data.train=row.csv", "data.train: there is no file row.csv"),
         (TABLE, "data.train=folder", "data.train: folder is a folder"),
-        (TABLE, "data.train=model.pt", "data.train: model.pt is of no known kind"),
+        (TABLE, "data.train=model.pt", "data.train: model.pt holds weights or tensors"),
+        (TABLE, "data.train=book.xlsx", "data.train: book.xlsx is a spreadsheet. Save it as CSV."),
+        (TABLE, "data.train=notes.doc", "data.train: notes.doc is of no known kind"),
         (TABLE, "data.label=kid", "data.label: rows.csv has no column 'kid'. Did you mean 'kind'?"),
         (TABLE, "data.columns=[titel]", "data.columns: rows.csv has no column 'titel'"),
         (TABLE, "data.validation=held.csv", "data.validation: there is no file held.csv"),
