@@ -167,10 +167,10 @@ def event_memory() -> Iterator[Point]:
         tracemalloc.start()
         events = Events(None, lambda event, display=display: display.take(event, 0.0))
         write_updates(events, count)
-        bytes_held, _ = tracemalloc.get_traced_memory()
+        held_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         del events
-        yield count, bytes_held / 1e6
+        yield count, held_bytes / 1e6
 
 
 def report() -> Iterator[Point]:
