@@ -32,7 +32,12 @@ class Here:
         pass
 
     def run(
-        self, function: Callable[..., Any], *arguments: Any, timeout: float, folder: Path | None = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float,
+        way_out: str = "",
+        folder: Path | None = None,
     ) -> Any:
         return function(*arguments)
 

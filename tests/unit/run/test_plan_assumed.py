@@ -36,7 +36,12 @@ class Here:
     """A worker that is this process: on a CPU nothing is pretended."""
 
     def run(
-        self, function: Callable[..., Any], *arguments: Any, timeout: float, folder: Path | None = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float,
+        way_out: str = "",
+        folder: Path | None = None,
     ) -> Any:
         return function(*arguments)
 
