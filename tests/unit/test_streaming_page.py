@@ -32,7 +32,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_its_streams_are_trained_on(tmp_path: Path) -> None:
     own, of_hub = blocks("python")
     space: dict[str, Any] = {}
-    torch.manual_seed(35)  # the page draws its first weights as they come
     exec(compile(own, "docs/streaming.md", "exec"), space)
     result = space["result"]
     assert result.updates == 200 and result.last["metrics"]["accuracy"] > 0.8
