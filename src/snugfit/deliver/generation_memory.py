@@ -25,6 +25,7 @@ from snugfit.planner.generation import GenerationPlan, plan_generation
 from snugfit.planner.trace.generation_run import Answering
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import score_together
+from snugfit.system.malloc import tune_malloc
 from snugfit.system.mapped_files import bytes_in_files
 from snugfit.system.memory import available_bytes, memory_bytes
 from snugfit.techniques import find
@@ -89,6 +90,8 @@ def within_memory(
             "Leave out memory.",
         )
     torch_device = torch.device(find_device(device))
+    if memory is not None and torch_device.type == "cpu":
+        tune_malloc()  # what is freed would stay in the heap otherwise, beside what is planned
     machine = machine or _this_machine(torch_device, predictor.model)
     budget = _budget(memory, machine, torch_device)
     longest = max(lengths, default=1)

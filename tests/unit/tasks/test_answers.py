@@ -272,13 +272,19 @@ def test_predictions_within_memory_are_those_without(trained: str, project: Path
     assert (tmp_path / "plain.csv").read_text() == (tmp_path / "planned.csv").read_text()
 
 
-def test_scores_within_memory_are_those_without(trained: str, project: Path, tmp_path: Path) -> None:
+def test_scores_within_memory_are_those_without(
+    trained: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text((project / "facts.jsonl").read_text() * 4)
+    tuned: list[bool] = []
+    monkeypatch.setattr("snugfit.deliver.generation_memory.tune_malloc", lambda: tuned.append(True))
     plain = evaluate_file(trained, str(rows))["metrics"]
+    assert not tuned
     planned = evaluate_file(trained, str(rows), memory=64 * 2**30)
     assert planned["metrics"] == plain
     assert planned["memory"].endswith("Texts: 24 at once, of at most 27 tokens each")
+    assert tuned, "what is freed has to go back to the system, or it stays resident beside what is planned"
     with pytest.raises(SettingError, match=r"memory: 1 MiB are too little for the scores of one text of"):
         evaluate_file(trained, str(rows), memory=2**20)
     with pytest.raises(SettingError, match="memory: is planned for scores, and exact_match is of answers"):
