@@ -129,7 +129,15 @@ def test_progress_goes_to_stderr_and_quiet_shows_none(recipe, train, capsys):
 
 
 def test_overrides_and_options_reach_the_run(recipe, train):
-    arguments = ["train.epochs=2", str(recipe), "data.text=[a, b]", "--stop-after", "2m", "--fast-dev-run"]
+    recipe.with_name("rows.csv").write_text("a,b,label\nx,y,z\n")
+    arguments = [
+        "train.epochs=2",
+        str(recipe),
+        "data.text=[a, b]",
+        "--stop-after",
+        "2m",
+        "--fast-dev-run",
+    ]
     assert main(["train", *arguments]) == 0
     ((given, options),) = train.calls
     assert (given.train.epochs, given.data.text) == (2, ("a", "b"))
@@ -302,13 +310,29 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
             "runs/my/1",
             "test.csv",
             ("accuracy", "mae"),
-            {"others": (), "views": 1, "num_beams": 1, "bad_rows": "skip", "uri": None, "allow_code": False},
+            {
+                "others": (),
+                "views": 1,
+                "num_beams": 1,
+                "memory": None,
+                "bad_rows": "skip",
+                "uri": None,
+                "allow_code": False,
+            },
         ),
         (
             "runs/my/1",
             "test.csv",
             (),
-            {"others": (), "views": 1, "num_beams": 1, "bad_rows": "fail", "uri": None, "allow_code": False},
+            {
+                "others": (),
+                "views": 1,
+                "num_beams": 1,
+                "memory": None,
+                "bad_rows": "fail",
+                "uri": None,
+                "allow_code": False,
+            },
         ),
         (
             "models:/my@champion",

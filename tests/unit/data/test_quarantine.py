@@ -130,7 +130,8 @@ def test_a_run_writes_them_and_says_where(project: Path, capfd: pytest.CaptureFi
         (34, "ragged row"),
     ]
     assert f"left out  3 rows in runs/sick/{folder.name}/quarantine.jsonl" in capfd.readouterr().err
-    assert "quarantine.jsonl" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text().replace("<wbr>", "")
+    assert "quarantine.jsonl" in page
 
 
 def test_a_run_that_leaves_nothing_out_and_one_that_cannot_begin_write_none(project: Path) -> None:
