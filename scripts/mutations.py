@@ -77,14 +77,14 @@ MUTATIONS = (
         "step/step.py",
         "return with_window_sums(self, transformed, self._forward) if self._sums_first else transformed",
         "return transformed",
-        ("tests/unit/step/test_answer_scores.py",),
+        ("tests/unit/step/metrics/test_answer_scores.py",),
     ),
     Mutation(
         "reference of preferences: the adapters stay on in it",
         "kit/adapters/adapters.py",
         "        layer._disable_adapters = True\n",
         "        layer._disable_adapters = False\n",
-        ("tests/unit/step/test_answer_scores.py",),
+        ("tests/unit/step/metrics/test_answer_scores.py",),
     ),
     Mutation(
         "mixup label share: the shares of the two labels are exchanged",
@@ -314,17 +314,17 @@ MUTATIONS = (
     ),
     Mutation(
         "cache of tokens: whoever reads an entry takes its content on trust",
-        "data/token_cache.py",
+        "data/texts/token_cache.py",
         "or _digest_of_rest(file) != digest",
         "or False",
-        ("tests/unit/data/test_token_cache.py",),
+        ("tests/unit/data/texts/test_token_cache.py",),
     ),
     Mutation(
         "cache of tokens: another tokenizer gets the tokens of the one before",
-        "data/token_cache.py",
+        "data/texts/token_cache.py",
         '"tokenizer": own,',
         '"tokenizer": "",',
-        ("tests/unit/data/test_token_cache.py",),
+        ("tests/unit/data/texts/test_token_cache.py",),
     ),
     Mutation(
         "mixture goes on: each epoch begins its sources anew",
@@ -346,25 +346,25 @@ MUTATIONS = (
     ),
     Mutation(
         "held-out groups: rows are drawn, and not their groups",
-        "data/sides.py",
+        "data/splits/sides.py",
         "places, aside = split_groups(groups, strata, share, seed)",
         "places, aside = split_rows(strata, share, seed)",
-        ("tests/unit/data/test_sides.py::test_no_group_is_on_both_sides",),
+        ("tests/unit/data/splits/test_sides.py::test_no_group_is_on_both_sides",),
     ),
     Mutation(
         "held-out times: the first rows are held out",
-        "data/split.py",
+        "data/splits/split.py",
         "sorted(counts, reverse=True)[:-1]",
         "sorted(counts)[:-1]",
-        ("tests/unit/data/test_sides.py::test_the_last_days_are_held_out",),
+        ("tests/unit/data/splits/test_sides.py::test_the_last_days_are_held_out",),
     ),
     Mutation(
         "leaks: one copy of an input stays in training",
-        "data/leaks.py",
+        "data/splits/leaks.py",
         "known.setdefault(value, []).append(place)",
         "known[value] = [place]",
         (
-            "tests/unit/data/test_leaks.py::test_dropping_leaves_every_copy_out_of_training_and_failing_ends_the_run",
+            "tests/unit/data/splits/test_leaks.py::test_dropping_leaves_every_copy_out_of_training_and_failing_ends_the_run",
         ),
     ),
     Mutation(
@@ -379,7 +379,7 @@ MUTATIONS = (
         "data/mixture.py",
         "np.arange(len(at)) % len(values)",
         "np.arange(len(at)) * len(values) // max(1, len(at))",
-        ("tests/unit/data/test_balance.py::test_the_draws_are_those_of_a_plain_loop",),
+        ("tests/unit/data/splits/test_balance.py::test_the_draws_are_those_of_a_plain_loop",),
     ),
     Mutation(
         "balance: it is lost where a part of the examples is taken",
@@ -387,7 +387,7 @@ MUTATIONS = (
         "part.balance = replace(self.balance, numbers=numbers)",
         "part.balance = None",
         (
-            "tests/unit/data/test_balance.py::test_windows_of_a_loader_are_balanced_and_a_part_taken_before_stays_so",
+            "tests/unit/data/splits/test_balance.py::test_windows_of_a_loader_are_balanced_and_a_part_taken_before_stays_so",
         ),
     ),
     Mutation(
@@ -415,17 +415,17 @@ MUTATIONS = (
     ),
     Mutation(
         "sounds: held-out ones are masked as those to train on are",
-        "data/sounds.py",
+        "data/sounds/labelled_sounds.py",
         "Sounds(files.validation, sound_format) if",
         "Sounds(files.validation, sound_format, augment) if",
-        ("tests/unit/data/test_sounds.py",),
+        ("tests/unit/data/sounds/test_labelled_sounds.py",),
     ),
     Mutation(
         "sounds: up and down are exchanged where the rate is another one",
-        "data/sounds.py",
+        "data/sounds/labelled_sounds.py",
         "rate // divisor, own // divisor",
         "own // divisor, rate // divisor",
-        ("tests/unit/data/test_sounds.py",),
+        ("tests/unit/data/sounds/test_labelled_sounds.py",),
     ),
 )
 

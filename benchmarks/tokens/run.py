@@ -32,10 +32,10 @@ CHILD = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
 from transformers import PreTrainedTokenizerFast
-from snugfit.data.causal import CausalSettings, load_causal
-from snugfit.data.text import TextSettings, load_text
+from snugfit.data.texts.causal import CausalSettings, load_causal
+from snugfit.data.texts.text import TextSettings, load_text
 from snugfit.system.malloc import trim_malloc
-import snugfit.data.token_cache
+import snugfit.data.texts.token_cache
 path, file, kind = sys.argv[1:]
 special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 if kind == "stream":

@@ -28,8 +28,8 @@ _CHILD = """
 import json, resource, sys, time
 import datasets, pyarrow, torch
 from transformers import PreTrainedTokenizerFast
-from snugfit.data.causal import CausalSettings, load_causal
-from snugfit.data.streamed_texts import StreamSettings, stream_causal
+from snugfit.data.texts.causal import CausalSettings, load_causal
+from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal
 path, file, way = sys.argv[1:]
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, pad_token="<eos>", eos_token="<eos>")
 def highest(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.detectors_data import (
+from snugfit.doctor.observe.detectors.data_faults import (
     leakage,
     not_distributed,
     ranks_differ,
     same_rows_on_every_rank,
     starving,
 )
-from snugfit.doctor.observe.detectors_labels import end_never_scored, scored_padding, unmasked_padding
-from snugfit.doctor.observe.detectors_losses import non_finite_loss, unreachable_targets, wrong_scores
-from snugfit.doctor.observe.detectors_modes import emulated_bf16, unscaled_inputs
-from snugfit.doctor.observe.detectors_parameters import never_stepped, twice_in_optimizer
-from snugfit.doctor.observe.detectors_schedules import schedule_length, scheduler_order
-from snugfit.doctor.observe.detectors_time import debugging_left_on, device_reads
+from snugfit.doctor.observe.detectors.label_faults import end_never_scored, scored_padding, unmasked_padding
+from snugfit.doctor.observe.detectors.loss_faults import non_finite_loss, unreachable_targets, wrong_scores
+from snugfit.doctor.observe.detectors.mode_faults import emulated_bf16, unscaled_inputs
+from snugfit.doctor.observe.detectors.parameter_faults import never_stepped, twice_in_optimizer
+from snugfit.doctor.observe.detectors.schedule_faults import schedule_length, scheduler_order
+from snugfit.doctor.observe.detectors.time_faults import debugging_left_on, device_reads
 from snugfit.doctor.observe.log import (
     LoaderSeen,
     Log,

@@ -231,7 +231,7 @@ def _public() -> list[object]:
 def test_a_failure_of_the_observer_ends_the_observation_and_not_the_script(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("snugfit.doctor.observe.watch_losses._seen", lambda *given: 1 / 0)
+    monkeypatch.setattr("snugfit.doctor.observe.watchers.watch_losses._seen", lambda *given: 1 / 0)
     log = watch_script(HERE / "clean" / "quickstart.py")
     assert log.complete
     assert "ZeroDivisionError" in log.failure

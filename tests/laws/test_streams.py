@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from snugfit.core.job import Plan
-from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pictures import PictureSettings, collate, load_pictures
+from snugfit.data.pictures.labelled_pictures import PictureSettings, collate, load_pictures
+from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.errors import DataError, RunFolderError
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW

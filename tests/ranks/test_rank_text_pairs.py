@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from snugfit.core.losses import InfoNCE
-from snugfit.data.text_pairs import PadTexts
+from snugfit.data.texts.text_pairs import PadTexts
 from snugfit.kit.text_embeddings import TextEmbeddings
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step

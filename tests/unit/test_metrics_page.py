@@ -16,7 +16,7 @@ import snugfit as sf
 from snugfit.core.job import Evaluate
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
-from snugfit.step.metrics import METRICS, OF_TASKS
+from snugfit.step.metrics.metric import METRICS, OF_TASKS
 
 PAGE = (Path(sf.__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 

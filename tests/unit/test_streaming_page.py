@@ -66,7 +66,7 @@ def test_its_recipes_are_read() -> None:
     "name", ["cls", "txt", "json", "index", "cls2", "transcript", "seg.png", "npy", "jpg", "flac"]
 )
 def test_its_columns_are_those_of_members(name: str, tmp_path: Path) -> None:
-    from snugfit.data.shards import read_shards
+    from snugfit.data.files.shards import read_shards
 
     row = next(line for line in PAGE.splitlines() if line.startswith("| `0001") and f".{name}`" in line)
     column = {"json": "text", "seg.png": "seg.png", "npy": "npy"}.get(name) or re.findall(

@@ -53,7 +53,7 @@ def network(folder: Path) -> Callable[[], float]:
 def columns(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     from transformers import ASTFeatureExtractor
 
-    from snugfit.data.sounds import waveform
+    from snugfit.data.sounds.labelled_sounds import waveform
 
     extractor = ASTFeatureExtractor(num_mel_bins=64, max_length=round(100 * SECONDS) - 2, do_normalize=False)
     rows, labels = [], []

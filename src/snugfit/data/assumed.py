@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import overload
 
 from snugfit.data.sizes import token_counts
-from snugfit.data.token_rows import Example
-from snugfit.data.tokens import PadRight
+from snugfit.data.texts.token_rows import Example
+from snugfit.data.texts.tokens import PadRight
 
 WINDOWS_PER_EPOCH = 10_000
 """So many that no warm-up is longer than the run."""

@@ -16,7 +16,7 @@ from torch.utils.data import Subset
 
 from snugfit.data.named_sources import Sources
 from snugfit.data.sources import Table
-from snugfit.data.token_rows import ArrayExamples, JoinedArrays, Numbers
+from snugfit.data.texts.token_rows import ArrayExamples, JoinedArrays, Numbers
 from snugfit.system.user_objects import is_python_path
 
 ORIGIN = "snugfit.origin"

@@ -10,7 +10,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import BadRow, label_of, shorten
 from snugfit.data.class_names import sort_labels
-from snugfit.data.table_cells import parsed_cell
+from snugfit.data.tables.table_cells import parsed_cell
 from snugfit.errors import DataError, SettingError
 
 LabelSet = tuple[str, ...]

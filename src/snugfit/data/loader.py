@@ -27,8 +27,8 @@ from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.data.stream import StreamedExamples, streamed
-from snugfit.data.token_rows import ArrayExamples
-from snugfit.data.tokens import PadRight
+from snugfit.data.texts.token_rows import ArrayExamples
+from snugfit.data.texts.tokens import PadRight
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.system.user_objects import describe
 

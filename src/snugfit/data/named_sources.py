@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, Literal, TypeAlias, get_args
 
 from snugfit.core.settings import shown
-from snugfit.data.hold_out import is_hold_out
+from snugfit.data.splits.hold_out import is_hold_out
 from snugfit.errors import SettingError, nearest
 
 TRAIN = "data.train"

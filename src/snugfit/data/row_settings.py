@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from snugfit.data.bad_rows import check_policy
 from snugfit.data.examples import Examples
-from snugfit.data.hold_out import SHARES, HoldOut, share_of
-from snugfit.data.leaks import Inputs, LeakSettings
-from snugfit.data.sides import Sides, Validation, check_validation, make_sides
 from snugfit.data.sources import RowSource
-from snugfit.data.split import split_rows
+from snugfit.data.splits.hold_out import SHARES, HoldOut, share_of
+from snugfit.data.splits.leaks import Inputs, LeakSettings
+from snugfit.data.splits.sides import Sides, Validation, check_validation, make_sides
+from snugfit.data.splits.split import split_rows
 from snugfit.errors import SettingError
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.token_rows import ArrayExamples
+from snugfit.data.texts.token_rows import ArrayExamples
 
 
 def largest(dataset: Any, count: int) -> list[int] | None:

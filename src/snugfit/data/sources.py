@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault
-from snugfit.data.file_formats import READERS
-from snugfit.data.hub_rows import is_hub_name, is_saved, read_hub, read_saved
+from snugfit.data.files.file_formats import READERS
+from snugfit.data.files.hub_rows import is_hub_name, is_saved, read_hub, read_saved
+from snugfit.data.files.shards import is_shards, read_shards
 from snugfit.data.named_sources import Sources
-from snugfit.data.shards import is_shards, read_shards
 from snugfit.errors import DataError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 

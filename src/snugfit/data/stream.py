@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
 from snugfit.data.report import STREAMED
-from snugfit.data.token_rows import ArrayExamples
+from snugfit.data.texts.token_rows import ArrayExamples
 from snugfit.errors import DataError, SettingError, SnugfitError
 from snugfit.system.digest import digest
 from snugfit.system.user_objects import describe

@@ -18,10 +18,10 @@ from snugfit.data.bad_rows import SHOWN, BadRow, Fault, label_of, shorten, text_
 from snugfit.data.columns import check_columns
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.sources import RowSource, Table, read_table
-from snugfit.data.table_cells import parsed_cell
-from snugfit.data.token_cache import TokenEntry, cached, texts_digest
-from snugfit.data.token_rows import TokenRows
-from snugfit.data.tokens import Encoded, encode
+from snugfit.data.tables.table_cells import parsed_cell
+from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
+from snugfit.data.texts.token_rows import TokenRows
+from snugfit.data.texts.tokens import Encoded, encode
 from snugfit.errors import DataError, nearest
 
 if TYPE_CHECKING:

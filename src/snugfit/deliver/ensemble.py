@@ -18,15 +18,15 @@ from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.step.evaluate import Scored, evaluate
-from snugfit.step.metrics import check_metrics, made_metrics, named_metrics
-from snugfit.tasks.classes import most_likely
+from snugfit.step.metrics.metric import check_metrics, made_metrics, named_metrics
+from snugfit.tasks.common.classes import most_likely
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
-    from snugfit.tasks.inference import Inference, Prediction
+    from snugfit.tasks.common.inference import Inference, Prediction
 
 _FOLDS, _RESULT = "fold-*", "result.json"
 """The folders of a cross-validation's folds, and the result in each that has ended."""

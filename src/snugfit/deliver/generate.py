@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import Fault, settle
-from snugfit.data.file_kinds import SOURCE_LINE
+from snugfit.data.files.file_kinds import SOURCE_LINE
 from snugfit.deliver.generation_memory import in_numbers, within_memory
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
@@ -18,7 +18,7 @@ from snugfit.errors import DataError, ModelError
 from snugfit.kit.generation import Generation, positions_of, writes_another_text
 
 if TYPE_CHECKING:
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.files.file_rows import FileRows
     from snugfit.planner.generation import GenerationPlan
 
 

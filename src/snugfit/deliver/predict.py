@@ -18,7 +18,7 @@ from torch import nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
-from snugfit.data.file_kinds import SOURCE_LINE
+from snugfit.data.files.file_kinds import SOURCE_LINE
 from snugfit.data.sources import read_beginning
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
 from snugfit.deliver.scores import in_token_chunks, scores_of
@@ -32,8 +32,8 @@ from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks import import_again, known
-from snugfit.tasks.classes import in_detail
-from snugfit.tasks.inference import Inference
+from snugfit.tasks.common.classes import in_detail
+from snugfit.tasks.common.inference import Inference
 from snugfit.tasks.task_card import Card
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
@@ -41,7 +41,7 @@ from snugfit.techniques.plugins import check_technique
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.file_rows import FileRows, MapStyle
+    from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.kit.streaming.stream import WeightStream
     from snugfit.planner.generation import GenerationPlan
     from snugfit.step.step import Forward

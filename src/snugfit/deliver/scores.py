@@ -20,12 +20,12 @@ from snugfit.errors import SettingError
 from snugfit.kit.chunked_loss_function import in_chunks
 from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
 from snugfit.step.evaluate import Scored, evaluate
-from snugfit.step.metrics import made_metrics, named_metrics
-from snugfit.step.text_metrics import OfWrittenTexts, TextScore
+from snugfit.step.metrics.metric import made_metrics, named_metrics
+from snugfit.step.metrics.text_metrics import OfWrittenTexts, TextScore
 from snugfit.strategies.base import Strategy
 
 if TYPE_CHECKING:
-    from snugfit.data.file_rows import FileRows
+    from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
 
 _CHUNK = 256

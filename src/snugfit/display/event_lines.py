@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.file_formats import READERS
+from snugfit.data.files.file_formats import READERS
 from snugfit.data.named_sources import LOSS_OF
 from snugfit.data.report import has_epochs, source_words
 from snugfit.display.run_state import Standing

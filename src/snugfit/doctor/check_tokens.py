@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.batch import IGNORE_INDEX
-from snugfit.data.chat_template import ChatTemplate
-from snugfit.data.tokens import sequences_in, special_frame
+from snugfit.data.texts.chat_template import ChatTemplate
+from snugfit.data.texts.tokens import sequences_in, special_frame
 from snugfit.doctor.findings import LEAST_ENDS, Finding, Severity
 from snugfit.errors import DataError, SettingError
 from snugfit.kit.generation import stops_of

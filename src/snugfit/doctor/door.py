@@ -13,8 +13,8 @@ from torch import nn
 from snugfit.core.losses import find_loss, labels_ahead
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.data.bad_rows import Fault
-from snugfit.data.hold_out import SHARES
 from snugfit.data.sources import read_table
+from snugfit.data.splits.hold_out import SHARES
 from snugfit.data.usable_rows import Part, part_of_table, read_part
 from snugfit.doctor import check_data
 from snugfit.doctor import check_model as modules
@@ -126,7 +126,7 @@ def examine_file(
             f"labels: give --label, of {', '.join(others)}" if others else "labels: the file has none"
         )
     if tokenizer is not None:
-        from snugfit.data.tokens import encode
+        from snugfit.data.texts.tokens import encode
         from snugfit.models.tokenizer import load_tokenizer
 
         loaded = load_tokenizer(tokenizer)

@@ -92,7 +92,7 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
 
 def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     from snugfit.core.losses import LOSSES
-    from snugfit.step.metrics import check_metrics, check_watched, metric_name, monitored
+    from snugfit.step.metrics.metric import check_metrics, check_watched, metric_name, monitored
 
     known = find(recipe.task).losses or tuple(LOSSES)
     if recipe.loss not in known and not is_python_path(recipe.loss):

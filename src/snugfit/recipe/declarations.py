@@ -18,10 +18,10 @@ from snugfit.core.job import (
     Train,
 )
 from snugfit.core.settings import Bound, Count, Section, setting, wanted
-from snugfit.data.file_kinds import AUGMENTATIONS, SOUND_AUGMENTATIONS
-from snugfit.data.hold_out import hold_out_of, is_hold_out
-from snugfit.data.leaks import LeakSettings
+from snugfit.data.files.file_kinds import AUGMENTATIONS, SOUND_AUGMENTATIONS
 from snugfit.data.named_sources import Stopping, files_of, sources_of
+from snugfit.data.splits.hold_out import hold_out_of, is_hold_out
+from snugfit.data.splits.leaks import LeakSettings
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.system.user_objects import PYTHON_PATH
@@ -29,8 +29,8 @@ from snugfit.tasks import discover, find, text_classification
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
-    from snugfit.data.sides import Validation
     from snugfit.data.sources import RowSource
+    from snugfit.data.splits.sides import Validation
 
     Techniques = tuple[Technique, ...]
     Task = str

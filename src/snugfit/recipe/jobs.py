@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from snugfit.core.job import Execution, Hooks, Job, Plan
 from snugfit.recipe.entries import FULL
 from snugfit.step.build import find_device
-from snugfit.step.metrics import named_metrics
+from snugfit.step.metrics.metric import named_metrics
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import named_strategy
 from snugfit.system.processes import this_world
@@ -16,7 +16,7 @@ from snugfit.system.user_objects import load_object
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
-    from snugfit.step.metrics import RowMetric
+    from snugfit.step.metrics.metric import RowMetric
 
 
 def job_of(recipe: Recipe) -> Job:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Train
 from snugfit.core.settings import shown
-from snugfit.data.file_formats import READERS
+from snugfit.data.files.file_formats import READERS
 from snugfit.data.named_sources import texts_in, with_files
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m

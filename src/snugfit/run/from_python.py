@@ -19,8 +19,8 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.loss_terms import Loss
 from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
-from snugfit.data.hold_out import SHARES, hold_out_of
 from snugfit.data.order import training_order
+from snugfit.data.splits.hold_out import SHARES, hold_out_of
 from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
@@ -40,7 +40,7 @@ from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.step.build import Material, check_dataset, find_device
-from snugfit.step.outside_weights import check_outside
+from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.step import Forward
 from snugfit.step.trainable import check_module
 from snugfit.strategies.process_group import device_of

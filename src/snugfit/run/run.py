@@ -33,7 +33,7 @@ from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.run.training.write_best import BestInMemory
-from snugfit.step.metrics import RowMetric
+from snugfit.step.metrics.metric import RowMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.process_group import joined

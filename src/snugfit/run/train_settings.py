@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from snugfit.core.technique import Technique
     from snugfit.data.loader import Collate
     from snugfit.run.events import Display
-    from snugfit.step.metrics import RowMetric
+    from snugfit.step.metrics.metric import RowMetric
     from snugfit.step.step import Forward
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -13,7 +13,7 @@ from snugfit.errors import RunFolderError
 if TYPE_CHECKING:
     from torch import nn
 
-    from snugfit.data.file_rows import MapStyle
+    from snugfit.data.files.file_rows import MapStyle
     from snugfit.data.loader import Collate
     from snugfit.deliver.predict import Predictor
     from snugfit.run.events import Display

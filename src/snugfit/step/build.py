@@ -21,7 +21,7 @@ from snugfit.data.order import Order, total_windows, training_order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
-from snugfit.step.metrics import RowMetric
+from snugfit.step.metrics.metric import RowMetric
 from snugfit.step.state import check_saved
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy

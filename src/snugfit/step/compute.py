@@ -26,10 +26,10 @@ from snugfit.core.update_value import update_value
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.torch_wrappers import backward
-from snugfit.step.attention_kernels import kernels_behind
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
-from snugfit.step.row_outputs import join_outputs
+from snugfit.step.model_checks.attention_kernels import kernels_behind
+from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.kit.lm_head import whole
 from snugfit.kit.product_rounding import products_as_chosen
-from snugfit.step.byte_perplexity import BytePerplexity
 from snugfit.step.gather import joining, rows_of_all_ranks
-from snugfit.step.metrics import RowMetric, make_metric, perplexity
+from snugfit.step.metrics.byte_perplexity import BytePerplexity
+from snugfit.step.metrics.metric import RowMetric, make_metric, perplexity
 from snugfit.step.micro_batching import Replan, first_line, sizes
-from snugfit.step.row_outputs import join_outputs
+from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import is_out_of_memory, release_memory
 

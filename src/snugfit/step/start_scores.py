@@ -25,7 +25,7 @@ from snugfit.errors import OutOfMemory, RunFolderError
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.results.run_folder import START_SCORES
-from snugfit.step.answer_scores import AnswerScores
+from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.micro_batching import first_line
 from snugfit.system.memory import is_out_of_memory, release_memory
 

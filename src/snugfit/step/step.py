@@ -32,19 +32,19 @@ from snugfit.kit.placement import cloned
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.torch_wrappers import step_optimizer
 from snugfit.step import state
-from snugfit.step.attention_masks import AttentionMasks
-from snugfit.step.changed_inputs import Inputs
-from snugfit.step.class_counts import ClassCounts, counts_by_name
-from snugfit.step.compiled_modules import unwrapped
 from snugfit.step.compute import WindowCompute
 from snugfit.step.fixed_modules import FixedModules
-from snugfit.step.forward_metrics import ForwardMetrics
 from snugfit.step.loss_parts import LossParts
+from snugfit.step.metrics.class_counts import ClassCounts, counts_by_name
+from snugfit.step.metrics.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
-from snugfit.step.module_modes import Modes
+from snugfit.step.model_checks.attention_masks import AttentionMasks
+from snugfit.step.model_checks.changed_inputs import Inputs
+from snugfit.step.model_checks.compiled_modules import unwrapped
+from snugfit.step.model_checks.module_modes import Modes
+from snugfit.step.model_checks.outside_weights import check_outside
+from snugfit.step.model_checks.padding import Padding
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
-from snugfit.step.outside_weights import check_outside
-from snugfit.step.padding import Padding
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.trainable import check_module, check_trainable

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
-from snugfit.tasks.inference import Inference, Row
-from snugfit.tasks.recipe_model import load_from, source_files, trained_already
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.inference import Inference, Row
+from snugfit.tasks.common.recipe_model import load_from, source_files, trained_already
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
-    from snugfit.data.file_rows import FileRows, MapStyle
-    from snugfit.data.sound_format import SoundFormat
+    from snugfit.data.files.file_rows import FileRows, MapStyle
+    from snugfit.data.sounds.sound_format import SoundFormat
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
@@ -25,8 +25,8 @@ _LABELS = ("label", "labels", "class", "category", "target", "y")
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.sound_format import sound_format_of
-    from snugfit.data.sounds import SoundSettings, collate, load_sounds
+    from snugfit.data.sounds.labelled_sounds import SoundSettings, collate, load_sounds
+    from snugfit.data.sounds.sound_format import sound_format_of
     from snugfit.models.huggingface import PICTURES, SOUNDS, hears_sounds, input_settings, load_classifier
     from snugfit.step.build import Material
 
@@ -106,9 +106,9 @@ def _check_features(recipe: Recipe, sound_format: SoundFormat, of: str) -> None:
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
     from snugfit.data.examples import FILE, Examples
-    from snugfit.data.sound_format import SoundFormat
-    from snugfit.data.sounds import Sounds, collate, load_sound_rows
-    from snugfit.tasks.classes import most_likely
+    from snugfit.data.sounds.labelled_sounds import Sounds, collate, load_sound_rows
+    from snugfit.data.sounds.sound_format import SoundFormat
+    from snugfit.tasks.common.classes import most_likely
 
     labels, audio = tuple(meta["labels"]), meta["audio_column"]
     sound_format = SoundFormat.of(meta["sounds"])
@@ -144,14 +144,14 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
 
 def _view(augment: Sequence[str], sounds: Any, number: int) -> MapStyle:
     from snugfit.data.drawn_view import DrawnView
-    from snugfit.data.sounds import Sounds
+    from snugfit.data.sounds.labelled_sounds import Sounds
 
     return DrawnView(Sounds(sounds.rows, sounds.format, augment), number)
 
 
 def _read_rows(recipe: Recipe) -> Part:
-    from snugfit.data.path_rows import rows_of_files
-    from snugfit.data.sound_files import SOUND_FILES
+    from snugfit.data.files.path_rows import rows_of_files
+    from snugfit.data.sounds.sound_files import SOUND_FILES
 
     data, folder = recipe.data, recipe.folder
     return rows_of_files(

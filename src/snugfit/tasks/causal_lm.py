@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.answers import of_texts
-from snugfit.tasks.recognition import (
+from snugfit.tasks.common.answers import of_texts
+from snugfit.tasks.common.recognition import (
     PLAIN_TEXT,
     Recognition,
     Rows,
@@ -15,9 +15,7 @@ from snugfit.tasks.recognition import (
     columns_of,
     length_of_stream,
 )
-from snugfit.tasks.task import Task
-from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import (
+from snugfit.tasks.common.texts import (
     ROWS,
     STREAM,
     language_model,
@@ -25,6 +23,8 @@ from snugfit.tasks.texts import (
     row_settings,
     stream_settings,
 )
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
@@ -45,7 +45,7 @@ An apple a day keeps the doctor away. Beggars cannot be choosers. Curiosity kill
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.causal import CausalSettings, load_causal
+    from snugfit.data.texts.causal import CausalSettings, load_causal
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
@@ -53,7 +53,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     if (stream := stream_settings(recipe)) is None:
         data = load_causal(settings, tokenizer, folder=recipe.folder)
     else:
-        from snugfit.data.streamed_texts import stream_causal
+        from snugfit.data.texts.streamed_texts import stream_causal
 
         data = stream_causal(settings, stream, tokenizer, folder=recipe.folder)
     return language_model(recipe, tokenizer, data, empty, keep)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.picture_models import check_of_transformers, picture_format_of
-from snugfit.tasks.pictures import (
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
     encoder_inference,
     encoder_task,
@@ -16,8 +15,9 @@ from snugfit.tasks.pictures import (
     read_picture_rows,
     recognize_without_labels,
 )
-from snugfit.tasks.recipe_model import load_from
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.recipe_model import load_from
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.picture_models import check_of_transformers, picture_format_of
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
@@ -31,7 +31,7 @@ _WIDTH = 64
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.picture_pairs import collate_pairs, load_picture_pairs
+    from snugfit.data.pictures.picture_pairs import collate_pairs, load_picture_pairs
     from snugfit.models.huggingface import PICTURES, load_classifier
     from snugfit.models.pair_encoder import FEATURES, PairEncoder
     from snugfit.step.build import Material

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow
-from snugfit.data.table_cells import holds_dates, holds_numbers, is_gap
-from snugfit.data.time_steps import TimeStep, are_counted, infer_step, read_moment
+from snugfit.data.series.time_steps import TimeStep, are_counted, infer_step, read_moment
+from snugfit.data.tables.table_cells import holds_dates, holds_numbers, is_gap
 from snugfit.errors import DataError, SettingError
-from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tasks.common.inference import Inference, Prediction, Row
+from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
-    from snugfit.data.file_rows import FileRows
-    from snugfit.data.series_windows import SeriesWindows
+    from snugfit.data.files.file_rows import FileRows
+    from snugfit.data.series.series_windows import SeriesWindows
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
@@ -47,9 +47,9 @@ _REGULAR = 0.9
 
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
-    from snugfit.data.forecasting import ForecastSettings, load_series
-    from snugfit.data.series import SeriesColumns
-    from snugfit.data.series_windows import collate
+    from snugfit.data.series.forecasting import ForecastSettings, load_series
+    from snugfit.data.series.series_windows import collate
+    from snugfit.data.series.time_series import SeriesColumns
     from snugfit.models.bundle import SERIES_NETWORK
     from snugfit.models.series_network import SeriesNetwork, series_settings
     from snugfit.step.build import Material
@@ -106,8 +106,8 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import pinball
-    from snugfit.data.forecasting import SeriesFormat, load_series_rows, windows_ahead
-    from snugfit.data.series_windows import collate
+    from snugfit.data.series.forecasting import SeriesFormat, load_series_rows, windows_ahead
+    from snugfit.data.series.series_windows import collate
 
     form = SeriesFormat.of(meta["series"])
     names = [f"quantile {level:g}" for level in form.quantiles]

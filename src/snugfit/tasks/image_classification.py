@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.pictures import (
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
     labelled_picture_inference,
     labelled_picture_task,
     read_picture_rows,
 )
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 
@@ -32,7 +32,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
-    from snugfit.tasks.classes import most_likely
+    from snugfit.tasks.common.classes import most_likely
 
     decode = partial(most_likely, tuple(meta["labels"]))
     use = labelled_picture_inference(meta, decode, ("prediction", "probability"))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.answers import of_conversations
-from snugfit.tasks.recognition import (
+from snugfit.tasks.common.answers import of_conversations
+from snugfit.tasks.common.recognition import (
     AROUND_A_TURN,
     Recognition,
     Rows,
@@ -15,9 +15,7 @@ from snugfit.tasks.recognition import (
     columns_of,
     length_of_conversations,
 )
-from snugfit.tasks.task import Task
-from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import (
+from snugfit.tasks.common.texts import (
     ROWS,
     STREAM,
     language_model,
@@ -25,6 +23,8 @@ from snugfit.tasks.texts import (
     row_settings,
     stream_settings,
 )
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -40,7 +40,7 @@ _COMPLETIONS = ("completion", "response", "output", "answer", "solution", "targe
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.instruct import InstructSettings, load_instruct
+    from snugfit.data.texts.instruct import InstructSettings, load_instruct
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
@@ -49,7 +49,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     if (stream := stream_settings(recipe)) is None:
         data = load_instruct(settings, tokenizer, folder=recipe.folder)
     else:
-        from snugfit.data.streamed_texts import stream_instruct
+        from snugfit.data.texts.streamed_texts import stream_instruct
 
         data = stream_instruct(settings, stream, tokenizer, folder=recipe.folder)
     task = language_model(recipe, tokenizer, data, empty, keep)
@@ -60,8 +60,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 
 def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.columns import check_columns
-    from snugfit.data.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
     from snugfit.data.sources import read_table
+    from snugfit.data.texts.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
     from snugfit.data.usable_rows import part_of_contents, part_of_table
 
     data = recipe.data
@@ -104,7 +104,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 
 
 def _recognize_chats(rows: Rows, data: Mapping[str, Any]) -> Recognition | None:
-    from snugfit.data.conversations import COLUMNS, lists_turns, texts_in
+    from snugfit.data.texts.conversations import COLUMNS, lists_turns, texts_in
 
     chats = (form for form, column in COLUMNS.items() if column in rows.columns)
     form = data.get("format") or next(chats, None)

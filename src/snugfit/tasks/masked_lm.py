@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError
-from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.recipe_model import load_from
-from snugfit.tasks.recognition import (
+from snugfit.tasks.common.inference import Inference, Prediction, Row
+from snugfit.tasks.common.recipe_model import load_from
+from snugfit.tasks.common.recognition import (
     PLAIN_TEXT,
     Recognition,
     Rows,
@@ -21,15 +21,15 @@ from snugfit.tasks.recognition import (
     length_of_rows,
     length_of_stream,
 )
+from snugfit.tasks.common.texts import ROWS, STREAM, material_of, row_settings, stream_settings, task_of_texts
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, STREAM, material_of, row_settings, stream_settings, task_of_texts
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.masked import MaskedTexts
+    from snugfit.data.texts.masked import MaskedTexts
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
 
@@ -56,8 +56,8 @@ _EXAMPLE_ROWS = 8
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.marked_example import marked_parts
-    from snugfit.data.masked import PROBABILITY, MaskedSettings, load_masked
+    from snugfit.data.texts.marked_example import marked_parts
+    from snugfit.data.texts.masked import PROBABILITY, MaskedSettings, load_masked
     from snugfit.models.huggingface import load_masked_lm
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
@@ -67,7 +67,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     if (stream := stream_settings(recipe)) is None:
         data = load_masked(settings, tokenizer, folder=recipe.folder)
     else:
-        from snugfit.data.streamed_texts import stream_masked
+        from snugfit.data.texts.streamed_texts import stream_masked
 
         data = stream_masked(settings, stream, tokenizer, folder=recipe.folder)
     load = partial(load_masked_lm, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
@@ -105,9 +105,9 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import LOSSES
     from snugfit.data.bad_rows import text_of
-    from snugfit.data.file_rows import FileRows
-    from snugfit.data.masked import MaskedSettings, load_masked_rows
-    from snugfit.data.tokens import encode, padding_for
+    from snugfit.data.files.file_rows import FileRows
+    from snugfit.data.texts.masked import MaskedSettings, load_masked_rows
+    from snugfit.data.texts.tokens import encode, padding_for
 
     text, length, mask = tuple(meta["text_columns"]), meta["max_length"], tokenizer.mask_token_id
     settings = MaskedSettings(

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.picture_models import check_of_transformers
-from snugfit.tasks.pictures import (
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
     encoder_inference,
     encoder_task,
@@ -16,8 +15,9 @@ from snugfit.tasks.pictures import (
     read_picture_rows,
     recognize_without_labels,
 )
-from snugfit.tasks.recipe_model import load_from
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.recipe_model import load_from
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.picture_models import check_of_transformers
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
@@ -32,8 +32,13 @@ _KINDS = ("vit", "deit")
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.masked_pictures import PROBABILITY, Squares, collate_masked, load_masked_pictures
-    from snugfit.data.picture_format import format_of
+    from snugfit.data.pictures.masked_pictures import (
+        PROBABILITY,
+        Squares,
+        collate_masked,
+        load_masked_pictures,
+    )
+    from snugfit.data.pictures.picture_format import format_of
     from snugfit.models import huggingface
     from snugfit.models.masked_encoder import MaskedEncoder, patch_side
     from snugfit.step.build import Material

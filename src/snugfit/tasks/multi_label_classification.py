@@ -7,19 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.classes import columns_of_labels, likely_labels, of_label_sets
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.label_columns import label_columns, label_meta, label_sets_of, sets_of
-from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.task import Task
-from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import (
+from snugfit.tasks.common.classes import columns_of_labels, likely_labels, of_label_sets
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.label_columns import label_columns, label_meta, label_sets_of, sets_of
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,
     labelled_text_task,
     length_of_texts,
     text_columns,
 )
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -39,7 +39,7 @@ _SAMPLE = """\
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.step.label_metrics import label_set_metrics
+    from snugfit.step.metrics.label_metrics import label_set_metrics
 
     meta, metrics = label_meta(recipe.data), label_set_metrics(recipe.data.threshold)
     return labelled_text_task(

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.classes import columns_of_labels, likely_labels, of_label_sets
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.label_columns import label_columns, label_meta, label_sets_of, sets_of
-from snugfit.tasks.pictures import (
+from snugfit.tasks.common.classes import columns_of_labels, likely_labels, of_label_sets
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.label_columns import label_columns, label_meta, label_sets_of, sets_of
+from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
     labelled_picture_inference,
     labelled_picture_task,
     read_picture_rows,
 )
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 
@@ -29,7 +29,7 @@ _BEFORE_CLASSES = 0.1
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.step.label_metrics import label_set_metrics
+    from snugfit.step.metrics.label_metrics import label_set_metrics
 
     meta, metrics = label_meta(recipe.data), label_set_metrics(recipe.data.threshold)
     return labelled_picture_task(

@@ -10,7 +10,7 @@ from snugfit.errors import ModelError, SettingError
 if TYPE_CHECKING:
     from torch import nn
 
-    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.models.huggingface import LoadedModel
     from snugfit.models.torchvision_network import TorchvisionNetwork
     from snugfit.recipe import Recipe
@@ -24,7 +24,7 @@ def picture_format_of(recipe: Recipe, *, pixels: bool = False) -> PictureFormat:
     Raises:
         ModelError, SettingError: the model has none, or does not take that side.
     """
-    from snugfit.data.picture_format import PictureFormat, format_of
+    from snugfit.data.pictures.picture_format import PictureFormat, format_of
     from snugfit.models.huggingface import input_settings
     from snugfit.models.torchvision_network import is_of_torchvision, torchvision_format
 

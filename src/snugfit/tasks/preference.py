@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.answers import of_preferences
-from snugfit.tasks.recognition import (
+from snugfit.tasks.common.answers import of_preferences
+from snugfit.tasks.common.recognition import (
     AROUND_A_TURN,
     Recognition,
     Rows,
@@ -15,9 +15,9 @@ from snugfit.tasks.recognition import (
     columns_of,
     length_of_conversations,
 )
+from snugfit.tasks.common.texts import ROWS, language_model, load_empty_language_model, row_settings
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
 
 if TYPE_CHECKING:
     from snugfit.core.preferences import PreferenceLoss
@@ -34,9 +34,9 @@ _COMPLETIONS = ("completion", "response", "answer", "output")
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.preferences import PreferenceSettings, load_preferences
+    from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
     from snugfit.models.tokenizer import load_tokenizer
-    from snugfit.step.answer_scores import AnswerScores
+    from snugfit.step.metrics.answer_scores import AnswerScores
 
     loss = _loss(recipe)
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
@@ -57,8 +57,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 def _assume(recipe: Recipe, material: Material) -> Material:
     """Return the material of a plan: rows of two sequences, each as long as a text may be."""
     from snugfit.data.assumed import assumed_pairs
-    from snugfit.data.preferences import PadPairs
-    from snugfit.step.answer_scores import AnswerScores
+    from snugfit.data.texts.preferences import PadPairs
+    from snugfit.step.metrics.answer_scores import AnswerScores
 
     loss = _loss(recipe)
     data = assumed_pairs(
@@ -104,8 +104,8 @@ def _loss(recipe: Recipe) -> PreferenceLoss:
 
 
 def _read_rows(recipe: Recipe) -> Part:
-    from snugfit.data.preferences import labelled_of, pair_of, prompt_columns
     from snugfit.data.sources import read_table
+    from snugfit.data.texts.preferences import labelled_of, pair_of, prompt_columns
     from snugfit.data.usable_rows import part_of_contents
 
     data, pairs = recipe.data, _loss(recipe).pairs
@@ -175,7 +175,7 @@ def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> 
 
 def _written(row: Mapping[str, Any], columns: Sequence[str]) -> int:
     """Return the characters of columns of text or of turns, with those that a template writes around each."""
-    from snugfit.data.conversations import texts_of_turns
+    from snugfit.data.texts.conversations import texts_of_turns
 
     turns = [text for each in columns for text in texts_of_turns(row.get(each)) or [str(row.get(each) or "")]]
     return sum(len(text) + AROUND_A_TURN for text in turns)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.hold_out import SHARES, VALIDATION, HoldOut, share_of
+from snugfit.data.splits.hold_out import SHARES, VALIDATION, HoldOut, share_of
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import load_object
-from snugfit.tasks.inference import Inference, Prediction
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.inference import Inference, Prediction
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
@@ -94,7 +94,7 @@ def hold_out_objects(
     """
     from torch.utils.data import Subset
 
-    from snugfit.data.sides import make_sides
+    from snugfit.data.splits.sides import make_sides
     from snugfit.step.build import hold_out
 
     columns: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def _outputs(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
 def _classes(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
     """Return the number of each row's most likely class too, where there is one class a row."""
     from snugfit.core.losses import logits_of
-    from snugfit.tasks.classes import most_likely
+    from snugfit.tasks.common.classes import most_likely
 
     logits, rows = logits_of(outputs), _outputs(outputs, examples)
     if logits.ndim != 2:

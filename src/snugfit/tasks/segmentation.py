@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
-from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.inference import Inference, Prediction, Row
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.core.loss_terms import Loss
-    from snugfit.data.file_rows import FileRows, MapStyle
-    from snugfit.data.masks import MaskData
-    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.files.file_rows import FileRows, MapStyle
+    from snugfit.data.pictures.masks import MaskData
+    from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
@@ -36,7 +36,7 @@ _EXAMPLE_ROWS = 5
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.examples import FILE
-    from snugfit.data.masks import collate
+    from snugfit.data.pictures.masks import collate
     from snugfit.step.build import Material
 
     made = (_own_network if CARD.makes(recipe.model) else _library_network)(recipe, empty, keep)
@@ -86,7 +86,7 @@ def _own_network(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> _Networ
     Raises:
         SettingError: `data.size` cannot be halved as often as the network does.
     """
-    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.models.bundle import MASK_NETWORK
     from snugfit.models.mask_network import MaskNetwork, mask_settings
 
@@ -113,8 +113,8 @@ def _own_network(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> _Networ
 def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Network:
     """Return a network of transformers or torchvision."""
     from snugfit.models.segmenter import Segmenter, auxiliary_weight
+    from snugfit.tasks.common.recipe_model import load_from, source_files
     from snugfit.tasks.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
-    from snugfit.tasks.recipe_model import load_from, source_files
 
     whole = replace(picture_format_of(recipe, pixels=True), resize=None)  # a mask is of all of its picture
     masks = _masks_of(recipe, whole)
@@ -134,7 +134,7 @@ def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Net
 
 
 def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
-    from snugfit.data.masks import MaskSource, load_masks
+    from snugfit.data.pictures.masks import MaskSource, load_masks
 
     data = recipe.data
     return load_masks(
@@ -171,7 +171,7 @@ def _delivered(model: nn.Module) -> nn.Module:
 
 
 def _forward(model: nn.Module, data: Mapping[str, Any]) -> Any:
-    from snugfit.data.masks import INPUT
+    from snugfit.data.pictures.masks import INPUT
     from snugfit.models.segmenter import pixel_logits
 
     # in the process that trained it the model is whole
@@ -181,8 +181,8 @@ def _forward(model: nn.Module, data: Mapping[str, Any]) -> Any:
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.data.examples import FILE, Examples
-    from snugfit.data.masks import PicturesWithMasks, collate, load_mask_rows
-    from snugfit.data.picture_format import PictureFormat
+    from snugfit.data.pictures.masks import PicturesWithMasks, collate, load_mask_rows
+    from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.kit.auxiliary_loss import WithAuxiliary
 
     image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
@@ -260,7 +260,7 @@ def _saved(prediction: Prediction, folder: Path, name: str) -> Prediction:
 
 
 def _read_rows(recipe: Recipe) -> Part:
-    from snugfit.data.masks import read_masks
+    from snugfit.data.pictures.masks import read_masks
 
     data = recipe.data
     loaded = read_masks(

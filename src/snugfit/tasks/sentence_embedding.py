@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.recipe_model import load_from
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.common.inference import Inference, Prediction, Row
+from snugfit.tasks.common.recipe_model import load_from
+from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.common.texts import ROWS, material_of, row_settings, task_of_texts
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, material_of, row_settings, task_of_texts
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -33,7 +33,7 @@ _SAMPLE = """\
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.text_pairs import PairSettings, load_pairs
+    from snugfit.data.texts.text_pairs import PairSettings, load_pairs
     from snugfit.kit.text_embeddings import TextEmbeddings
     from snugfit.models.huggingface import load_encoder
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -74,8 +74,8 @@ def _sentence_transformers(width: int, max_length: int) -> dict[str, Any]:
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import LOSSES
     from snugfit.data.bad_rows import text_of
-    from snugfit.data.file_rows import FileRows
-    from snugfit.data.text_pairs import encoded_texts, load_pair_rows, pads
+    from snugfit.data.files.file_rows import FileRows
+    from snugfit.data.texts.text_pairs import encoded_texts, load_pair_rows, pads
     from snugfit.kit.text_embeddings import TextEmbeddings
 
     text, length = meta["text_columns"], meta["max_length"]
@@ -120,7 +120,7 @@ def _embeddings(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
 
 
 def _read_rows(recipe: Recipe) -> Part:
-    from snugfit.data.text_pairs import read_pairs
+    from snugfit.data.texts.text_pairs import read_pairs
 
     data = recipe.data
     further = [column for column in (data.positive, data.negative) if column is not None]

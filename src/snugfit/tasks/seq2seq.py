@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
-from snugfit.tasks.inference import Inference, Prediction, Row
-from snugfit.tasks.recipe_model import load_from
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.common.inference import Inference, Prediction, Row
+from snugfit.tasks.common.recipe_model import load_from
+from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.common.texts import ROWS, material_of, row_settings, task_of_texts
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, material_of, row_settings, task_of_texts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,12 +84,12 @@ _SAMPLE = """\
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.text_to_text import TextToTextSettings, load_text_to_text_rows
+    from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
     from snugfit.kit.generation import stops_of
     from snugfit.kit.written_texts import WrittenTexts
     from snugfit.models.huggingface import load_text_to_text
     from snugfit.models.tokenizer import check_length, load_tokenizer
-    from snugfit.step.text_metrics import OF_TEXTS, text_metrics
+    from snugfit.step.metrics.text_metrics import OF_TEXTS, text_metrics
 
     own = {name: getattr(recipe.data, name) for name in _OWN}
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
@@ -193,11 +193,11 @@ def _writing(
 ) -> Inference:
     """Return the use of a model, whose texts are chosen as `generation` says."""
     from snugfit.core.losses import LOSSES
-    from snugfit.data.text_to_text import TargetRows, TextToTextSettings, load_written_rows, read_text
-    from snugfit.data.tokens import encode, padding_for
+    from snugfit.data.texts.text_to_text import TargetRows, TextToTextSettings, load_written_rows, read_text
+    from snugfit.data.texts.tokens import encode, padding_for
     from snugfit.kit.generation import generate, stops_of
     from snugfit.kit.written_texts import WrittenTexts
-    from snugfit.step.text_metrics import OF_TEXTS, text_metrics
+    from snugfit.step.metrics.text_metrics import OF_TEXTS, text_metrics
 
     text, prefix, length = tuple(meta["text_columns"]), meta["prefix"], meta["max_length"]
     stops, text_of_tokens = stops_of(tokenizer), _decoder(tokenizer)
@@ -244,7 +244,7 @@ def _writing(
 
 
 def _read_rows(recipe: Recipe) -> Part:
-    from snugfit.data.text_to_text import read_targets
+    from snugfit.data.texts.text_to_text import read_targets
 
     data = recipe.data
     return read_targets(data.rows, "data.train", data.text, data.target, data.prefix, recipe.folder)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.tables import (
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.table_task import (
     LABELS,
     NETWORKS,
     ROWS,
@@ -36,7 +36,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
-    from snugfit.tasks.classes import most_likely
+    from snugfit.tasks.common.classes import most_likely
 
     decode = partial(most_likely, tuple(meta["labels"]))
     return table_inference(meta, decode, ("prediction", "probability"), CARD.metrics)

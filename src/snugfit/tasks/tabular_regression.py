@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.table_cells import holds_numbers
-from snugfit.tasks.inference import Inference, Prediction
-from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.tables import (
+from snugfit.data.tables.table_cells import holds_numbers
+from snugfit.tasks.common.inference import Inference, Prediction
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.table_task import (
     LABELS,
     NETWORKS,
     ROWS,

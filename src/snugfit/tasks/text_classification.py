@@ -8,17 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.task import Task
-from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import (
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,
     labelled_text_task,
     length_of_texts,
     text_columns,
 )
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
 
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
-    from snugfit.tasks.classes import most_likely
+    from snugfit.tasks.common.classes import most_likely
 
     labels = tuple(meta["labels"])
     return replace(

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.table_cells import holds_numbers, parsed_cell
-from snugfit.tasks.inference import Inference, Prediction
-from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.task import Task
-from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import (
+from snugfit.data.tables.table_cells import holds_numbers, parsed_cell
+from snugfit.tasks.common.inference import Inference, Prediction
+from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,
     labelled_text_task,
     length_of_texts,
     text_columns,
 )
+from snugfit.tasks.task import Task
+from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part

@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.tags import scheme_of
-from snugfit.tasks.entities import entity_metrics, most_likely_tags, predictions_of
-from snugfit.tasks.inference import Inference, Row
-from snugfit.tasks.recipe_model import load_from
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.data.texts.tags import scheme_of
+from snugfit.tasks.common.entities import entity_metrics, most_likely_tags, predictions_of
+from snugfit.tasks.common.inference import Inference, Row
+from snugfit.tasks.common.recipe_model import load_from
+from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of, length_of_rows
+from snugfit.tasks.common.texts import ROWS, material_of, row_settings, task_of_texts
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
-from snugfit.tasks.texts import ROWS, material_of, row_settings, task_of_texts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,7 @@ _SAMPLE = """\
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.tagged_texts import TagSettings, load_tagged
+    from snugfit.data.texts.tagged_texts import TagSettings, load_tagged
     from snugfit.models.huggingface import TOKENS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
@@ -71,10 +71,10 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
 
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
-    from snugfit.data.file_rows import FileRows
-    from snugfit.data.tagged_rows import tagged_text
-    from snugfit.data.tagged_texts import Reader, RowWindows, load_tagged_rows
-    from snugfit.data.tokens import padding_for
+    from snugfit.data.files.file_rows import FileRows
+    from snugfit.data.texts.tagged_rows import tagged_text
+    from snugfit.data.texts.tagged_texts import Reader, RowWindows, load_tagged_rows
+    from snugfit.data.texts.tokens import padding_for
 
     names, scheme, form = tuple(meta["labels"]), meta["scheme"], meta["form"]
     (column,) = meta["text_columns"]
@@ -114,8 +114,8 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
 
 
 def _read_rows(recipe: Recipe) -> Part:
-    from snugfit.data.tagged_rows import read_tagged
-    from snugfit.data.tagged_texts import check_one_column
+    from snugfit.data.texts.tagged_rows import read_tagged
+    from snugfit.data.texts.tagged_texts import check_one_column
     from snugfit.data.usable_rows import Part
 
     check_one_column(recipe.data.text)

@@ -21,7 +21,7 @@ from snugfit.run.from_python import module_spec
 from snugfit.run.run import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
-from snugfit.step.metrics import RowMetric, made_metrics
+from snugfit.step.metrics.metric import RowMetric, made_metrics
 from snugfit.step.start_scores import compares_start, fill_start_scores
 from snugfit.step.step import Step
 from snugfit.tasks.task import Task

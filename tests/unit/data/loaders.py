@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
+from tests.unit.data.test_instruct import TEMPLATES, by_letters
 
-from snugfit.data.causal import CausalSettings, load_causal
 from snugfit.data.examples import Examples, whole_examples
-from snugfit.data.instruct import InstructSettings, load_instruct
-from snugfit.data.leaks import LeakSettings
-from snugfit.data.masked import MaskedSettings, load_masked
-from snugfit.data.masks import MaskSource, load_masks
-from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pictures import PictureSettings, load_pictures
-from snugfit.data.preferences import PreferenceSettings, load_preferences
-from snugfit.data.tables import TableSettings, load_table
-from snugfit.data.tagged_texts import TagSettings, load_tagged
-from snugfit.data.text import TextSettings, load_text
-from snugfit.data.text_pairs import PairSettings, load_pairs
-from snugfit.data.text_to_text import TextToTextSettings, load_text_to_text_rows
+from snugfit.data.pictures.labelled_pictures import PictureSettings, load_pictures
+from snugfit.data.pictures.masks import MaskSource, load_masks
+from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.splits.leaks import LeakSettings
+from snugfit.data.tables.table_rows import TableSettings, load_table
+from snugfit.data.texts.causal import CausalSettings, load_causal
+from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.masked import MaskedSettings, load_masked
+from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
+from snugfit.data.texts.tagged_texts import TagSettings, load_tagged
+from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.text_pairs import PairSettings, load_pairs
+from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
 from snugfit.models.tokenizer import load_tokenizer
 from tests.unit.data.conftest import word_tokenizer
-from tests.unit.data.test_instruct import TEMPLATES, by_letters
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_tokenizer
 

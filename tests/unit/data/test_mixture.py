@@ -16,7 +16,7 @@ from snugfit.data.loader import Loader
 from snugfit.data.mixture import Draws, alternating, mixed
 from snugfit.data.named_sources import Source, Sources, sources_of
 from snugfit.data.order import Order, training_order
-from snugfit.data.token_rows import JoinedArrays, TokenRows
+from snugfit.data.texts.token_rows import JoinedArrays, TokenRows
 from snugfit.errors import DataError
 from tests.oracles import mixture as oracle
 

@@ -21,7 +21,7 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import PARTS, missing_parts, private_part, tracing
 from snugfit.doctor.observe.row_digests import Rows
 from snugfit.doctor.observe.watch import install
-from snugfit.doctor.observe.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 
 class Owner:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from snugfit.doctor.findings import Finding
-from snugfit.doctor.observe.detectors_checkpoints import partial_resume
-from snugfit.doctor.observe.detectors_evaluations import (
+from snugfit.doctor.observe.detectors.checkpoint_faults import partial_resume
+from snugfit.doctor.observe.detectors.evaluation_faults import (
     batch_mean_scores,
     other_statistics,
     random_validation,
 )
-from snugfit.doctor.observe.detectors_rates import learning_rate, unrestored_range_test
+from snugfit.doctor.observe.detectors.rate_faults import learning_rate, unrestored_range_test
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.script_events import (
     Backward,

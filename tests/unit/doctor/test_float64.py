@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from snugfit.doctor.observe import gradient_state
 from snugfit.doctor.observe.gradient_state import Length, magnitude
-from snugfit.doctor.observe.watch_updates import _sums
+from snugfit.doctor.observe.watchers.watch_updates import _sums
 
 ONES = torch.full((3,), 2.0)
 

@@ -18,7 +18,7 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import Step
 from snugfit.doctor.observe.watch import install
-from snugfit.doctor.observe.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 TRAINING = """
 model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -12,9 +12,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from snugfit.core.batch import Batch
 from snugfit.core.preferences import PreferenceLoss
-from snugfit.data.preferences import PadPairs
-from snugfit.step.answer_scores import AnswerScores
+from snugfit.data.texts.preferences import PadPairs
 from snugfit.step.build import Material
+from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy

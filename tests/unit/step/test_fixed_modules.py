@@ -17,8 +17,8 @@ from snugfit.core.losses import find_loss, logits_of
 from snugfit.errors import SettingError
 from snugfit.step.compute import WindowCompute
 from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.model_checks.traceless import losses_of_rows
 from snugfit.step.step import Step
-from snugfit.step.traceless import losses_of_rows
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.swa import SWA

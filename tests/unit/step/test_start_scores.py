@@ -13,11 +13,11 @@ from torch.utils.data import Subset
 
 from snugfit.core.job import Train
 from snugfit.core.preferences import DPO, ORPO
-from snugfit.data.preferences import PadPairs
+from snugfit.data.texts.preferences import PadPairs
 from snugfit.errors import OutOfMemory
 from snugfit.results.run_folder import START_SCORES, RunFolder
-from snugfit.step.answer_scores import AnswerScores
 from snugfit.step.build import Material
+from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.techniques.learning.lora import LoRA

@@ -19,9 +19,9 @@ from transformers import (
     ViTImageProcessorPil,
 )
 
-from snugfit.data.picture_format import PictureFormat
-from snugfit.data.picture_pairs import load_picture_pairs
-from snugfit.data.pictures import PictureSettings
+from snugfit.data.pictures.labelled_pictures import PictureSettings
+from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.pictures.picture_pairs import load_picture_pairs
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.huggingface import PICTURES, load_classifier

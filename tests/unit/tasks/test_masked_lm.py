@@ -15,9 +15,9 @@ import torch
 
 from snugfit.data.examples import Examples
 from snugfit.data.loader import Loader
-from snugfit.data.masked import MaskedData, MaskedSettings, MaskedTexts, Masks, load_masked
 from snugfit.data.order import Order
-from snugfit.data.token_rows import TokenRows
+from snugfit.data.texts.masked import MaskedData, MaskedSettings, MaskedTexts, Masks, load_masked
+from snugfit.data.texts.token_rows import TokenRows
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
@@ -27,7 +27,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.build import training_loader
-from snugfit.tasks.prepare import prepare, prepare_assumed
+from snugfit.tasks.common.prepare import prepare, prepare_assumed
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
 from snugfit.tools.init.door import begin_here

@@ -21,9 +21,9 @@ from transformers import (
 )
 
 from snugfit.core.losses import masked_pixels
-from snugfit.data.masked_pictures import Squares, load_masked_pictures
-from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pictures import PictureSettings
+from snugfit.data.pictures.labelled_pictures import PictureSettings
+from snugfit.data.pictures.masked_pictures import Squares, load_masked_pictures
+from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.huggingface import load_masked_pictures as load_model

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.data.test_instruct import TEMPLATES, by_letters
 
 from snugfit.data import token_cache, usable_rows
-from snugfit.data.causal import CausalSettings, load_causal
-from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.data.loader import Loader
-from snugfit.data.masked import MaskedSettings, load_masked
 from snugfit.data.named_sources import RowSources, Sources, sources_of
 from snugfit.data.order import Order
-from snugfit.data.preferences import PreferenceSettings, load_preferences
-from snugfit.data.text import TextSettings, load_text
-from snugfit.data.text_pairs import PairSettings, load_pairs
-from snugfit.data.text_to_text import TextToTextSettings, load_text_to_text_rows
-from snugfit.data.token_rows import JoinedArrays
+from snugfit.data.texts.causal import CausalSettings, load_causal
+from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.masked import MaskedSettings, load_masked
+from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
+from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.text_pairs import PairSettings, load_pairs
+from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
+from snugfit.data.texts.token_rows import JoinedArrays
 from snugfit.errors import DataError, SettingError, UserError
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
@@ -29,7 +30,6 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.data.conftest import word_tokenizer
-from tests.unit.data.test_instruct import TEMPLATES, by_letters
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_tokenizer
 from tests.unit.tasks.trained_runs import AfterWindows, weights

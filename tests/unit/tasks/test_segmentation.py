@@ -23,7 +23,7 @@ from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
-from snugfit.step.metrics import make_metric
+from snugfit.step.metrics.metric import make_metric
 from snugfit.strategies.base import Strategy
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snugfit.data.text_pairs import PairData, PairSettings, load_pairs
+from snugfit.data.texts.text_pairs import PairData, PairSettings, load_pairs
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
@@ -20,7 +20,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import Rows
+from snugfit.tasks.common.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here

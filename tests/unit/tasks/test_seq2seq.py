@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from snugfit.core.batch import Batch
-from snugfit.data.text_to_text import TextToTextData, TextToTextSettings, load_text_to_text_rows
+from snugfit.data.texts.text_to_text import TextToTextData, TextToTextSettings, load_text_to_text_rows
 from snugfit.deliver.generate import generate_file, load_generator
 from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
@@ -22,11 +22,11 @@ from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
-from snugfit.step.metrics import make_metric
+from snugfit.step.metrics.metric import make_metric
 from snugfit.strategies.base import Strategy
 from snugfit.tasks import discover
-from snugfit.tasks.prepare import prepare, prepare_assumed
-from snugfit.tasks.recognition import Rows
+from snugfit.tasks.common.prepare import prepare, prepare_assumed
+from snugfit.tasks.common.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here

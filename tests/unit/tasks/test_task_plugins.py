@@ -29,11 +29,11 @@ import torch
 from torch.utils.data import default_collate
 
 from snugfit.data.bad_rows import BadRow
-from snugfit.data.file_rows import read_rows
+from snugfit.data.files.file_rows import read_rows
 from snugfit.core.losses import LOSSES
 from snugfit.step.build import Material
-from snugfit.tasks.inference import Inference
-from snugfit.tasks.rows import read_training_rows
+from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.rows import read_training_rows
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

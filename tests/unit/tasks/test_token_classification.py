@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.data.tags import spans_of
+from snugfit.data.texts.tags import spans_of
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import ModelError, SettingError
 from snugfit.recipe import load_recipe
@@ -19,8 +19,8 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import find
-from snugfit.tasks.entities import entity_metrics
-from snugfit.tasks.recognition import Rows
+from snugfit.tasks.common.entities import entity_metrics
+from snugfit.tasks.common.recognition import Rows
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold

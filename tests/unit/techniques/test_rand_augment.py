@@ -11,11 +11,11 @@ import snugfit as sf
 from snugfit.core.selection import check
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.data.picture_format import PictureFormat
-from snugfit.data.pictures import PictureSettings, collate, load_pictures
+from snugfit.data.pictures.labelled_pictures import PictureSettings, collate, load_pictures
+from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe import load_recipe
-from snugfit.tasks.prepare import prepare
+from snugfit.tasks.common.prepare import prepare
 from snugfit.techniques.learning.augmix import AugMix
 from snugfit.techniques.learning.rand_augment import OPERATIONS, RandAugment, rand_augmented
 from tests.unit.kit.picture_formulas import reference

@@ -208,7 +208,7 @@ def _conversations(subject: ExportedModel, rows: Sequence[Mapping[str, Any]]) ->
     """Return the messages of rows, where a chat template writes them."""
     if not subject.meta.get("conversations") or not subject.predictor.tokenizer.chat_template:  # type: ignore[union-attr]
         return []
-    from snugfit.data.conversations import MESSAGES, PAIRS, conversation_of
+    from snugfit.data.texts.conversations import MESSAGES, PAIRS, conversation_of
 
     form, meta = subject.meta["conversations"], subject.meta
     read = [
@@ -254,7 +254,7 @@ def _drawn(subject: ExportedModel) -> list[dict[str, Tensor]]:
             inputs = [{**each, TOKEN_TYPES: _drawn_types(subject, each["input_ids"])} for each in inputs]
         return inputs
     if subject.kind == "pictures":
-        from snugfit.data.picture_format import PictureFormat
+        from snugfit.data.pictures.picture_format import PictureFormat
 
         shape = PictureFormat.of(subject.meta["pictures"]).shape
         return [{"pixel_values": torch.randn(1, *shape, generator=generator)} for _ in range(COUNT)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from snugfit.data.tokens import special_frame
+from snugfit.data.texts.tokens import special_frame
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snugfit.data.tokens import special_frame
+from snugfit.data.texts.tokens import special_frame
 from snugfit.errors import ModelError
 
 _LLAMA_3 = (

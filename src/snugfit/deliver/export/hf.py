@@ -145,7 +145,7 @@ def request_of(subject: ExportedModel, scored: ScoredRows) -> dict[str, Any]:
     request["conversations"] = scored.conversations
     request["labels"] = subject.names_classes
     if scored.pictures:
-        from snugfit.data.picture_format import PictureFormat
+        from snugfit.data.pictures.picture_format import PictureFormat
 
         request["pictures"] = scored.pictures
         request["mode"] = "L" if PictureFormat.of(subject.meta["pictures"]).channels == 1 else "RGB"

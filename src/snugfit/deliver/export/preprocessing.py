@@ -30,7 +30,7 @@ def write_preprocessing(
     if subject.generates:
         write_generation_config(subject, folder, scored)
     if subject.kind == "pictures":
-        from snugfit.data.picture_format import PictureFormat
+        from snugfit.data.pictures.picture_format import PictureFormat
 
         _write(folder / PROCESSOR, PictureFormat.of(subject.meta["pictures"]).processor())
     if subject.kind == "sounds":

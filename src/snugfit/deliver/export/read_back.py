@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from snugfit.data.shards import plain_file
+from snugfit.data.files.shards import plain_file
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.scored import (
     Answer,

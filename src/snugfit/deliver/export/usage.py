@@ -78,7 +78,7 @@ def pipeline_usage(subject: ExportedModel) -> str:
 
 def _sounds_usage(subject: ExportedModel) -> str:
     """Return code that calls a model of sounds by itself: the pipeline takes none that sees spectrograms as pictures."""
-    from snugfit.data.sound_format import SoundFormat
+    from snugfit.data.sounds.sound_format import SoundFormat
 
     sounds = SoundFormat.of(subject.meta["sounds"])
     name = "AutoModelForImageClassification" if sounds.channels else "AutoModelForAudioClassification"

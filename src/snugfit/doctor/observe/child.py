@@ -14,7 +14,7 @@ from types import TracebackType
 from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, STOP_VARIABLE, UPDATES_VARIABLE
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import Log, write_log
-from snugfit.doctor.observe.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _LAST_LINES = 8
 FRAMES = 2

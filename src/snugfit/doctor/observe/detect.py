@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from snugfit.doctor.findings import Finding, Severity
-from snugfit.doctor.observe import (
-    detectors_checkpoints,
-    detectors_data,
-    detectors_dependence,
-    detectors_draws,
-    detectors_evaluations,
-    detectors_gradients,
-    detectors_labels,
-    detectors_losses,
-    detectors_modes,
-    detectors_parameters,
-    detectors_rates,
-    detectors_scaling,
-    detectors_schedules,
-    detectors_time,
+from snugfit.doctor.observe.detectors import (
+    checkpoint_faults,
+    data_faults,
+    dependence_faults,
+    draw_faults,
+    evaluation_faults,
+    gradient_faults,
+    label_faults,
+    loss_faults,
+    mode_faults,
+    parameter_faults,
+    rate_faults,
+    scaling_faults,
+    schedule_faults,
+    time_faults,
 )
 from snugfit.doctor.observe.log import Log
 
 Detector = Callable[[Log], list[Finding]]
 DETECTORS: tuple[Detector, ...] = (
-    *detectors_gradients.DETECTORS,
-    *detectors_scaling.DETECTORS,
-    *detectors_parameters.DETECTORS,
-    *detectors_modes.DETECTORS,
-    *detectors_schedules.DETECTORS,
-    *detectors_checkpoints.DETECTORS,
-    *detectors_labels.DETECTORS,
-    *detectors_rates.DETECTORS,
-    *detectors_losses.DETECTORS,
-    *detectors_data.DETECTORS,
-    *detectors_dependence.DETECTORS,
-    *detectors_draws.DETECTORS,
-    *detectors_evaluations.DETECTORS,
-    *detectors_time.DETECTORS,
+    *gradient_faults.DETECTORS,
+    *scaling_faults.DETECTORS,
+    *parameter_faults.DETECTORS,
+    *mode_faults.DETECTORS,
+    *schedule_faults.DETECTORS,
+    *checkpoint_faults.DETECTORS,
+    *label_faults.DETECTORS,
+    *rate_faults.DETECTORS,
+    *loss_faults.DETECTORS,
+    *data_faults.DETECTORS,
+    *dependence_faults.DETECTORS,
+    *draw_faults.DETECTORS,
+    *evaluation_faults.DETECTORS,
+    *time_faults.DETECTORS,
 )
 _ORDER = list(Severity)
 
@@ -116,7 +116,7 @@ OBSERVED = (
 def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
     """Return all findings of all processes, each once, the worst first."""
     findings = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
-    findings += detectors_data.same_rows_on_every_rank(logs)
-    findings += detectors_data.ranks_differ(logs)
+    findings += data_faults.same_rows_on_every_rank(logs)
+    findings += data_faults.ranks_differ(logs)
     once = {(finding.pitfall, finding.where, finding.severity): finding for finding in reversed(findings)}
     return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.severity)))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from snugfit.doctor.observe.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 SAMPLED = 4
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.script_events import Overwritten
-from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 MATRICES, SAMPLED = 16, 256
 ALIKE = 0.5

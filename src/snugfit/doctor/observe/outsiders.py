@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.log import ModelSeen
-from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 COMPARED = 64
 WITNESSES = 3

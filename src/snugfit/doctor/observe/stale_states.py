@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.script_events import StaleState
-from snugfit.doctor.observe.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 
 class StaleStates:

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
-from snugfit.doctor.observe.watch_attention import watch_attention
-from snugfit.doctor.observe.watch_dropout import watch_dropout
-from snugfit.doctor.observe.watch_files import watch_files
-from snugfit.doctor.observe.watch_loaders import watch_loaders
-from snugfit.doctor.observe.watch_log import Recorder
-from snugfit.doctor.observe.watch_losses import watch_distributions, watch_losses, watch_other_losses
-from snugfit.doctor.observe.watch_modules import ModuleWatch
-from snugfit.doctor.observe.watch_numbers import watch_numbers
-from snugfit.doctor.observe.watch_ranks import watch_ranks
-from snugfit.doctor.observe.watch_schedules import watch_schedules
-from snugfit.doctor.observe.watch_scores import watch_scores
-from snugfit.doctor.observe.watch_seeds import SeedWatch
-from snugfit.doctor.observe.watch_texts import watch_texts
-from snugfit.doctor.observe.watch_updates import UpdateWatch
-from snugfit.doctor.observe.watch_views import watch_views
+from snugfit.doctor.observe.watchers.watch_attention import watch_attention
+from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
+from snugfit.doctor.observe.watchers.watch_files import watch_files
+from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders
+from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_losses import watch_distributions, watch_losses, watch_other_losses
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
+from snugfit.doctor.observe.watchers.watch_ranks import watch_ranks
+from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
+from snugfit.doctor.observe.watchers.watch_scores import watch_scores
+from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_texts import watch_texts
+from snugfit.doctor.observe.watchers.watch_updates import UpdateWatch
+from snugfit.doctor.observe.watchers.watch_views import watch_views
 
 
 def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:

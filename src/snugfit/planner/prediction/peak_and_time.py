@@ -122,7 +122,7 @@ def _ahead_bytes(subject: Subject, machine: Machine) -> int:
 
 
 def _in_first_window(segment: Segment, copied: int) -> Segment:
-    """Return a piece as it is in the first window, whose inputs are copied (`step/changed_inputs.py`) and which has no states of an optimizer."""
+    """Return a piece as it is in the first window, whose inputs are copied (`step/model_checks/changed_inputs.py`) and which has no states of an optimizer."""
     peak = segment.peak.copy()
     peak[ROLES.index(Role.OPTIMIZER)] = 0
     peak[ROLES.index(Role.INPUTS)] += copied

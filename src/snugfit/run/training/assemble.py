@@ -32,7 +32,14 @@ from snugfit.run.training.loop import Training
 from snugfit.run.training.result import Emit, SaveBest
 from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
-from snugfit.step.metrics import RowMetric, check_fit, check_metrics, check_watched, made_metrics, monitored
+from snugfit.step.metrics.metric import (
+    RowMetric,
+    check_fit,
+    check_metrics,
+    check_watched,
+    made_metrics,
+    monitored,
+)
 from snugfit.step.start_scores import fill_start_scores
 from snugfit.strategies.base import Strategy
 

@@ -33,9 +33,15 @@ from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch
-from snugfit.step.metrics import RowMetric, monitored
+from snugfit.step.metrics.metric import RowMetric, monitored
 from snugfit.step.micro_batching import Replan
-from snugfit.step.row_coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
+from snugfit.step.model_checks.row_coupling import (
+    FEW_ROWS,
+    compare_rows,
+    is_split,
+    require_uncoupled,
+    rows_to_compare,
+)
 from snugfit.step.step import Step
 from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic

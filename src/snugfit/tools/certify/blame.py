@@ -12,9 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from snugfit.core.batch import Batch, split
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
-from snugfit.step.row_coupling import compare_rows
+from snugfit.step.model_checks.row_coupling import compare_rows
+from snugfit.step.model_checks.traceless import relative_distance
 from snugfit.step.step import Step
-from snugfit.step.traceless import relative_distance
 from snugfit.tools.certify import compare
 from snugfit.tools.certify.trial import Trials
 

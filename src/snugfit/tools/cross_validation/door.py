@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.hold_out import HoldOut
 from snugfit.data.quarantine import quarantine_text
+from snugfit.data.splits.hold_out import HoldOut
 from snugfit.errors import DataError, RunFolderError, SettingError
 from snugfit.results.run_folder import QUARANTINE, RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions

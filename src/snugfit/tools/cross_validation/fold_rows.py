@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.bad_rows import Fault, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Examples
-from snugfit.data.sides import groups_of, moments_of
 from snugfit.data.sources import read_table
+from snugfit.data.splits.sides import groups_of, moments_of
 from snugfit.data.usable_rows import Part, part_of_records, read_part, scalar
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
+from snugfit.tasks.common.recognition import columns_of
 from snugfit.tasks.python import cells_of, training_rows
-from snugfit.tasks.recognition import columns_of
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

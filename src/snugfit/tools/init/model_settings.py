@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.chat_template import CHATML, TURN_MARKS
-from snugfit.data.conversations import texts_in, texts_of_turns
+from snugfit.data.texts.chat_template import CHATML, TURN_MARKS
+from snugfit.data.texts.conversations import texts_in, texts_of_turns
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.recipe.presets import DEFAULT, find_preset
-from snugfit.tasks.recognition import Rows, columns_of
+from snugfit.tasks.common.recognition import Rows, columns_of
 from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel, choose_model
 from snugfit.tools.init.source import Source, Tell, find_model
@@ -320,7 +320,7 @@ def _put_sound_model(
 
 def _usual_seconds(place: Source, column: str | None) -> float:
     """Return a length that nearly all sounds fit in, by the headers of some of them: half a second at least, ten at most."""
-    from snugfit.data.sound_files import seconds_of
+    from snugfit.data.sounds.sound_files import seconds_of
 
     assert isinstance(place.content, Rows)
     path = place.content.path

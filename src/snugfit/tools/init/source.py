@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snugfit.data.bad_rows import Fault
-from snugfit.data.file_formats import READERS
-from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, pictures_in
-from snugfit.data.hub_rows import is_hub_name, is_saved
-from snugfit.data.shards import any_of, is_shards, shard_patterns
+from snugfit.data.files.file_formats import READERS
+from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, pictures_in
+from snugfit.data.files.hub_rows import is_hub_name, is_saved
+from snugfit.data.files.shards import any_of, is_shards, shard_patterns
 from snugfit.errors import DataError
 from snugfit.models.folders import CONFIG
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import Rows, Script
+from snugfit.tasks.common.recognition import Rows, Script
 from snugfit.tools.init.local_models import LocalModel, model_at, models_in, named_model
 from snugfit.tools.init.request import Request
 from snugfit.tools.init.surroundings import (

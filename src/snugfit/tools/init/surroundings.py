@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Literal
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
-from snugfit.data.file_formats import READERS
-from snugfit.data.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, files_in, holds_predictions, pictures_in
-from snugfit.data.mask_folders import mask_folders, paired
+from snugfit.data.files.file_formats import READERS
+from snugfit.data.files.file_kinds import (
+    PICTURE_SUFFIXES,
+    SOUND_SUFFIXES,
+    files_in,
+    holds_predictions,
+    pictures_in,
+)
+from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, nearest_file
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
+from snugfit.tasks.common.recognition import PLAIN_TEXT, Rows, Script
 from snugfit.tools.init.request import Request
 
 Part = Literal["training", "validation", "test"]

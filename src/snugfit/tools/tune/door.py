@@ -25,7 +25,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.result import RunResult
-from snugfit.step.metrics import monitored
+from snugfit.step.metrics.metric import monitored
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import is_python_path
 from snugfit.tools.many_runs.engine import ManyRuns, Tell, Watch

@@ -38,7 +38,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from snugfit.data.picture_format import PictureFormat
+from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.deliver.export.gguf_tokenizer import SPLITS
 from snugfit.models.bundle import save_bundle
 

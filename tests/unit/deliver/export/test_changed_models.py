@@ -16,7 +16,7 @@ import snugfit as sf
 from snugfit.core.entry import as_entry
 from snugfit.core.selection import prepare
 from snugfit.core.technique import Technique
-from snugfit.data.picture_format import PictureFormat
+from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.deliver.export.export_model import export_source
 from snugfit.errors import ModelError
 from snugfit.models.bundle import save_bundle

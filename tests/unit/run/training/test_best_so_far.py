@@ -14,7 +14,7 @@ from torch import Tensor
 from snugfit.core.job import Job
 from snugfit.errors import SettingError
 from snugfit.run.training.best_so_far import Watch
-from snugfit.step.metrics import monitored
+from snugfit.step.metrics.metric import monitored
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.sgd import SGD
 from tests.unit.run.training.runs import events, finish, make_training, points, resumed, small_model, stop_at

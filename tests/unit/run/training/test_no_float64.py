@@ -28,11 +28,11 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.devices.precision import usual_level, usual_precision
 from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
-from snugfit.step.label_metrics import OF_LABEL_SETS
-from snugfit.step.metrics import METRICS
-from snugfit.step.quantile_metrics import OF_QUANTILES
-from snugfit.step.retrieval_metrics import OF_EMBEDDINGS
-from snugfit.step.row_coupling import compare_rows
+from snugfit.step.metrics.label_metrics import OF_LABEL_SETS
+from snugfit.step.metrics.metric import METRICS
+from snugfit.step.metrics.quantile_metrics import OF_QUANTILES
+from snugfit.step.metrics.retrieval_metrics import OF_EMBEDDINGS
+from snugfit.step.model_checks.row_coupling import compare_rows
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import release_memory

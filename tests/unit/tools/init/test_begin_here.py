@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from snugfit.data.shards import shard_files
+from snugfit.data.files.shards import shard_files
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError
 from snugfit.models.small import write_small_model

@@ -17,14 +17,14 @@ import pytest
 from PIL import Image
 
 from snugfit.cli import main
-from snugfit.data.instruct import InstructSettings, load_instruct
-from snugfit.data.tokens import special_tokens_of_pairs
+from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.tokens import special_tokens_of_pairs
 from snugfit.errors import DataError, ModelError, SettingError, UserError
 from snugfit.models.small import write_small_model
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.recipe.strict_yaml import Places, read_yaml
-from snugfit.tasks.prepare import prepare
+from snugfit.tasks.common.prepare import prepare
 from snugfit.tools.init import local_models
 from snugfit.tools.init.door import Beginning, begin
 from snugfit.tools.init.model_settings import SCRATCH_PRESET

@@ -1,0 +1,195 @@
+"""Rows of one source one after the other, of which few are in memory at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from snugfit.data.bad_rows import Fault, kind_of
+from snugfit.data.files.file_formats import TEXT_COLUMN, json_lines, text_lines
+from snugfit.data.files.hub_rows import is_hub_name, is_saved, opened_hub, opened_saved
+from snugfit.data.files.shards import is_shards, rows_of_shard, shard_files
+from snugfit.data.sources import find_file
+from snugfit.data.stream import Stream
+from snugfit.errors import DataError, MissingExtra, SettingError
+from snugfit.system.user_objects import is_python_path, load_object
+
+KINDS = (".jsonl", ".ndjson", ".parquet", ".txt")
+"""Files that can be read from their beginning to their end."""
+
+_PIECE = 1 << 14
+"""Characters of a plain text that are a row, up to the end of their line."""
+
+_PARQUET_ROWS = 256
+
+
+class StreamedRow(NamedTuple):
+    """A row, or why it cannot be used.
+
+    Args:
+        source: that it is of, or its name.
+        line: its line there, or its number, from 1; 0 where it has a name.
+        columns: None of a row that cannot be read.
+        reason, detail: what is wrong with it.
+        begins, ends: whether it begins and ends its text; of a plain text, which is one, the first row and the last.
+    """
+
+    source: str
+    line: int
+    columns: Mapping[str, Any] | None
+    reason: str = ""
+    detail: str = ""
+    begins: bool = True
+    ends: bool = True
+
+    @classmethod
+    def of(cls, source: str, line: int, row: Mapping[str, Any] | Fault) -> StreamedRow:
+        """Return a row that was read, or its fault."""
+        if isinstance(row, Fault):
+            return cls(row.source, row.line, None, row.reason, row.detail)
+        return cls(source, line, row)
+
+
+class RowStream:
+    """The rows of a source, each time it is iterated from their beginning.
+
+    Args:
+        source: a file of `KINDS`, shards, a data set of Hugging Face, or a function that returns an iterable of rows.
+        setting: that names it.
+        folder: where relative paths and Python modules are looked for.
+    Raises:
+        DataError: it is not there, or its kind cannot be read so.
+    """
+
+    def __init__(self, source: str, *, setting: str, folder: Path | None = None) -> None:
+        self.source, self.setting, self.folder = source, setting, folder
+        self.__qualname__ = source  # by which messages name the stream
+        self._epoch = 0
+        self._read = self._reader()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the number of the next pass, for a data set that asks for it."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[StreamedRow]:
+        return self._read()
+
+    def _reader(self) -> Callable[[], Iterator[StreamedRow]]:
+        """Return what yields the rows of a pass.
+
+        Raises:
+            DataError: the source is not there, or of another kind.
+        """
+        if is_python_path(self.source):
+            return self._of_function
+        if is_hub_name(self.source):
+            return self._of_hub
+        if is_shards(self.source, self.folder):
+            shard_files(self.source, self.setting, self.folder)  # says what is wrong with their names
+            return self._of_shards
+        path = Path(self.source).expanduser() if self.folder is None else self.folder / self.source
+        if is_saved(path):
+            return self._of_saved
+        path = find_file(self.source, self.setting, self.folder)
+        kind = path.suffix.lower()
+        if kind not in KINDS:
+            raise DataError(
+                self.setting,
+                f"{self.source} cannot be read as a stream (data.stream)",
+                f"Give {', '.join(KINDS)}, shards named .tar, a data set of Hugging Face or a function; or leave data.stream out.",
+            )
+        return {".txt": self._of_text, ".parquet": self._of_parquet}.get(kind, self._of_json)
+
+    def _path(self) -> Path:
+        return find_file(self.source, self.setting, self.folder)
+
+    def _of_json(self) -> Iterator[StreamedRow]:
+        for number, row in json_lines(_lines(self._path()), self.source):
+            yield StreamedRow.of(self.source, number, row)
+
+    def _of_text(self) -> Iterator[StreamedRow]:
+        """Yield pieces of a plain text, each some lines long."""
+        piece: list[str] = []
+        size, first, begins = 0, 1, True
+        for number, row in text_lines(_lines(self._path()), self.source):
+            if isinstance(row, Fault):
+                yield StreamedRow.of(self.source, number, row)
+                continue
+            if size >= _PIECE:
+                yield StreamedRow(
+                    self.source, first, {TEXT_COLUMN: "".join(piece)}, begins=begins, ends=False
+                )
+                piece, size, first, begins = [], 0, number, False
+            piece.append(row[TEXT_COLUMN])
+            size += len(row[TEXT_COLUMN])
+        if piece:
+            yield StreamedRow(self.source, first, {TEXT_COLUMN: "".join(piece)}, begins=begins)
+
+    def _of_parquet(self) -> Iterator[StreamedRow]:
+        try:
+            from pyarrow import ArrowException
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise MissingExtra("pyarrow", "parquet") from error
+        try:
+            with ParquetFile(self._path()) as file:
+                rows = (
+                    row for batch in file.iter_batches(batch_size=_PARQUET_ROWS) for row in batch.to_pylist()
+                )
+                yield from self._numbered(rows)
+        except (ArrowException, OSError) as error:
+            raise DataError(
+                self.setting,
+                f"{self.source} is no Parquet file that can be read: {error}",
+                "Write it again, or export it as JSON Lines.",
+            ) from error
+
+    def _of_shards(self) -> Iterator[StreamedRow]:
+        files = shard_files(self.source, self.setting, self.folder)
+        base = os.path.commonpath([os.path.abspath(file.parent) for file in files])
+        for file in files:
+            for name, row in rows_of_shard(file, base, self.setting, lambda _: None):
+                yield StreamedRow.of(name, 0, row)
+
+    def _of_hub(self) -> Iterator[StreamedRow]:
+        with opened_hub(self.source, self.setting) as dataset:
+            dataset.set_epoch(self._epoch)
+            yield from self._numbered(dataset)
+
+    def _of_saved(self) -> Iterator[StreamedRow]:
+        path = Path(self.source).expanduser() if self.folder is None else self.folder / self.source
+        with opened_saved(path, self.source, self.setting) as dataset:
+            yield from self._numbered(dataset)
+
+    def _of_function(self) -> Iterator[StreamedRow]:
+        named = load_object(self.source, setting=self.setting, folder=self.folder, error=DataError)
+        given = named() if callable(named) else named
+        if given is not named and isinstance(given, Iterator):  # made for this pass
+            yield from self._numbered(given)
+            return
+        try:
+            stream = given if isinstance(given, Stream) else Stream(given)
+        except SettingError as error:
+            raise DataError(self.setting, f"{self.source} {error.problem}", error.remedy) from error
+        yield from self._numbered(stream.rows(self._epoch))
+
+    def _numbered(self, rows: Iterable[Any]) -> Iterator[StreamedRow]:
+        for number, row in enumerate(rows, 1):
+            if isinstance(row, Mapping):
+                yield StreamedRow(self.source, number, row)
+            else:
+                yield StreamedRow(
+                    self.source,
+                    number,
+                    None,
+                    "no columns",
+                    f"row {number} is {kind_of(row)}, not columns by their names",
+                )
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file; bytes that are no UTF-8 become lone surrogates, so that only their rows are lost."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+        yield from file

@@ -1,0 +1,1 @@
+"""Pictures as data: files, masks and pairs of views."""

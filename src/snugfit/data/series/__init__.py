@@ -1,0 +1,1 @@
+"""Time series as data: many series, and windows over them."""

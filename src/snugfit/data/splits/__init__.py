@@ -1,0 +1,1 @@
+"""Rows to train on and rows to validate on, and what is on both sides."""

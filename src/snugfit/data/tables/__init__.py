@@ -1,0 +1,1 @@
+"""Tables as data: numbers and categories."""

@@ -1,0 +1,1 @@
+"""Texts as data: rows of texts, chats and tags to tokens."""

@@ -1,0 +1,350 @@
+"""Causal language modelling: texts to blocks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
+from snugfit.data.columns import check_columns
+from snugfit.data.examples import Examples, FromRows
+from snugfit.data.files.file_formats import TEXT_COLUMN
+from snugfit.data.files.file_rows import Collate, FileRows
+from snugfit.data.report import DataReport, median
+from snugfit.data.row_settings import RowSettings
+from snugfit.data.sources import Table, fingerprints_of, read_table
+from snugfit.data.splits.hold_out import share_of
+from snugfit.data.splits.leaks import inputs_of_texts
+from snugfit.data.splits.sides import places_by_source
+from snugfit.data.stream import StreamedExamples
+from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
+from snugfit.data.texts.token_rows import FramedBlocks, TokenBlocks, TokenRows, TokenWriter
+from snugfit.data.texts.tokens import Frame, check_max_length, padding_for, special_frame
+from snugfit.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PIECE = 2**22
+_BATCH = 1000
+
+_EXAMPLE_ROWS = 8
+_BEGINNING = 200
+"""Characters of a text that an example shows."""
+
+
+@dataclass(frozen=True)
+class CausalSettings(RowSettings):
+    """The `data` part of a recipe for causal language modelling.
+
+    A .txt file is one text, of which a fraction to validate on is the end. Of every other source each row is one text.
+    """
+
+
+@dataclass(frozen=True)
+class CausalData:
+    """Blocks of at most `max_length` tokens; `labels` are the tokens themselves, -100 at padding."""
+
+    train: Examples | StreamedExamples
+    validation: Examples
+    collate: Collate
+    report: DataReport
+    fingerprints: Mapping[str, str]
+    tokenizer: PreTrainedTokenizerBase
+    example_rows: Sequence[dict[str, Any]] = ()
+
+
+def load_causal(
+    settings: CausalSettings, tokenizer: PreTrainedTokenizerBase, *, folder: Path | None = None
+) -> CausalData:
+    """Read, validate, split and tokenise, and cut the stream of tokens into blocks that do not overlap.
+
+    Texts follow one another, each in the special tokens its tokenizer gives it and ended by the
+    end-of-sequence token where there is one. The last, shorter block is kept unless it is a single token,
+    which predicts nothing.
+
+    Raises:
+        DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
+    """
+    frame = special_frame(tokenizer)
+    check_max_length(settings.max_length, tokenizer, len(frame))
+    tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
+    texts: list[list[Examples]] = []
+    faults: list[Fault] = []
+    for table in tables:
+        read = [_texts(part, settings.text) for part in table.each]
+        texts.append([examples for examples, _ in read])
+        faults += [fault for _, bad in read for fault in bad]
+    skipped = settle(faults, settings.bad_rows)
+    streams = [[_tokenized(each, tokenizer, frame) for each in own] for own in texts]
+    held = None if len(tables) < 2 else Examples.joined(tables[1], texts[1])
+    places, warnings = places_by_source(
+        tables[0],
+        texts[0],
+        held,
+        settings.validation,
+        settings.seed,
+        lambda number: settings.rows_apart(len(texts[0][number])),
+        inputs=inputs_of_texts([[text for part in own for text in part] for own in texts]),
+        leaks=settings.leaks,
+    )
+    sides = [_sides(stream, own, settings) for stream, own in zip(streams[0], places, strict=True)]
+    sizes = [sum(map(len, both)) for both in sides]
+    blocks, validation = (
+        Examples.joined(tables[0], own, sizes) for own in ([both[side] for both in sides] for side in (0, 1))
+    )
+    if len(streams) > 1:
+        held_out = [_blocks(each, settings.max_length) for each in streams[1]]
+        validation = Examples.joined(tables[1], held_out, list(map(len, held_out)))
+    if not blocks or (settings.validation is not None and not validation):
+        raise DataError(
+            "data",
+            f"the texts of {' and '.join(table.source for table in tables)} are too short: {len(blocks)} blocks "
+            f"of {settings.max_length} tokens to train on, {len(validation)} to validate on",
+            "Give more text, or lower data.max_length.",
+        )
+    lengths = [length for own in streams for part in own for length in _rows_of(part).lengths().tolist()]
+    return CausalData(
+        train=blocks,
+        validation=validation,
+        collate=padding_for(tokenizer),
+        report=DataReport(
+            train=len(blocks),
+            validation=len(validation),
+            skipped=skipped,
+            max_length=settings.max_length,
+            tokens_total=sum(lengths),
+            tokens_max=max(lengths, default=0),
+            tokens_median=median(lengths),
+            unit="blocks",
+            warnings=warnings,
+        ),
+        fingerprints=fingerprints_of(tables),
+        tokenizer=tokenizer,
+        example_rows=_beginnings(texts[-1][0], settings.text),
+    )
+
+
+def _beginnings(texts: Examples, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the beginnings of the first texts as rows to go on with."""
+    first = [str(texts[place])[:_BEGINNING] for place in range(min(len(texts), _EXAMPLE_ROWS))]
+    return [{columns[0]: text, **dict.fromkeys(columns[1:], "")} for text in first]
+
+
+def _sides(
+    texts: Examples, places: tuple[Sequence[int], Sequence[int]], settings: CausalSettings
+) -> tuple[Examples, Examples]:
+    """Return the blocks of one source to train on, and those that a share holds out, given the places of its texts on both sides."""
+    size = settings.max_length
+    if settings.share is None or len(texts) > 1:
+        return _blocks(texts.at(places[0]), size), _blocks(texts.at(places[1]), size)
+    # one long text: its end, so that no block is surrounded by text that was trained on
+    blocks = _blocks(texts, size)
+    count, every = max(round(share_of(settings.share) * len(blocks)), 1), range(len(blocks))
+    return blocks.at(every[:-count]), blocks.at(every[-count:])
+
+
+def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
+    if _is_plain(table):
+        whole = "".join(row[TEXT_COLUMN] for row in table.rows)
+        return Examples([whole], table.source, [0]), list(table.faults)
+    return _rows(table, columns)
+
+
+def _is_plain(table: Table) -> bool:
+    return table.source.lower().endswith(".txt")
+
+
+def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
+    """Return the text of each row, and the faults of rows that have none."""
+    faults = list(table.faults)
+    if table.rows:
+        check_columns(table, {"data.text": columns})
+    texts = []
+    rows = []
+    for number, row in enumerate(table.rows):
+        try:
+            texts.append(text_of(row, columns))
+            rows.append(number)
+        except BadRow as bad:
+            faults.append(table.fault(number, bad))
+    return Examples.of(texts, table, rows), table.in_order(faults)
+
+
+def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> Examples:
+    """Return the tokens of texts in place of the texts, each with the special tokens around it."""
+    around = _around(tokenizer, frame)
+
+    def make() -> TokenEntry:
+        return TokenEntry(tokenized_pieces(_pieces(texts), tokenizer, around))
+
+    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": list(around)}
+    entry = cached("stream", parts, tokenizer, make)
+    return Examples(entry.rows, texts.source, texts.rows, texts.lines, texts.unit)
+
+
+class Piece(NamedTuple):
+    """A part of a text that is tokenised by itself, and whether it is the first or the last one of its text."""
+
+    text: str
+    first: bool
+    last: bool
+
+
+_Around: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The special tokens before a text, and those behind it."""
+
+
+def tokenized_pieces(
+    pieces: Iterable[Piece], tokenizer: PreTrainedTokenizerBase, around: _Around | None = None
+) -> TokenRows:
+    """Return the tokens of texts, each in the special tokens around it; the last one may go on behind its last piece.
+
+    Args:
+        around: those tokens; by default the tokenizer's own, and the end of the sequence.
+    """
+    before, after = _around(tokenizer, special_frame(tokenizer)) if around is None else around
+    writer = TokenWriter()
+    piece = None
+    for batch in _batches(pieces):
+        ids_of_pieces = tokenizer([each.text for each in batch], add_special_tokens=False, verbose=False)
+        for piece, ids in zip(batch, ids_of_pieces["input_ids"], strict=True):
+            writer.extend(
+                {"input_ids": [*(before if piece.first else ()), *ids, *(after if piece.last else ())]}
+            )
+            if piece.last:
+                writer.end()
+    if piece is not None and not piece.last:
+        writer.end()
+    return writer.rows()
+
+
+def _around(tokenizer: PreTrainedTokenizerBase, frame: Frame) -> _Around:
+    end = frame.suffix
+    if not end and tokenizer.eos_token_id is not None:
+        end = (int(tokenizer.eos_token_id),)
+    return frame.prefix, end
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
+    """Yield the pieces of texts in order."""
+    for text in texts:
+        pieces = list(cut_text(text, _PIECE)) or [""]
+        for place, piece in enumerate(pieces):
+            yield Piece(piece, place == 0, place == len(pieces) - 1)
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield pieces in order, so many at a time that the tokenizer's memory is bounded."""
+    batch: list[Piece] = []
+    characters = 0
+    for piece in pieces:
+        batch.append(piece)
+        characters += len(piece.text)
+        if len(batch) == _BATCH or characters >= _PIECE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def cut_text(text: str, size: int) -> Iterator[str]:
+    r"""Cut a text after a line break into pieces of at least `size` characters; without one it stays whole.
+
+    >>> list(cut_text("one\ntwo\nthree", 5))
+    ['one\ntwo\n', 'three']
+    """
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + size - 1) + 1
+        if end == 0:
+            end = len(text)
+        yield text[start:end]
+        start = end
+
+
+def _blocks(texts: Examples, max_length: int) -> Examples:
+    """Return the blocks of a stream, each with the line of the text in which it begins; those of one long text with their number."""
+    blocks = TokenBlocks(_rows_of(texts), max_length)
+    numbers = range(len(blocks))
+    if texts.lines is None:
+        return Examples(blocks, texts.source, numbers, unit="block")
+    lines = [texts.lines[blocks.text_of(number)] for number in numbers]
+    return Examples(blocks, texts.source, numbers, lines, unit="block")
+
+
+def framed_blocks(table: Table, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Examples, int]:
+    """Return a plain text in blocks of at most `max_length` tokens, each between the special tokens that a text of its own has, and its tokens."""
+    frame = special_frame(tokenizer)
+    texts, _ = _texts(table, ())
+    stream = _tokenized(texts, tokenizer, Frame((), ()))
+    blocks = _blocks(stream, max_length - len(frame))
+    assert isinstance(blocks.examples, TokenBlocks)
+    examples = FramedBlocks(blocks.examples, frame.prefix, frame.suffix)
+    tokens = int(_rows_of(stream).lengths().sum())
+    return Examples(examples, blocks.source, blocks.rows, blocks.lines, blocks.unit), tokens
+
+
+def _rows_of(texts: Examples) -> TokenRows:
+    rows = texts.examples
+    assert isinstance(rows, TokenRows)  # which `_tokenized` returns
+    return rows
+
+
+class Prompts(FromRows):
+    """Texts to go on with, each as tokens behind the special ones that its tokenizer begins a text with."""
+
+    def __init__(self, texts: Examples, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(texts)
+        self.tokenizer, self.frame = tokenizer, special_frame(tokenizer)
+
+    def __getitem__(self, place: int) -> list[int]:
+        text = self.rows[place].removesuffix("\n")  # of a line of a plain text
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return [*self.frame.prefix, *ids]
+
+
+def read_causal_rows(
+    source: str,
+    columns: tuple[str, ...],
+    max_length: int,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    scored: bool,
+    bad_rows: str,
+    folder: Path | None,
+) -> FileRows:
+    """Read one source to evaluate on, in blocks as it is trained on, or to go on with each of its rows; of a .txt file a row is a line.
+
+    Raises:
+        DataError: as for `load_causal`.
+    """
+    check_policy(bad_rows)
+    table = read_table(source, setting="data", folder=folder)
+    lengths: list[int] = []
+    texts: Examples
+    if scored:
+        texts, faults = _texts(table, columns)
+        stream = _tokenized(texts, tokenizer, special_frame(tokenizer))
+        examples: Any = _blocks(stream, max_length)
+        lengths, origins = _rows_of(stream).lengths().tolist(), examples
+    else:
+        texts, faults = _rows(table, (TEXT_COLUMN,) if _is_plain(table) else columns)
+        examples, origins = Prompts(texts, tokenizer), texts
+    skipped = settle(faults, bad_rows)
+    if not examples:
+        raise DataError("data", f"{table.source} has no text that can be used", "Give another file.")
+    unit = "blocks" if scored else "rows"
+    return FileRows(
+        examples=examples,
+        rows=[{}] * len(examples) if scored else [table.rows[row] for row in texts.rows],
+        lines=[1] * len(examples) if origins.lines is None else list(origins.lines),
+        columns=() if scored else table.columns,
+        collate=padding_for(tokenizer),
+        report=DataReport(
+            train=0, validation=len(examples), skipped=skipped, tokens_total=sum(lengths), unit=unit
+        ),
+        fingerprints=table.fingerprints,
+    )

@@ -1,0 +1,256 @@
+"""Conversations as a tokenizer's chat template writes them, and the part of that which is scored.
+
+What is scored is found by comparing renderings: of the conversation up to a turn with the template's request for an answer, and with
+the answer. So it holds what the template makes of an answer, and ends with its own end of turn, whatever token that is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from snugfit.data.bad_rows import BadRow, shorten
+from snugfit.data.texts.conversations import Conversation, Message
+from snugfit.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHATML = "chatml"
+TURN_MARKS = TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
+"""The marks of ChatML before and after a turn: tokens of a tokenizer that is made for conversations."""
+
+_ANSWER = "An answer of which nothing else is written."
+"""Text by which an answer is found in what a template writes."""
+
+DATE = datetime.datetime(2024, 7, 26)
+"""The day that a template writes which asks for today's: another day would be another text, and a run could not go on overnight."""
+
+
+_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.+?)\1\s*\)""")
+"""A template's question for today's date, with the form of the answer."""
+
+
+class Span(NamedTuple):
+    """A part of a text, from one character to another."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A text, and the parts of it that are scored."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+
+def set_template(
+    tokenizer: PreTrainedTokenizerBase, template: str | None, folder: Path | None = None
+) -> dict[str, str]:
+    """Give the tokenizer another chat template: "chatml", or a file's; return the sha256 of the file by its name.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if template is None:
+        return {}
+    if template == CHATML:
+        tokenizer.chat_template = _chatml(tokenizer)
+        return {}
+    path = Path(template).expanduser()
+    path = path if folder is None else folder / path
+    try:
+        content = path.read_bytes()
+        tokenizer.chat_template = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            "data.template",
+            f"{template} cannot be read: {getattr(error, 'strerror', None) or 'it is no UTF-8'}",
+            f"Name {CHATML}, or a file with a Jinja template.",
+        ) from error
+    return {template: hashlib.sha256(content).hexdigest()}
+
+
+def _chatml(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return ChatML; a turn ends with the end-of-sequence token where the tokenizer has no `<|im_end|>`, as no text could end a generation."""
+    end = f"'{TURN_END}'" if TURN_END in tokenizer.get_vocab() else "eos_token"
+    return (
+        f"{{% for message in messages %}}{{{{ '{TURN_START}' + message['role'] + '\\n' + message['content'] + {end} + '\\n' }}}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ '{TURN_START}assistant\\n' }}}}{{% endif %}}"
+    )
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer.
+
+    `tail` is what it writes after an answer, `turn_end` the part of that up to its first token that is no text, None where there is
+    none.
+
+    Raises:
+        SettingError: it does not parse, or refuses a question with its answer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        from jinja2.exceptions import TemplateError
+
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder.values()
+        self._ends = {str(token) for token in added} | set(tokenizer.all_special_tokens)
+        self._marks = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
+        template = str(tokenizer.get_chat_template())
+        self._template = _TODAY.sub(lambda asked: repr(DATE.strftime(asked[2])), template)
+        self.prints_date = self._template != template
+        try:
+            self.tail, self.turn_end = self._find_end_of_turn()
+        except (TemplateError, TypeError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise SettingError(
+                "data.template",
+                f"the chat template of the tokenizer cannot be used{'' if line is None else f' (its line {line})'}: {error}",
+                f"Correct it, or give another: data.template={CHATML}, or a file.",
+            ) from error
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The token that ends a turn, by which a generation stops; empty where the template ends it by none."""
+        mark = next(
+            (mark for mark in self._ends if self.turn_end is not None and self.turn_end.endswith(mark)), None
+        )
+        return () if mark is None else (int(self._tokenizer.convert_tokens_to_ids(mark)),)
+
+    def prompt(self, messages: Sequence[Message], tools: list[Any] | None = None) -> str:
+        """Return messages with the template's request for an answer.
+
+        Raises:
+            BadRow: the template refuses them.
+        """
+        return self._written(messages, tools, asks=True)
+
+    def rendered(self, conversation: Conversation) -> list[Rendered]:
+        """Return the conversation with all its scored turns, or once for each of them where the template writes earlier turns otherwise.
+
+        Raises:
+            BadRow: the template refuses it, or leaves a message out; a message holds a special token.
+        """
+        messages, tools = conversation.messages, conversation.tools
+        self._check_marks(messages)
+        turns = [self._turn(messages[: place + 1], tools) for place in conversation.scored]
+        whole = self._written(messages[: conversation.scored[-1] + 1], tools)
+        if all(whole.startswith(asked + answer) for asked, answer in turns):
+            asked, answer = turns[-1]
+            spans = tuple(Span(len(each), len(each) + len(own)) for each, own in turns)
+            together = [Rendered(asked + answer, spans)]
+        else:
+            together = [
+                Rendered(asked + answer, (Span(len(asked), len(asked) + len(answer)),))
+                for asked, answer in turns
+            ]
+        self._check_there(messages[: conversation.scored[-1] + 1], together[-1].text)
+        return together
+
+    def _turn(self, messages: Sequence[Message], tools: list[Any] | None) -> tuple[str, str]:
+        """Return the text before the last message, and what the template writes of it up to the end of the turn."""
+        content, whole = str(messages[-1].get("content") or ""), self._written(messages, tools)
+        if len(messages) > 1:
+            asked = self._written(messages[:-1], tools, asks=True)
+        else:  # transformers asks for no answer to nothing: the assistant begins where its text does
+            asked = whole.removesuffix(self.tail).removesuffix(content.strip())
+        body = content
+        # a template may open an answer otherwise than it writes one down, with a <think>, or change it by what it holds
+        if whole.startswith(asked) and whole.endswith(self.tail) and len(whole) > len(asked) + len(self.tail):
+            body = whole[len(asked) : len(whole) - len(self.tail)]
+        elif messages[-1].get("tool_calls"):
+            return asked, self._call(asked, whole, messages)
+        final = content.rpartition("</think>")[2].strip()
+        if final and final not in body:
+            raise BadRow(
+                "lost message",
+                f"the template does not write message {len(messages)}, of the assistant: {shorten(content)}",
+            )
+        return asked, body + (self.turn_end or "")
+
+    def _call(self, asked: str, whole: str, messages: Sequence[Message]) -> str:
+        """Return what the template writes of a call of a tool, which may end with a mark of its own."""
+        call = whole[len(asked) :].rstrip() if whole.startswith(asked) else ""
+        names = [each["function"]["name"] for each in messages[-1]["tool_calls"]]
+        if not all(name in call for name in names) or not any(call.endswith(mark) for mark in self._ends):
+            raise BadRow(
+                "calls of tools",
+                f"the template writes no call of a tool where it asks for an answer, and message {len(messages)} is one",
+            )
+        return call
+
+    def _check_marks(self, messages: Sequence[Message]) -> None:
+        for number, message in enumerate(messages, 1):
+            content = str(message.get("content") or "")
+            mark = next((mark for mark in self._marks if mark in content), None)
+            if mark is not None:
+                raise BadRow(
+                    "special token in a text",
+                    f"message {number}, of the {message['role']}, holds {mark}, which the template and the model take for a mark",
+                )
+
+    def _check_there(self, messages: Sequence[Message], text: str) -> None:
+        """Refuse a conversation of which the template leaves out what was said to the assistant."""
+        for number, message in enumerate(messages, 1):
+            content = str(message.get("content") or "").strip()
+            if message["role"] in ("system", "developer", "user") and content not in text:
+                raise BadRow(
+                    "lost message",
+                    f"the template does not write message {number}, of the {message['role']}: {shorten(content)}",
+                )
+
+    def _find_end_of_turn(self) -> tuple[str, str | None]:
+        question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": _ANSWER}
+        _, separator, tail = self._apply([question, answer], None).rpartition(_ANSWER)
+        if not separator:
+            return "", None
+        places = [(tail.index(mark), -len(mark), mark) for mark in self._ends if mark in tail]
+        if not places:
+            return tail, None
+        at, _, mark = min(places)
+        end = at + len(mark)
+        while follows := next((mark for mark in self._ends if mark and tail.startswith(mark, end)), None):
+            end += len(follows)  # several tokens at once end it
+        return tail, tail[:end]
+
+    def _written(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool = False) -> str:
+        from jinja2.exceptions import TemplateError
+
+        try:
+            return self._apply(messages, tools, asks=asks)
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            with suppress(
+                TemplateError, TypeError, KeyError, ValueError
+            ):  # some take a call's arguments as text
+                return self._apply([_with_text_arguments(each) for each in messages], tools, asks=asks)
+            raise BadRow("refused by the template", f"the chat template refuses it: {error}") from error
+
+    def _apply(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool = False) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=tools,
+                chat_template=self._template,
+                add_generation_prompt=asks,
+                tokenize=False,
+            )
+        )
+
+
+def _with_text_arguments(message: Message) -> Message:
+    """Return a message whose calls of tools have their arguments as JSON text."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {**message, "tool_calls": calls} if calls else message

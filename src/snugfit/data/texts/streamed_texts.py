@@ -1,0 +1,389 @@
+"""Texts, whole or with hidden tokens, and conversations that are tokenised as they are read: data sets that are larger than memory, or never end."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.assumed import assumed_text
+from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
+from snugfit.data.columns import check_columns
+from snugfit.data.examples import Examples
+from snugfit.data.files.file_formats import TEXT_COLUMN
+from snugfit.data.files.file_rows import FileRows
+from snugfit.data.files.row_stream import RowStream, StreamedRow
+from snugfit.data.report import STREAMED, DataReport
+from snugfit.data.row_settings import RowSettings
+from snugfit.data.sources import Table
+from snugfit.data.stream import Encode, Stream, StreamedExamples, examples_of, rows_of
+from snugfit.data.texts.causal import CausalData, CausalSettings, Piece, read_causal_rows, tokenized_pieces
+from snugfit.data.texts.chat_template import set_template
+from snugfit.data.texts.conversation_tokens import Coded, Coder
+from snugfit.data.texts.conversations import (
+    Conversation,
+    columns_of_form,
+    recognise,
+    rows_to_answer,
+)
+from snugfit.data.texts.instruct import (
+    InstructData,
+    InstructSettings,
+    conversation_in,
+    read_conversations,
+    warnings_of,
+)
+from snugfit.data.texts.masked import MaskedData, MaskedSettings, MaskedTexts, Masks, load_masked_rows
+from snugfit.data.texts.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows
+from snugfit.data.texts.tokens import check_max_length, encode, padding_for, special_frame
+from snugfit.errors import SettingError, SnugfitWarning
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SETTING = "data.train"
+_SHOWN = 32
+"""First rows that columns, forms and examples are found by."""
+_BEGINNING = 200
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """The settings of a source that is read as a stream.
+
+    Args:
+        buffer: rows that are tokenised together, and whose examples are shuffled among each other.
+        updates, window: of the run, and examples of its largest update.
+    """
+
+    buffer: int
+    updates: int | None
+    window: int | None
+
+
+def stream_causal(
+    settings: CausalSettings,
+    stream: StreamSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    folder: Path | None = None,
+) -> CausalData:
+    """Return texts in blocks of at most `max_length` tokens, made as they are read.
+
+    The texts of a buffer follow one another as those of a file do (`load_causal`); its last, shorter block is an example too.
+
+    Raises:
+        DataError, SettingError: the source cannot be used, or not as a stream.
+    """
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
+    rows, shown = _opened(settings, folder)
+    columns = _columns(settings)
+    if shown.rows:
+        check_columns(shown, {"data.text": columns})
+    train = _examples(rows, stream, settings, _Blocks(settings, tokenizer))
+    held_out = _held_out(
+        settings,
+        lambda source: read_causal_rows(
+            source,
+            settings.text,
+            settings.max_length,
+            tokenizer,
+            scored=True,
+            bad_rows=settings.bad_rows,
+            folder=folder,
+        ),
+    )
+    beginnings = [{name: str(row.get(name) or "")[:_BEGINNING] for name in columns} for row in shown.rows[:8]]
+    return CausalData(
+        train=train,
+        validation=_validation(held_out),
+        collate=padding_for(tokenizer),
+        report=_report(train, held_out, settings),
+        fingerprints={} if held_out is None else held_out.fingerprints,
+        tokenizer=tokenizer,
+        example_rows=beginnings,
+    )
+
+
+def stream_instruct(
+    settings: InstructSettings,
+    stream: StreamSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    folder: Path | None = None,
+) -> InstructData:
+    """Return conversations as examples that are made as they are read, each as `load_instruct` makes it.
+
+    Raises:
+        DataError, SettingError: the source cannot be used, or not as a stream; the chat template cannot be used.
+    """
+    template_file = set_template(tokenizer, settings.template, folder)
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
+    rows, shown = _opened(settings, folder)
+    form = settings.format or recognise(shown.columns, settings.text, settings.completion)
+    if shown.rows:
+        check_columns(shown, columns_of_form(form, settings.text, settings.completion))
+    coder = Coder(tokenizer, settings)
+    encode = _Conversations(settings, coder, conversation_in(settings, form))
+    train = _examples(rows, stream, settings, encode)
+    held_out = _held_out(
+        settings,
+        lambda source: read_conversations(
+            source, settings, coder, answered=True, bad_rows=settings.bad_rows, folder=folder
+        ),
+    )
+    first = [train[place]["input_ids"] for place in range(min(_SHOWN, len(train)))]
+    return InstructData(
+        train=train,
+        validation=_validation(held_out),
+        collate=padding_for(tokenizer),
+        report=_report(train, held_out, settings, warnings_of(first, coder), form),
+        form=form,
+        fingerprints=template_file | ({} if held_out is None else dict(held_out.fingerprints)),
+        stops=coder.stops,
+        example_rows=rows_to_answer(shown.rows, form, settings.text, settings.completion),
+    )
+
+
+def stream_masked(
+    settings: MaskedSettings,
+    stream: StreamSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    folder: Path | None = None,
+) -> MaskedData:
+    """Return texts as `load_masked` makes them, as they are read; tokens are hidden anew in each pass.
+
+    Raises:
+        DataError, ModelError, SettingError: as of `load_masked`, or the source cannot be used as a stream.
+    """
+    masks = Masks.of(tokenizer, settings.mask_probability)
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
+    rows, shown = _opened(settings, folder)
+    if shown.rows:
+        check_columns(shown, {"data.text": _columns(settings)})
+    framed = _Framed(settings, tokenizer)
+    train = _examples(rows, stream, settings, framed, masks.drawn)
+    held_out = _held_out(
+        settings,
+        lambda source: load_masked_rows(source, settings, tokenizer, scored=True, folder=folder),
+    )
+    first = framed(list(itertools.islice(rows, _SHOWN)))
+    some = Examples(first, str(settings.train), range(len(first)))
+    return MaskedData(
+        train=train,
+        validation=_hidden(None if held_out is None else held_out.examples, masks, settings),
+        collate=padding_for(tokenizer),
+        report=_report(train, held_out, settings),
+        fingerprints={} if held_out is None else held_out.fingerprints,
+        shown=MaskedTexts(some, masks, settings.seed),
+    )
+
+
+def _hidden(examples: Any, masks: Masks, settings: MaskedSettings) -> MaskedTexts:
+    if examples is None:
+        return MaskedTexts(Examples([], _SETTING, []), masks, settings.seed)
+    assert isinstance(examples, MaskedTexts)  # which rows to be scored are
+    return examples
+
+
+def _columns(settings: RowSettings) -> Sequence[str]:
+    """Return the columns of text: of a plain text its one."""
+    return (TEXT_COLUMN,) if str(settings.train).lower().endswith(".txt") else settings.text
+
+
+class _Encode(ABC):
+    """The making of examples of rows, with those treated that cannot be used."""
+
+    def __init__(self, settings: RowSettings) -> None:
+        self._settings = settings
+        self._reasons: set[str] = set()
+
+    def __call__(self, rows: Sequence[StreamedRow]) -> ArrayExamples:
+        """Return the examples of rows.
+
+        Raises:
+            DataError: some cannot be used, and the policy is 'fail'.
+        """
+        faults: list[Fault] = []
+        read: list[Any] = []
+        for row in rows:
+            try:
+                if row.columns is None:
+                    raise BadRow(row.reason, row.detail)
+                read.append(self._read(row, row.columns))
+            except BadRow as bad:
+                faults.append(bad.at(row.source, row.line, row.columns))
+        settle(faults, self._settings.bad_rows)
+        for fault in faults:
+            if fault.reason not in self._reasons:
+                self._reasons.add(fault.reason)
+                warnings.warn(
+                    f"{fault.place} is left out: {fault.detail}. Others of this kind are left out too (data.bad_rows: skip).",
+                    SnugfitWarning,
+                    stacklevel=2,
+                )
+        return self._examples(read)
+
+    @abstractmethod
+    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Any:
+        """Return what `_examples` takes of a row.
+
+        Raises:
+            BadRow: the row cannot be used.
+        """
+
+    @abstractmethod
+    def _examples(self, read: Sequence[Any]) -> ArrayExamples:
+        """Return the examples of rows that were read."""
+
+
+class _Texts(_Encode):
+    """Texts, of which a plain one is in pieces."""
+
+    def __init__(self, settings: RowSettings, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(settings)
+        self._tokenizer, self._columns = tokenizer, _columns(settings)
+
+    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Piece:
+        part = not (row.begins and row.ends)
+        text = columns[TEXT_COLUMN] if part else text_of(columns, self._columns)
+        return Piece(text, row.begins, row.ends)
+
+
+class _Blocks(_Texts):
+    def _examples(self, read: Sequence[Piece]) -> TokenBlocks:
+        return TokenBlocks(tokenized_pieces(read, self._tokenizer), self._settings.max_length)
+
+
+class _Framed(_Texts):
+    """Each text, or each block of a plain one, between the special tokens of its own."""
+
+    def _examples(self, read: Sequence[Piece]) -> ArrayExamples:
+        size = self._settings.max_length
+        if all(piece.first and piece.last for piece in read):
+            return encode([piece.text for piece in read], self._tokenizer, size).examples
+        frame = special_frame(self._tokenizer)
+        texts = tokenized_pieces(read, self._tokenizer, ((), ()))
+        return FramedBlocks(TokenBlocks(texts, size - len(frame)), frame.prefix, frame.suffix)
+
+
+class _Conversations(_Encode):
+    def __init__(
+        self,
+        settings: InstructSettings,
+        coder: Coder,
+        conversation: Callable[[Mapping[str, Any]], Conversation],
+    ) -> None:
+        super().__init__(settings)
+        self._coder, self._conversation = coder, conversation
+
+    def _read(self, _row: StreamedRow, columns: Mapping[str, Any]) -> list[Coded]:
+        return self._coder.examples(self._conversation(columns))
+
+    def _examples(self, read: Sequence[Sequence[Coded]]) -> ArrayExamples:
+        # what is longer is to be dropped by `too_long`
+        fitting = (each for own in read for each in own if len(each.ids) <= self._settings.max_length)
+        return TokenRows.of(each.as_example() for each in fitting)
+
+
+def _opened(settings: RowSettings, folder: Path | None) -> tuple[RowStream, Table]:
+    """Return the rows of a source, and the first of them as a table.
+
+    Raises:
+        DataError, SettingError: the source cannot be read as a stream.
+    """
+    if not isinstance(settings.train, str):
+        raise SettingError(
+            _SETTING,
+            "names several sources, and a stream is one (data.stream)",
+            "Name one, or join their rows.",
+        )
+    rows = RowStream(settings.train, setting=_SETTING, folder=folder)
+    first = list(itertools.islice(rows_of(Stream(rows), 0, _SETTING), _SHOWN))
+    columns = [row.columns for row in first if row.columns is not None]
+    names = tuple(dict.fromkeys(name for row in columns for name in row))
+    table = Table(settings.train, names, [dict(row) for row in columns], [row.line for row in first], "")
+    return rows, table
+
+
+def _examples(
+    rows: RowStream,
+    stream: StreamSettings,
+    settings: RowSettings,
+    encode: Encode,
+    draw: Callable[[Any], Any] | None = None,
+) -> StreamedExamples:
+    """Return the examples of a run.
+
+    Raises:
+        DataError, SettingError: the run has no length in updates, or a setting needs all rows.
+    """
+    if settings.share is not None:
+        raise SettingError(
+            "data.validation",
+            f"{settings.validation} is a part of the rows, and {rows.source} is read as a stream (data.stream): it has no length",
+            "Name a file of rows to validate on, or write null.",
+        )
+    if settings.leaks.policy != "warn" or settings.leaks.near:
+        raise SettingError(
+            "data.leaks",
+            f"compares all rows, and {rows.source} is read as a stream (data.stream)",
+            "Leave data.leaks and data.near_duplicates out.",
+        )
+    examples = examples_of(
+        Stream(rows, stream.buffer),
+        updates=stream.updates,
+        window=stream.window,
+        seed=settings.seed,
+        setting=_SETTING,
+        prefix="train.",
+        encode=encode,
+        largest=assumed_text(settings.max_length, 1, classes=False).example,
+        draw=draw,
+    )
+    examples[0]  # the first rows are tokenised now, where what is wrong with them ends nothing that has begun
+    return examples
+
+
+def _held_out(settings: RowSettings, read: Callable[[str], FileRows]) -> FileRows | None:
+    """Return the rows to validate on, which are read as those of any file.
+
+    Raises:
+        SettingError: they are of several sources.
+    """
+    source = settings.validation
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise SettingError("data.validation", "names several sources, beside a stream", "Name one file.")
+    return read(source)
+
+
+def _validation(held_out: FileRows | None) -> Examples:
+    if held_out is None:
+        return Examples([], _SETTING, [])
+    assert isinstance(held_out.examples, Examples)  # which rows with answers are
+    return held_out.examples
+
+
+def _report(
+    train: StreamedExamples,
+    held_out: FileRows | None,
+    settings: RowSettings,
+    warnings: tuple[str, ...] = (),
+    form: str = "",
+) -> DataReport:
+    return DataReport(
+        train=len(train),
+        validation=0 if held_out is None else len(held_out.examples),
+        skipped={} if held_out is None else held_out.report.skipped,
+        max_length=settings.max_length,
+        unit=STREAMED,
+        warnings=warnings,
+        form=form,
+    )

@@ -1,0 +1,1 @@
+"""Detectors: each reads the log of a script and names faults."""

@@ -1,0 +1,279 @@
+"""Pitfalls of what a script saves: pickles, averages, the best."""
+
+from __future__ import annotations
+
+import itertools
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import (
+    Average,
+    Event,
+    Forward,
+    Load,
+    Overwritten,
+    Restore,
+    Resume,
+    Save,
+    ScheduleStep,
+    StateRestore,
+    Step,
+)
+
+LEAST_STEPS = 3
+MOSTLY = 0.8
+"""A new head is drawn on purpose; nearly all matrices are not."""
+
+
+def pickle(log: Log) -> list[Finding]:
+    """Whole modules are written as a pickle, or pickles are read without a limit on what they may run."""
+    findings = []
+    whole = next((save for save in log.of(Save) if save.what == "module" and save.direct), None)
+    if whole is not None:
+        findings.append(
+            Finding(
+                "pickle",
+                Severity.WARNING,
+                "A whole module is pickled: it loads only with this code, and loading it can run any code.",
+                whole.at,
+                (),
+                "torch.save(model.state_dict(), path)\n# or: safetensors.torch.save_file(model.state_dict(), path)",
+            )
+        )
+    unsafe = next((load for load in log.of(Load) if load.direct), None)
+    if unsafe is not None:
+        findings.append(
+            Finding(
+                "pickle",
+                Severity.WARNING,
+                "torch.load(weights_only=False) runs whatever code the file contains.",
+                unsafe.at,
+                (),
+                "torch.load(path, weights_only=True)",
+            )
+        )
+    return findings
+
+
+def averaged_not_saved(log: Log) -> list[Finding]:
+    """Detect that what was scored is an average of weights, what was saved is not."""
+    saves = [save for save in log.of(Save) if save.weights]
+    wrappers = {model.id for model in log.models if model.averaged_of}
+    restored = {event.weights for event in log.of(Restore)}
+    raw = {event.weights for event in log.evaluations() if event.raw}
+    trained = trained_models(log)
+
+    def is_average(event: Forward, place: int) -> bool:
+        """Return whether it is an average: a model of its own; or in the trained model, and no state of the training that was looked at before."""
+        if event.module in wrappers:
+            return True
+        loaded = event.weights in restored and (event.module not in trained or event.weights in raw)
+        return not loaded and is_scored(log.events, place)
+
+    scored = [
+        event
+        for place, event in enumerate(log.events)
+        if isinstance(event, Forward)
+        and not (event.grad or event.raw or event.recalibrates)
+        and is_average(event, place)
+    ]
+    averages = [event for event in scored if not any(event.weights in save.weights for save in saves)]
+    if not saves or not averages or len(averages) < len(scored):
+        return []
+    return [
+        Finding(
+            "averaged_not_saved",
+            Severity.ERROR,
+            "Averaged weights are scored, and the checkpoint holds the raw ones: the score is not that of the saved model.",
+            saves[-1].at,
+            (f"the averaged weights are scored at {averages[0].at}",),
+            "torch.save(averaged.module.state_dict(), path)",
+        )
+    ]
+
+
+def average_stands_still(log: Log) -> list[Finding]:
+    """Detect a copy that is scored again and again and saved, and whose weights never move while the model learns."""
+    trained = trained_models(log)
+    scored: dict[int, list[Forward]] = {}
+    for place, event in enumerate(log.events):
+        if not isinstance(event, Forward) or event.grad or event.module in trained or not event.weights:
+            continue
+        if is_scored(log.events, place):
+            scored.setdefault(event.module, []).append(event)
+    for passes in scored.values():
+        updates, weights = {each.update for each in passes}, {each.weights for each in passes}
+        saved = [
+            save for save in log.saves() if passes[0].weights in save.weights and save.update > min(updates)
+        ]
+        if len(updates) >= LEAST_STEPS and len(weights) == 1 and saved:
+            return [
+                Finding(
+                    "average_stands_still",
+                    Severity.WARNING,
+                    f"A copy of the model is scored before {len(updates)} different updates and saved, and its weights never move.",
+                    passes[0].at,
+                    (f"saved at {saved[0].at}",),
+                    "for mine, other in zip(average.parameters(), model.parameters(), strict=True):\n    mine.lerp_(other, 1 - decay)",
+                )
+            ]
+    return []
+
+
+def average_and_best(log: Log) -> list[Finding]:
+    """Detect that the best checkpoint is restored after averaging has begun, or training ended before it could begin."""
+    averages = list(log.of(Average))
+    models = [model for model in log.models if model.averaged_of]
+    fix = "Choose one: the best checkpoint without averaging, or the average of a run to its end (torch.optim.swa_utils.update_bn)."
+    if averages:
+        begun = log.events.index(averages[0])
+        saved = {weights for save in log.of(Save) for weights in save.weights}
+        averaging = {event.module for event in averages}
+        for event in log.events[begun:]:
+            if isinstance(event, Restore) and event.module not in averaging and event.weights in saved:
+                return [
+                    Finding(
+                        "average_and_best",
+                        Severity.WARNING,
+                        "A saved state is restored after averaging has begun: the average and the best checkpoint exclude each other.",
+                        event.at,
+                        (f"{len(averages)} averaging steps, the first at {averages[0].at}",),
+                        fix,
+                    )
+                ]
+    elif models and log.whole:
+        scored = next((e for e in log.of(Forward) if e.module == models[0].id and not e.grad), None)
+        return [
+            Finding(
+                "average_and_best",
+                Severity.WARNING,
+                "Training ended before the averaging of weights began: the average is the initial model.",
+                scored.at if scored else models[0].at,
+                ("AveragedModel.update_parameters was never called",),
+                fix,
+            )
+        ]
+    return []
+
+
+def nothing_restored(log: Log) -> list[Finding]:
+    """Detect a checkpoint of which no entry fits the model: load_state_dict(strict=False) is silent about it."""
+    for event in log.of(Restore):
+        if event.missing and event.missing == event.entries and event.foreign:
+            return [
+                Finding(
+                    "nothing_restored",
+                    Severity.ERROR,
+                    f"None of the model's {event.entries} entries is in the checkpoint: it goes on with the weights it was drawn with.",
+                    event.at,
+                    (f"a name of the checkpoint that the model does not know: {event.foreign}",),
+                    'state = {name.removeprefix("module."): value for name, value in state.items()}\n'
+                    "model.load_state_dict(state)   # strict, so that it fails",
+                )
+            ]
+    return []
+
+
+def overwritten(log: Log) -> list[Finding]:
+    """Detect loaded weights of which next to nothing is left when training begins."""
+    for event in log.of(Overwritten):
+        if event.lost >= MOSTLY * event.matrices:
+            return [
+                Finding(
+                    "nothing_restored",
+                    Severity.ERROR,
+                    f"{event.lost} of {event.matrices} matrices that are loaded here are others at the first update: something draws them anew.",
+                    event.at,
+                    (
+                        "the weights that the first update finds have nothing in common with those that were loaded",
+                    ),
+                    "model.init_weights()\nmodel.load_state_dict(state)   # after everything that draws weights",
+                )
+            ]
+    return []
+
+
+def best_not_copied(log: Log) -> list[Finding]:
+    """Detect a state that is loaded into the module whose own tensors it holds: it has changed with them, and nothing is restored."""
+    for event in log.of(Restore):
+        if event.own:
+            trained = event.own == "trained"
+            return [
+                Finding(
+                    "best_not_copied",
+                    Severity.ERROR if trained else Severity.WARNING,
+                    "The state that is loaded holds the model's own tensors: "
+                    + (
+                        "it was trained on with them, and what it was taken for is gone."
+                        if trained
+                        else "the model is loaded from itself, and nothing changes."
+                    ),
+                    event.at,
+                    ("state_dict() returns references, not copies",),
+                    "best = copy.deepcopy(model.state_dict())"
+                    if trained
+                    else "target = copy.deepcopy(model)   # a network of its own\ntarget.load_state_dict(model.state_dict())",
+                )
+            ]
+    return []
+
+
+def partial_resume(log: Log) -> list[Finding]:
+    """Detect that training goes on from a checkpoint of its own of which the optimizer's or the schedule's state is left out.
+
+    A checkpoint of another folder than the script writes to is one to begin from: its moments belong to another task.
+    """
+    own = {save.folder for save in log.of(Save) if save.folder}
+    events = log.events
+    reads = [place for place, event in enumerate(events) if isinstance(event, Resume)]
+    for place, until in itertools.pairwise([*reads, len(events)]):
+        read = events[place]
+        if not isinstance(read, Resume) or read.folder not in own:
+            continue
+        finding = _left_out(log, read, events[place + 1 : until])
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
+    """Return what of a checkpoint is not used by the training that follows, of the module whose weights are from it."""
+    restored = [event for event in after if isinstance(event, Restore) and not event.missing]
+    states = [event for event in after if isinstance(event, StateRestore)]
+    if not restored:
+        return None
+    later = after[after.index(restored[-1]) :]
+    own = {each.id for each in log.optimizers if set(restored[-1].parameters) & set(each.parameters)}
+    if sum(isinstance(event, Step) and event.optimizer in own for event in later) < LEAST_STEPS:
+        return None
+    if read.optimizer and not any(not each.schedule for each in states):
+        what, state, at = "optimizer", "its moments are", restored[-1].at
+    elif (
+        read.schedule
+        and not any(each.schedule for each in states)
+        and any(isinstance(event, ScheduleStep) for event in later)
+    ):
+        what, state, at = "scheduler", "the schedule's place is", (states or restored)[-1].at
+    else:
+        return None
+    return Finding(
+        "partial_resume",
+        Severity.WARNING,
+        f"Training goes on from a checkpoint, and {state} left out: the {what} begins anew.",
+        at,
+        (f"the checkpoint that is read at {read.at} holds the {what}'s state",),
+        f'{what}.load_state_dict(checkpoint["{what}"])',
+    )
+
+
+DETECTORS = (
+    nothing_restored,
+    overwritten,
+    best_not_copied,
+    partial_resume,
+    pickle,
+    averaged_not_saved,
+    average_stands_still,
+    average_and_best,
+)

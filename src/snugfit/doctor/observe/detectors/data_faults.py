@@ -1,0 +1,245 @@
+"""Data loaders: leakage, ranks, speed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
+from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
+from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward, RankWeights
+
+LEAK = 0.01
+LARGE_LEAK = 0.1
+LEAST_ROWS = 5
+LEAST_BATCHES = 5
+LEAST_BYPASSES = 3
+SLOW_SECONDS = 0.005
+
+
+def training_loaders(log: Log) -> list[LoaderSeen]:
+    """Loaders whose batches are differentiated."""
+    used, current = set(), 0
+    for event in log.events:
+        if isinstance(event, Batch):
+            current = event.loader
+        elif isinstance(event, Backward):
+            used.add(current)
+    return [loader for loader in log.loaders if loader.id in used]
+
+
+def leakage(log: Log) -> list[Finding]:
+    """Detect that rows that were trained on are evaluated, and not as the deliberate score of the training data."""
+    loaders = {loader.id: loader for loader in log.loaders}
+    trained = {loader.dataset_id for loader in training_loaders(log)}
+    clean = any(overlap.shared <= LEAK * overlap.rows for overlap in log.overlaps)
+    findings = []
+    for overlap in log.overlaps:
+        share = overlap.shared / overlap.rows
+        if overlap.rows < LEAST_ROWS or share <= LEAK or (not overlap.loader and not _is_score(log, overlap)):
+            continue
+        if overlap.drawn and share < LARGE_LEAK:
+            continue  # pieces of the training text are scored beside others, and few of them were drawn twice
+        loader = loaders.get(overlap.loader)
+        on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
+        if loader is not None and loader.dataset_id in trained:
+            on_purpose = True
+        findings.append(
+            Finding(
+                "leakage",
+                Severity.NOTE if on_purpose else Severity.ERROR if share >= LARGE_LEAK else Severity.WARNING,
+                f"{overlap.shared} of {overlap.rows} evaluated rows ({share:.0%}) were trained on."
+                + (" This scores the training data." if on_purpose else ""),
+                overlap.at,
+                (f"the evaluation's loader: {loader.at}",) if loader else (),
+                "Split once, before anything is shuffled, sampled or augmented:\n"
+                "train, valid = torch.utils.data.random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
+            )
+        )
+    return findings
+
+
+def unread_loader(log: Log) -> list[Finding]:
+    """Detect that the training's loader is scored, and one that was made for other rows is never read."""
+    read = {event.loader for event in log.of(Batch)}
+    unread = [each for each in log.loaders if each.id not in read]
+    trained = training_loaders(log)
+    own = {each.id for each in trained}
+    others = [each for each in unread if each.dataset_id not in {e.dataset_id for e in trained}]
+    if not log.whole or not others or not own or read - own:
+        return []
+    loader = 0
+    for place, event in enumerate(log.events):
+        if isinstance(event, Batch):
+            loader = event.loader
+        elif isinstance(event, Forward) and not event.grad and loader in own and is_scored(log.events, place):
+            return [
+                Finding(
+                    "leakage",
+                    Severity.WARNING,
+                    "The rows that are trained on are scored, and the loader of the others is never read.",
+                    event.at,
+                    (f"the loader that is never read: {others[0].at}",),
+                    "score = evaluate(valid_loader)",
+                )
+            ]
+    return []
+
+
+def _is_score(log: Log, overlap: Overlap) -> bool:
+    """Return whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
+    return any(
+        isinstance(event, Forward)
+        and event.at == overlap.at
+        and event.rows >= LEAST_ROWS
+        and not event.grad
+        and is_scored(log.events, place)
+        for place, event in enumerate(log.events)
+    )
+
+
+def not_distributed(log: Log) -> list[Finding]:
+    """DataParallel; ranks whose loader is not split; a distributed sampler that repeats its order."""
+    findings = []
+    for model in log.models:
+        if model.wrapper == "DataParallel":
+            findings.append(
+                Finding(
+                    "not_distributed",
+                    Severity.WARNING,
+                    "DataParallel copies the model to every device in every step, from one process.",
+                    model.at,
+                    (),
+                    "model = DistributedDataParallel(model)   # and torchrun --nproc-per-node=N train.py",
+                )
+            )
+    for model in log.models:
+        passes = [event for event in log.of(Forward) if event.module == model.id and event.grad]
+        if model.bypasses and len(passes) >= LEAST_BYPASSES and model.id in trained_models(log):
+            findings.append(
+                Finding(
+                    "not_distributed",
+                    Severity.ERROR,
+                    f"{len(passes)} forward passes go around DistributedDataParallel: their gradients are not averaged over the ranks.",
+                    passes[0].at,
+                    (f"{model.name} is called, not what wraps it",),
+                    "outputs = ddp_model(inputs)   # not ddp_model.module(inputs)",
+                )
+            )
+    for loader in training_loaders(log):
+        if loader.world_size > 1 and not loader.shards:
+            findings.append(
+                Finding(
+                    "not_distributed",
+                    Severity.ERROR,
+                    f"The training loader of {loader.world_size} ranks has a {loader.sampler}: every rank trains on all rows.",
+                    loader.at,
+                    (f"world size {loader.world_size}; data: {loader.dataset}",),
+                    "sampler = DistributedSampler(dataset)\nloader = DataLoader(dataset, batch_size, sampler=sampler)",
+                )
+            )
+        epochs = sum(1 for event in log.of(EpochEnd) if event.loader == loader.id)
+        if loader.sampler == "DistributedSampler" and epochs > 1 and not loader.epochs_set:
+            findings.append(
+                Finding(
+                    "not_distributed",
+                    Severity.WARNING,
+                    f"The distributed sampler was never told the epoch: all {epochs} epochs have the same order.",
+                    loader.at,
+                    (),
+                    "for epoch in range(epochs):\n    loader.sampler.set_epoch(epoch)",
+                )
+            )
+    return findings
+
+
+def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
+    """Detect that the first batches of the ranks are the same rows, though their loaders look split."""
+    ranked = {log.rank: log for log in logs if log.first_rows}
+    first = next(iter(ranked.values()), None)
+    if first is None or len(ranked) < 2 or any(log.first_rows != first.first_rows for log in ranked.values()):
+        return []
+    loaders = [loader for loader in training_loaders(first) if loader.world_size > 1]
+    if not loaders or any(not loader.shards for loader in loaders):
+        return []
+    return [
+        Finding(
+            "not_distributed",
+            Severity.ERROR,
+            f"All {len(ranked)} ranks began with the same {len(first.first_rows)} rows.",
+            loaders[0].at,
+            ("digests of the first batch are equal on all ranks",),
+            "sampler = DistributedSampler(dataset)",
+        )
+    ]
+
+
+def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
+    """Detect ranks that began with the same weights, exchange gradients, and have other weights at the end."""
+    by_rank = {log.rank: list(log.of(RankWeights)) for log in logs}
+    ranks = [seen for seen in by_rank.values() if seen]
+    exchanged = all(
+        log.exchanges >= log.updates or any(model.wrapper or model.bypasses for model in log.models)
+        for log in logs
+        if by_rank[log.rank]
+    )
+    if len(ranks) < 2 or not exchanged:
+        return []
+    first, last = ({(each[place].weights, *each[place].forms) for each in ranks} for place in (0, -1))
+    ends = {each[-1].update for each in ranks}
+    alike = len({(value, *forms) for value, *forms in first}) == 1
+    if not alike or len(last) == 1 or len(ends) > 1 or next(iter(ends)) < 1:
+        return []
+    parted = next(
+        step
+        for step, *others in zip(*ranks, strict=False)
+        if len({step.weights, *(e.weights for e in others)}) > 1
+    )
+    return [
+        Finding(
+            "ranks_differ",
+            Severity.ERROR,
+            f"The weights of {len(ranks)} ranks are the same at first, and differ from update {parted.update + 1} on: they train different models.",
+            parted.at,
+            ("the ranks exchange gradients; something changes them, or the weights, on some ranks alone",),
+            "clip(model)   # on every rank, after the gradients were averaged",
+        )
+    ]
+
+
+def starving(log: Log) -> list[Finding]:
+    """Training waits for data longer than it computes."""
+    findings = []
+    for loader in training_loaders(log):
+        if len(loader.waits) < LEAST_BATCHES:
+            continue
+        # the fastest quarter of the waits: what else the machine does makes some of them long
+        wait = statistics.quantiles(loader.waits, n=4)[0]
+        work = statistics.median(loader.works)
+        if wait >= SLOW_SECONDS and wait > work:
+            findings.append(
+                Finding(
+                    "starving",
+                    Severity.WARNING,
+                    f"Each batch is waited for {wait * 1000:.0f} ms and worked on {work * 1000:.0f} ms: the loader starves the model.",
+                    loader.at,
+                    (f"num_workers={loader.workers}, pin_memory={loader.pinned}",),
+                    "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
+                )
+            )
+        elif loader.cuda and not loader.pinned:
+            findings.append(
+                Finding(
+                    "starving",
+                    Severity.NOTE,
+                    "Batches are copied to the GPU from memory that is not pinned.",
+                    loader.at,
+                    (),
+                    "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
+                )
+            )
+    return findings
+
+
+DETECTORS = (leakage, unread_loader, not_distributed, starving)

@@ -1,0 +1,137 @@
+"""Findings on random numbers and on what is forgotten: seeds and optimizers that begin anew, workers that draw alike."""
+
+from __future__ import annotations
+
+import itertools
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors.data_faults import training_loaders
+from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.script_events import (
+    OptimizerBuilt,
+    OtherRows,
+    Restore,
+    Seed,
+    StaleState,
+    StateRestore,
+    Step,
+)
+
+LEAST_TIMES = 3
+LEAST_STEPS = 2
+
+
+def reseeded(log: Log) -> list[Finding]:
+    """Detect one seed that is set again and again between the updates of one optimizer."""
+    built = [event.update for event in log.of(OptimizerBuilt)]
+    seeds = sorted({(each.at, each.seed, each.update) for each in log.of(Seed)})
+    for (at, seed), group in itertools.groupby(seeds, key=lambda each: each[:2]):
+        updates = [update for _, _, update in group]
+        since = [update for update in updates if update >= max(built, default=0)]
+        if len(since) >= LEAST_TIMES:
+            return [
+                Finding(
+                    "reseeded",
+                    Severity.WARNING,
+                    f"The seed {seed} is set {len(updates)} times while the model trains: each time the same order, dropout and noise follow.",
+                    at,
+                    (f"before updates {', '.join(str(update + 1) for update in updates[:6])}",),
+                    "torch.manual_seed(seed)   # once, before the first epoch; or seed + epoch",
+                )
+            ]
+    return []
+
+
+def optimizer_rebuilt(log: Log) -> list[Finding]:
+    """Detect optimizers with moments that are made again and again at one line for the same parameters."""
+    by_place: dict[tuple[str, tuple[int, ...]], list[OptimizerSeen]] = {}
+    for optimizer in log.optimizers:
+        if optimizer.remembers:
+            by_place.setdefault((optimizer.at, tuple(optimizer.parameters)), []).append(optimizer)
+    for (at, _), made in by_place.items():
+        if len(made) < LEAST_TIMES or not _goes_on(log, made):
+            continue
+        steps = [sum(step.optimizer == each.id for step in log.of(Step)) for each in made]
+        return [
+            Finding(
+                "optimizer_rebuilt",
+                Severity.WARNING,
+                f"{made[0].name} is made {len(made)} times for the same parameters: its moments begin anew each time.",
+                at,
+                (f"steps of each: {', '.join(map(str, steps[:6]))}",),
+                "optimizer = Optimizer(model.parameters(), lr=lr)   # once, before the first epoch",
+            )
+        ]
+    return []
+
+
+def _goes_on(log: Log, made: list[OptimizerSeen]) -> bool:
+    """Return whether each of these steps, and no weights or moments are put back between the first and the last."""
+    numbers = {each.id for each in made}
+    places = [
+        place
+        for place, event in enumerate(log.events)
+        if isinstance(event, OptimizerBuilt) and event.optimizer in numbers
+    ]
+    between = log.events[places[0] : places[-1]] if places else []
+    own = set(made[0].parameters)
+    put_back = any(
+        isinstance(event, StateRestore) or (isinstance(event, Restore) and own & set(event.parameters))
+        for event in between
+    )
+    counts = [sum(isinstance(e, Step) and e.optimizer == each.id for e in log.events) for each in made[:-1]]
+    return not put_back and min(counts) >= LEAST_STEPS
+
+
+def mismatched_rows(log: Log) -> list[Finding]:
+    """Detect inputs and targets that two loaders hand out, each in an order of its own."""
+    seen = list(log.of(OtherRows))
+    if len(seen) < LEAST_TIMES:
+        return []
+    made = {loader.id: loader.at for loader in log.loaders}
+    return [
+        Finding(
+            "mismatched_rows",
+            Severity.ERROR,
+            "Inputs and targets come from two loaders, each of which shuffles its rows by itself: a target belongs to another row.",
+            made[seen[0].targets],
+            (f"{len(seen)} losses; the inputs' loader is made at {made[seen[0].inputs]}",),
+            "loader = DataLoader(TensorDataset(inputs, targets), batch_size, shuffle=True)",
+        )
+    ]
+
+
+def stale_state(log: Log) -> list[Finding]:
+    """Detect a recurrent layer that begins with the state of other rows."""
+    seen = list(log.of(StaleState))
+    if len(seen) < LEAST_TIMES:
+        return []
+    return [
+        Finding(
+            "stale_state",
+            Severity.WARNING,
+            f"{seen[0].layer} begins each batch with the state of the batch before, and the rows are drawn at random: it belongs to others.",
+            seen[0].at,
+            (f"{len(seen)} of the first batches",),
+            "output, state = rnn(x)   # from zeros; a state is carried on where the next batch goes on with the same rows",
+        )
+    ]
+
+
+def worker_seeds(log: Log) -> list[Finding]:
+    """Detect workers of a training loader that draw the same random numbers."""
+    return [
+        Finding(
+            "worker_seeds",
+            Severity.WARNING,
+            f"The {loader.workers} workers draw the same random numbers: {loader.alike}.",
+            loader.alike_at,
+            (f"the loader is made at {loader.at}; data: {loader.dataset}",),
+            "def seed_worker(worker_id):\n    seed = torch.initial_seed() % 2**32   # another one in each worker and epoch\n    np.random.seed(seed)",
+        )
+        for loader in training_loaders(log)
+        if loader.alike
+    ][:1]
+
+
+DETECTORS = (mismatched_rows, stale_state, reseeded, optimizer_rebuilt, worker_seeds)

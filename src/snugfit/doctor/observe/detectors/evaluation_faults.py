@@ -1,0 +1,128 @@
+"""Findings on evaluations: what they are given, and how their scores are averaged."""
+
+from __future__ import annotations
+
+import statistics
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors.data_faults import training_loaders
+from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Batch, EpochEnd, Event, Forward, LengthRead, Loss
+
+OTHER_SCALE = 8.0
+FAR_OFF, SOME_OFF = 0.1, 0.02
+LEAST_PASSES = 3
+
+
+def random_validation(log: Log) -> list[Finding]:
+    """Detect a loader in fixed order, which nothing trains on, whose rows come with the same labels and other inputs each time."""
+    training = {loader.id for loader in training_loaders(log)}
+    for loader in log.loaders:
+        if loader.id in training or not loader.redrawn or loader.repeated:
+            continue
+        scored = _scored_of(log, loader.id)
+        if scored is not None:
+            return [
+                Finding(
+                    "random_validation",
+                    Severity.WARNING,
+                    "Each pass over the validation has the same labels and other inputs: they are augmented at random.",
+                    scored.at,
+                    (
+                        f"{loader.redrawn + 1} passes of the loader made at {loader.at}",
+                        f"data: {loader.dataset}",
+                    ),
+                    "train = Subset(Data(transform=augment), rows)\nvalid = Subset(Data(transform=None), other_rows)   # two data sets",
+                )
+            ]
+    return []
+
+
+def _scored_of(log: Log, loader: int) -> Forward | None:
+    """Return the first forward pass without a graph on a batch of this loader that is scored."""
+    current = 0
+    for place, event in enumerate(log.events):
+        if isinstance(event, Batch):
+            current = event.loader
+        elif (
+            isinstance(event, Forward)
+            and not event.grad
+            and current == loader
+            and is_scored(log.events, place)
+        ):
+            return event
+    return None
+
+
+def other_statistics(log: Log) -> list[Finding]:
+    """Detect that a model is scored on inputs of another scale than it was trained on."""
+    for module in trained_models(log):
+        passes = [
+            (place, event)
+            for place, event in enumerate(log.events)
+            if isinstance(event, Forward) and event.module == module and event.scale
+        ]
+        trained = [event.scale for _, event in passes if event.grad]
+        scored = [event for place, event in passes if not event.grad and is_scored(log.events, place)]
+        if len(trained) < LEAST_PASSES or not scored:
+            continue
+        before, after = statistics.median(trained), statistics.median(event.scale for event in scored)
+        if max(before, after) >= OTHER_SCALE * min(before, after):
+            return [
+                Finding(
+                    "other_statistics",
+                    Severity.WARNING,
+                    f"The model is trained on inputs of {before:.3g} (root mean square) and scored on inputs of {after:.3g}.",
+                    scored[0].at,
+                    (f"{len(trained)} passes in training, {len(scored)} that are scored",),
+                    "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
+                )
+            ]
+    return []
+
+
+def batch_mean_scores(log: Log) -> list[Finding]:
+    """Detect means of batches that are summed and divided by their number, where the last batch is much smaller."""
+    for loader in log.loaders:
+        for sizes, read in _averaged_passes(log.events, loader.id):
+            total = sum(sizes)
+            off = 1 / len(sizes) - sizes[-1] / total
+            if off >= SOME_OFF:
+                return [
+                    Finding(
+                        "batch_mean_scores",
+                        Severity.WARNING if off >= FAR_OFF else Severity.NOTE,
+                        f"The means of {len(sizes)} batches are averaged: the last one has {sizes[-1]} of {total} rows "
+                        f"({sizes[-1] / total:.0%}) and a weight of {1 / len(sizes):.0%}.",
+                        read.at,
+                        (f"rows: {', '.join(map(str, sizes[:6]))}",),
+                        "total += loss.item() * len(batch)\nmean = total / len(loader.dataset)",
+                    )
+                ]
+    return []
+
+
+def _averaged_passes(events: list[Event], loader: int) -> list[tuple[list[int], LengthRead]]:
+    """Return the sizes of the batches of each evaluation that ends with the number of its batches being read, and that reading."""
+    passes: list[tuple[list[int], LengthRead]] = []
+    sizes: list[int] = []
+    current, mean, ended = 0, False, False
+    for event in events:
+        if isinstance(event, Batch):
+            if event.loader == loader and ended:
+                sizes, mean, ended = [], False, False
+            current = event.loader
+        elif isinstance(event, EpochEnd) and event.loader == loader:
+            ended = True
+        elif isinstance(event, Forward) and current == loader and not ended and not event.grad:
+            sizes.append(event.rows)
+        elif isinstance(event, Loss) and current == loader and not ended and not event.grad:
+            mean = mean or (event.mean and event.function != "argmax")
+        elif isinstance(event, LengthRead) and event.loader == loader and ended and mean and len(sizes) > 1:
+            passes.append((sizes, event))
+            sizes = []
+    return passes
+
+
+DETECTORS = (random_validation, other_statistics, batch_mean_scores)

@@ -1,0 +1,224 @@
+"""Learning rate schedules: their order and their length."""
+
+from __future__ import annotations
+
+import math
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors.data_faults import training_loaders
+from snugfit.doctor.observe.detectors.gradient_faults import windows
+from snugfit.doctor.observe.log import Log, SchedulerSeen
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Batch,
+    EpochEnd,
+    Hits,
+    ScalerStep,
+    ScheduleStep,
+    SklearnScore,
+    Step,
+)
+
+LEAST_UPDATES = 2
+EITHER = "a half of hits, which is one of misses too"
+_MORE_IS_BETTER = (
+    "accuracy_score",
+    "average_precision_score",
+    "balanced_accuracy_score",
+    "f1_score",
+    "precision_score",
+    "r2_score",
+    "recall_score",
+    "roc_auc_score",
+)
+_ORDER_FIX = "optimizer.step()\nscheduler.step()"
+
+
+def scheduler_order(log: Log) -> list[Finding]:
+    """Detect that a schedule moves before its optimizer's first step, moves alone, or never moves."""
+    return [finding for scheduler in log.schedulers if (finding := _order_of(log, scheduler)) is not None]
+
+
+def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
+    own = [
+        event
+        for event in log.events
+        if (isinstance(event, ScheduleStep) and event.scheduler == scheduler.id)
+        or (isinstance(event, Step | ScalerStep) and event.optimizer == scheduler.optimizer)
+    ]
+    moves = [event for event in own if isinstance(event, ScheduleStep)]
+    updates = [event for event in own if isinstance(event, Step)]
+    if moves and not updates:
+        if log.updates < LEAST_UPDATES:
+            return None
+        return Finding(
+            "scheduler_order",
+            Severity.ERROR,
+            f"{scheduler.name} is stepped {len(moves)} times, and its optimizer never steps: another one does.",
+            moves[0].at,
+            (f"the schedule was made at {scheduler.at}",),
+            "scheduler = Scheduler(the_optimizer_that_steps, ...)",
+        )
+    if not moves:
+        if not log.whole or len(updates) < LEAST_UPDATES or _belongs_to_another(log, scheduler):
+            return None
+        return Finding(
+            "scheduler_order",
+            Severity.WARNING,
+            f"{scheduler.name} is made and never stepped in {len(updates)} updates: the learning rate stays.",
+            scheduler.at,
+            (),
+            _ORDER_FIX,
+        )
+    early = own[: next(place for place, event in enumerate(own) if isinstance(event, Step | ScalerStep))]
+    again = {event.at for event in moves[len(early) :]}
+    if not early or (len(moves) > len(early) and early[0].at not in again):
+        return None
+    return Finding(
+        "scheduler_order",
+        Severity.ERROR,
+        f"{scheduler.name} is stepped before the optimizer's first step: the first learning rate is skipped.",
+        early[0].at,
+        (f"the optimizer steps at {updates[0].at}",),
+        _ORDER_FIX,
+    )
+
+
+def _belongs_to_another(log: Log, scheduler: SchedulerSeen) -> bool:
+    """Parts of SequentialLR and ChainedScheduler are stepped by these, and the averaging rate by its own plan."""
+    others = [
+        each for each in log.schedulers if each.id != scheduler.id and each.optimizer == scheduler.optimizer
+    ]
+    return bool(others) or scheduler.name == "SWALR"
+
+
+def schedule_length(log: Log) -> list[Finding]:
+    """Detect a schedule made for more steps than it gets, or for fewer.
+
+    A run that stops early, and a cosine that is meant to rise again, look alike: only a length that fits the micro-batches,
+    the epochs or the ranks instead of the steps is a warning.
+    """
+    if any(each.name == "SWALR" for each in log.schedulers):
+        return []
+    findings = []
+    for scheduler in log.schedulers:
+        moves = [event for event in log.of(ScheduleStep) if event.scheduler == scheduler.id]
+        if not scheduler.total or not moves:
+            continue
+        mistaken = _mistaken_for(log, scheduler.total, len(moves))
+        if len(moves) > 1.05 * scheduler.total + 1:
+            rises = scheduler.name == "CosineAnnealingLR"
+            after = "starts to rise again" if rises else "has reached its end"
+            what = f"{scheduler.name} was made for {scheduler.total} steps and is stepped {len(moves)} times: it {after}."
+            ill = bool(mistaken) or not rises
+        elif log.whole and scheduler.total >= 1.5 * len(moves) and scheduler.total - len(moves) >= 2:
+            what = f"{scheduler.name} was made for {scheduler.total} steps and gets {len(moves)}: it never reaches its end."
+            ill = bool(mistaken)
+        else:
+            continue
+        findings.append(
+            Finding(
+                "schedule_length",
+                Severity.WARNING if ill else Severity.NOTE,
+                what,
+                scheduler.at,
+                (f"stepped at {moves[0].at}; {log.updates} optimizer steps", *mistaken),
+                "updates = epochs * math.ceil(len(loader) / accumulate)   # how often scheduler.step() will be called",
+            )
+        )
+    return findings
+
+
+def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
+    """Return what the length counts, where it is not the schedule's steps."""
+    training = {loader.id for loader in training_loaders(log)}
+    epochs = max((sum(e.loader == number for e in log.of(EpochEnd)) for number in training), default=0)
+    batches = sum(event.loader in training for event in log.of(Batch))
+    world_size = max((loader.world_size for loader in log.loaders), default=1)
+    window = _usual_window(log)
+    meanings = []
+    if total > moves:
+        if window > 1 and _close(total, moves * window):
+            meanings.append(f"{total} is the number of micro-batches; each update accumulates {window}")
+        elif epochs and _close(moves, epochs) and _close(total, batches):
+            meanings.append(
+                f"{total} is the number of batches; it is stepped once in each of {epochs} epochs"
+            )
+        elif world_size > 1 and _close(total, moves * world_size):
+            meanings.append(
+                f"{total} is the number of steps of one rank that sees all rows; there are {world_size} ranks"
+            )
+    elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:
+        meanings.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
+    return tuple(meanings)
+
+
+def _close(one: int, other: int) -> bool:
+    return abs(one - other) <= 0.05 * max(one, other)
+
+
+def _usual_window(log: Log) -> int:
+    lengths = [
+        len(window.passes) for window in windows(log) if window.accumulates() and window.step is not None
+    ]
+    return max(set(lengths), key=lengths.count) if lengths else 1
+
+
+def plateau_metric(log: Log) -> list[Finding]:
+    """Detect a schedule that waits for a score to move the wrong way: hits for a fall, a loss for a rise."""
+    for scheduler in log.schedulers:
+        equal = rows = 0
+        losses: list[float] = []
+        scores: list[SklearnScore] = []
+        moves = [event for event in log.of(ScheduleStep) if event.scheduler == scheduler.id and event.mode]
+        matched: list[str] = []
+        for event in log.events if moves else []:
+            if isinstance(event, Hits):
+                equal, rows = equal + event.equal, rows + event.rows
+            elif isinstance(event, Backward):
+                losses.append(event.value)
+            elif isinstance(event, SklearnScore):
+                scores.append(event)
+            elif isinstance(event, ScheduleStep) and event.scheduler == scheduler.id:
+                matched.append(_wrong_way(event, equal, rows, losses, scores))
+                equal = rows = 0
+                losses, scores = [], []
+        clear = [each for each in matched if each != EITHER]
+        if len(clear) >= LEAST_UPDATES and all(clear):
+            mode = moves[0].mode
+            return [
+                Finding(
+                    "plateau_metric",
+                    Severity.ERROR,
+                    f"{scheduler.name} takes {'less' if mode == 'min' else 'more'} for better, and is given {clear[0]}.",
+                    moves[0].at,
+                    (
+                        f"the scores: {', '.join(f'{each.metric:.4g}' for each in moves[:6])}",
+                        f"made at {scheduler.at}",
+                    ),
+                    f'ReduceLROnPlateau(optimizer, mode="{"max" if mode == "min" else "min"}")',
+                )
+            ]
+    return []
+
+
+def _wrong_way(
+    step: ScheduleStep, equal: int, rows: int, losses: list[float], scores: list[SklearnScore]
+) -> str:
+    """Return what a schedule is given, if that moves against its mode; "" if nothing says so."""
+    given = step.metric
+    if step.mode == "min":
+        if rows and any(math.isclose(given, factor * equal / rows, rel_tol=1e-5) for factor in (1, 100)):
+            return f"a share of hits, such as {given:.4g}" if equal != rows - equal else EITHER
+        named = next(
+            (each.function for each in scores if each.function in _MORE_IS_BETTER and each.value == given), ""
+        )
+        return f"what {named} gives" if named else ""
+    mean = sum(losses) / len(losses) if losses else math.nan
+    of_losses = any(
+        math.isclose(given, each, rel_tol=1e-5) for each in (mean, *losses[-1:], sum(losses)) if each
+    )
+    return f"a loss, such as {given:.4g}" if of_losses else ""
+
+
+DETECTORS = (scheduler_order, schedule_length, plateau_metric)

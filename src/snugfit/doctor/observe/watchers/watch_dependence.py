@@ -1,0 +1,82 @@
+"""Watch what the scores of a loss depend on: other rows, tokens behind them, a column that holds the target."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.dependence import sensitivity
+from snugfit.doctor.observe.label_columns import column_of_target
+from snugfit.doctor.observe.script_events import LabelColumn, OtherRows, SeesFuture, WrongAxis
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, TimeFirst
+
+LEAST_TOKENS = 32
+LEAST_ROWS = 3
+NEXT = 0.99
+"""Share of the labels that are the next token, from which on they are next tokens."""
+
+
+def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> None:
+    """Look at what a loss gets in the first updates."""
+    batch = modules.batch
+    looked = (
+        recorder.detailed and torch.is_grad_enabled() and scores.requires_grad and not target.requires_grad
+    )
+    if not looked or batch is None:
+        return
+    if not target.numel() or batch.layout is not torch.strided or batch.is_nested or batch.is_complex():
+        return
+    inputs, targets = (modules.handed.get(each.data_ptr(), 0) for each in (batch, target))
+    if inputs and targets and inputs != targets:
+        recorder.add(OtherRows(where(), recorder.log.updates, inputs, targets))
+    column = column_of_target(batch, target)
+    if column is not None:
+        place, columns, exact = column
+        recorder.add(LabelColumn(where(), recorder.log.updates, place, columns, batch.shape[0], exact))
+    one_each = target.dim() > 0 and target.shape[0] == target.numel() == batch.shape[0]
+    if modules.time_first is not None and one_each:
+        _look_at_rows(recorder, modules.time_first, batch.shape[0])
+    elif recorder.tokens is not None:
+        _look_at_future(recorder, modules, scores, target)
+
+
+def _look_at_rows(recorder: Recorder, layer: TimeFirst, rows: int) -> None:
+    """Note a layer that takes the rows for the time: each of them has a target of its own, and they lie on its first axis."""
+    if rows < LEAST_ROWS or layer.shape[0] != rows or layer.shape[1] == rows:
+        return
+    what = f"{layer.kind} takes the first axis of {list(layer.shape)} for the time, and it is that of the {rows} rows, each of which has a target"
+    recorder.add(
+        WrongAxis(layer.at, recorder.log.updates, layer.kind, what, f"nn.{layer.kind}(..., batch_first=True)")
+    )
+
+
+def _look_at_future(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> None:
+    """Note scores of a token that depend on the next one, which is their label."""
+    tokens = recorder.tokens
+    if tokens is None or tokens.dim() != 2 or tokens.numel() < LEAST_TOKENS or scores.dim() < 2:
+        return
+    rows, length = tokens.shape
+    width = target.numel() // rows
+    if (
+        target.is_floating_point()
+        or width * rows != target.numel()
+        or width not in (length, length - 1)
+        or length < 4
+    ):
+        return
+    labels = target.detach().reshape(rows, width)
+    counted = labels[:, : length - 1] >= 0
+    same = (labels[:, : length - 1] == tokens[:, 1:]) & counted
+    if not bool(counted.any()) or int(same.sum()) < NEXT * int(counted.sum()):
+        return
+    anchor = modules.dependence.take()
+    if anchor is None or anchor.output.dim() != 3 or anchor.output.shape[:2] != tokens.shape:
+        return
+    place = length // 2 - 1
+    flat = scores if scores.dim() == 2 else scores.movedim(1, -1).reshape(-1, scores.shape[1])
+    if flat.shape[0] != target.numel():
+        return
+    gradient = sensitivity(flat[place].float().logsumexp(-1), anchor.output)
+    if gradient is not None and bool(gradient[0, place + 1 :].any()):
+        recorder.add(SeesFuture(where(), recorder.log.updates))

@@ -1,0 +1,52 @@
+"""Watch functions that drop at random whatever the model's mode is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.script_events import Drop, Forward
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+ATTENTION = "scaled_dot_product_attention"
+
+
+def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record what is dropped inside of a model that was switched to evaluation."""
+
+    def note(function: str) -> None:
+        with recorder.guard():
+            call = next((each for each in reversed(recorder.log.events) if isinstance(each, Forward)), None)
+            if call is not None and not call.training and not call.grad:
+                recorder.add(Drop(where(), recorder.log.updates, function))
+
+    def dropping(original: _Call) -> _Call:
+        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+            looked = not torch.compiler.is_compiling() and recorder.active and modules.inside
+            if training and p > 0 and looked and not torch.is_grad_enabled():
+                note("dropout")
+            return original(input, p, training, inplace)
+
+        return dropout
+
+    def attending(original: _Call) -> _Call:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            share = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+            looked = not torch.compiler.is_compiling() and recorder.active and modules.inside
+            if share and looked and not torch.is_grad_enabled():
+                note(ATTENTION)
+            return original(*args, **kwargs)
+
+        return scaled_dot_product_attention
+
+    patches.wrap(functional, "dropout", dropping)
+    in_c = functional.scaled_dot_product_attention
+    patches.wrap(functional, ATTENTION, attending)
+    script_as(functional.scaled_dot_product_attention, in_c)

@@ -1,0 +1,103 @@
+"""Watch whether graphs of values that were differentiated long ago are still held, and by which variable."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import weakref
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from snugfit.doctor.observe.script_events import GraphKept
+from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, is_own, line_in, where
+
+MANY = 10
+"""So many graphs at once are held by no variable that only names the last value."""
+MOST = 200
+_KEY = "snugfit"
+_MOST_NODES = 64
+
+
+class _Sentinel:
+    """Something that lives as long as a node of a graph."""
+
+
+class KeptGraphs:
+    """Values that were differentiated: which of their graphs live on."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._sentinels: list[weakref.ref[_Sentinel]] = []
+        self._seen = 0
+        self._reported = False
+
+    def note(self, value: Tensor) -> None:
+        """Note a value that is about to be differentiated; say, once, that too many of the earlier ones are held."""
+        metadata = getattr(value.grad_fn, "metadata", None)
+        if self._reported or metadata is None or self._seen >= MOST:
+            return
+        self._sentinels = [each for each in self._sentinels if each() is not None]
+        if len(self._sentinels) >= MANY:
+            self._reported = True
+            at, name = _holder()
+            update = self._recorder.log.updates
+            self._recorder.add(GraphKept(at or where(), update, len(self._sentinels), name))
+            return
+        self._seen += 1
+        metadata[_KEY] = sentinel = _Sentinel()
+        self._sentinels.append(weakref.ref(sentinel))
+
+
+def _holder() -> tuple[str, str]:
+    """Return the line that fills the script's variable which holds the graphs, and its name; "" for both where none is seen."""
+    frame = innermost()
+    while frame is not None and is_own(frame.f_code.co_filename):
+        for name, value in list(frame.f_locals.items()):
+            if _holds_graphs(value):
+                return _line(frame, name), name
+        frame = frame.f_back
+    return "", ""
+
+
+def _holds_graphs(value: Any) -> bool:
+    """Return whether a tensor sums up values that were differentiated, or a list holds such."""
+    if isinstance(value, list):
+        return sum(_is_noted(each.grad_fn) for each in value if isinstance(each, Tensor)) > 1
+    return isinstance(value, Tensor) and value.grad_fn is not None and _noted_below(value.grad_fn) > 1
+
+
+def _is_noted(node: Any) -> bool:
+    return _KEY in (getattr(node, "metadata", None) or {})
+
+
+def _noted_below(node: Any) -> int:
+    """Return how many noted values a chain of sums has, near its end."""
+    todo, noted = [node], 0
+    for _ in range(_MOST_NODES):
+        if not todo:
+            break
+        node = todo.pop()
+        if _is_noted(node):
+            noted += 1
+        elif type(node).__name__.startswith(("Add", "Div", "Mul")):
+            todo += [each for each, _ in _next(node) if each is not None]
+    return noted
+
+
+def _next(node: Any) -> Iterable[tuple[Any, int]]:
+    following: Iterable[tuple[Any, int]] = node.next_functions
+    return following
+
+
+def _line(frame: FrameType, name: str) -> str:
+    """Return file:line where the variable grows; "" where the source does not show it."""
+    grows = re.compile(rf"\b{re.escape(name)}\s*(\+=|\.append\(|=.*\b{re.escape(name)}\b)")
+    lines = linecache.getlines(frame.f_code.co_filename)
+    first = frame.f_code.co_firstlineno
+    for number in range(first, len(lines) + 1):
+        if grows.search(lines[number - 1]):
+            return line_in(frame, number)
+    return ""

@@ -1,0 +1,191 @@
+"""Watch data loaders: what they hand out, how long that takes, and how they are split over ranks."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.utils import data
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import private_part
+from snugfit.doctor.observe.log import LoaderSeen
+from snugfit.doctor.observe.row_digests import row_digests, tensors_in
+from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.worker_draws import draws_alike
+
+_Call = Callable[..., Any]
+MOST_TIMES = 200
+
+
+def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record the loaders, their batches and their epochs."""
+    owners: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
+    rows = modules.rows
+    notes = _Notes(recorder, modules)
+    iterators = private_part("batches of loaders")
+
+    def initialising(original: _Call) -> _Call:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(loader, *args, **kwargs)
+            with recorder.guard():
+                notes.loader(loader)
+
+        return __init__
+
+    def iterating(original: _Call) -> _Call:
+        def __iter__(loader: Any) -> Any:
+            iterator = original(loader)
+            with recorder.guard():
+                seen = recorder.loaders.get(recorder.number(loader))
+                if seen is not None and iterators is not None and isinstance(iterator, iterators):
+                    owners[iterator] = seen
+            return iterator
+
+        return __iter__
+
+    def handing(original: _Call) -> _Call:
+        def __next__(iterator: Any) -> Any:
+            seen = owners.get(iterator) if recorder.active else None
+            if seen is None:
+                return original(iterator)
+            asked = time.monotonic()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                with recorder.guard():
+                    recorder.add(EpochEnd(where(), recorder.log.updates, seen.id))
+                    rows.ended = True
+                raise
+            with recorder.guard():
+                notes.batch(iterator, seen, asked, batch)
+            return batch
+
+        return __next__
+
+    def counting(original: _Call) -> _Call:
+        def __len__(loader: Any) -> int:
+            seen = recorder.loaders.get(recorder.number(loader)) if recorder.active else None
+            if seen is not None and called_directly():
+                with recorder.guard():
+                    recorder.add(LengthRead(where(), recorder.log.updates, seen.id))
+            return int(original(loader))
+
+        return __len__
+
+    def setting(original: _Call) -> _Call:
+        def set_epoch(sampler: Any, epoch: int) -> None:
+            with recorder.guard():
+                notes.epoch_set(sampler)
+            original(sampler, epoch)
+
+        return set_epoch
+
+    patches.wrap(data.DataLoader, "__init__", initialising)
+    patches.wrap(data.DataLoader, "__iter__", iterating)
+    patches.wrap(data.DataLoader, "__len__", counting)
+    if iterators is not None:
+        patches.wrap(iterators, "__next__", handing)
+    patches.wrap(data.DistributedSampler, "set_epoch", setting)
+
+
+class _Notes:
+    """Records of the wrappers of loaders: what they tell the recorder, and what they need of each other."""
+
+    def __init__(self, recorder: Recorder, modules: ModuleWatch) -> None:
+        self._recorder, self._modules, self._rows = recorder, modules, modules.rows
+        self._batches = 0
+        self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
+        self._samplers: dict[int, LoaderSeen] = {}
+        self._first: dict[int, tuple[list[str], list[bytes]]] = {}
+
+    def loader(self, loader: Any) -> None:
+        """Record a loader that was made."""
+        recorder = self._recorder
+        seen = _seen(recorder, loader)
+        if seen.id not in recorder.loaders:
+            recorder.loaders[seen.id] = seen
+            recorder.log.loaders.append(seen)
+            self._samplers[recorder.number(_sampler(loader))] = seen
+
+    def batch(self, iterator: Any, seen: LoaderSeen, asked: float, batch: Any) -> None:
+        """Record a batch that was handed over, and how long it was waited for since it was `asked` for."""
+        now = time.monotonic()
+        last = self._handed.get(seen.id)
+        starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
+        if last is not None and not starts and len(seen.waits) < MOST_TIMES:
+            seen.works.append(asked - last[1])
+            seen.waits.append(now - asked)
+        self._recorder.add(Batch(where(), self._recorder.log.updates, seen.id))
+        self._rows.loader, self._rows.ended = seen.id, False
+        self._batches += 1
+        self._modules.states.batch = self._batches if seen.sampler == "RandomSampler" else 0
+        if self._recorder.detailed and isinstance(batch, Tensor) and seen.sampler == "RandomSampler":
+            self._modules.handed[batch.data_ptr()] = seen.id
+        if (last is None or last[0]() is not iterator) and seen.sampler == "SequentialSampler":
+            self._compare_first(seen, batch)
+        self._handed[seen.id] = weakref.ref(iterator), time.monotonic()
+
+    def _compare_first(self, seen: LoaderSeen, batch: Any) -> None:
+        """Compare the first batch of a pass with that of the pass before: the same rows may come with other inputs."""
+        tensors = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
+        inputs = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
+        labels = [each for each in tensors if each.dim() and each is not (inputs[0] if inputs else None)]
+        if not inputs or not labels:
+            return
+        first = row_digests(inputs[0]), [_bytes(each) for each in labels]
+        before, self._first[seen.id] = self._first.get(seen.id), first
+        if before is None or before[1] != first[1]:
+            return
+        if first[0] and not set(first[0]) & set(before[0]):
+            seen.redrawn += 1
+        else:
+            seen.repeated += 1
+
+    def epoch_set(self, sampler: Any) -> None:
+        """Record that a sampler was told of its epoch."""
+        seen = self._samplers.get(self._recorder.number(sampler))
+        if seen is not None:
+            seen.epochs_set += 1
+
+
+def _bytes(labels: Tensor) -> bytes:
+    return bytes(labels.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+def _sampler(loader: Any) -> Any:
+    """Return the sampler of rows, also where batches are drawn by a sampler of their own."""
+    if isinstance(loader.dataset, data.IterableDataset):
+        return None
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    return loader.sampler if loader.batch_size is not None or inner is None else inner
+
+
+def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
+    sampler = _sampler(loader)
+    batches = type(loader.batch_sampler).__name__
+    world_size = (
+        distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    )
+    alike, alike_at = draws_alike(loader)
+    plain = type(sampler).__name__ in ("RandomSampler", "SequentialSampler") and batches == "BatchSampler"
+    return LoaderSeen(
+        id=recorder.number(loader),
+        at=where(),
+        sampler=type(sampler).__name__,
+        shards=not plain or isinstance(loader.dataset, data.Subset),
+        dataset=type(loader.dataset).__name__,
+        dataset_id=id(loader.dataset),
+        workers=loader.num_workers,
+        pinned=loader.pin_memory,
+        cuda=torch.cuda.is_available(),
+        world_size=world_size,
+        alike=alike,
+        alike_at=alike_at or where(),
+    )

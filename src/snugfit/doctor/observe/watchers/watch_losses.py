@@ -1,0 +1,409 @@
+"""Watch the loss functions of torch: what they are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.class_axes import ClassAxes
+from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.graph_nodes import (
+    channels_before_reshape,
+    is_bootstrapped,
+    is_difference,
+    is_of_log_probabilities,
+    is_softmax_over_rows,
+    maker_of,
+    mark_log_probabilities,
+)
+from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.script_events import (
+    Broadcast,
+    FarTargets,
+    Loss,
+    OutsideDomain,
+    ScoresAsLogits,
+    TargetGradient,
+    Unreachable,
+    WrongAxis,
+)
+from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+_CLASSES = ("cross_entropy", "nll_loss")
+_OTHERS = (
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+)
+_SIGNED = {
+    "cosine_embedding_loss": 2,
+    "margin_ranking_loss": 2,
+    "hinge_embedding_loss": 1,
+    "soft_margin_loss": 1,
+}
+"""Losses whose targets are 1 and -1, and the place of the targets among the arguments."""
+_DISTANCES = _OTHERS[:4]
+_RANGES = {
+    "Relu": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+_SLACK = 1e-3
+FAR = 50
+"""Targets so many times as large as the predictions are on another scale,"""
+LARGE = 100.0
+"""if they are as large as that: an optimizer of Adam's kind would take tens of thousands of updates to get there."""
+MOST_CLASSES = 100
+
+
+def kind_of_scores(scores: Tensor, axis: int) -> str:
+    """Return what scores are: "probabilities" and "log probabilities" sum to one over the classes, "" is anything.
+
+    Shown by the numbers of up to 64 rows, or by the function that made them, through views.
+    """
+    made = maker_of(scores)
+    if made in ("Softmax", "Sigmoid"):
+        return "probabilities"
+    if made == "LogSoftmax":
+        return "log probabilities"
+    if made == "Relu":
+        return "rectified"
+    rows = scores.detach().movedim(axis, -1).reshape(-1, scores.shape[axis])[:64].float()
+    if rows.shape[0] < 2 or rows.shape[1] < 2:
+        return ""
+    ones = torch.ones(rows.shape[0], device=rows.device)
+    if bool((rows >= 0).all()) and torch.allclose(rows.sum(1), ones, atol=1e-3):
+        return "probabilities"
+    if bool((rows <= 0).all()) and torch.allclose(rows.exp().sum(1), ones, atol=1e-3):
+        return "log probabilities"
+    return ""
+
+
+def _are_raw(scores: Tensor, axis: int) -> bool:
+    """Return whether the exponentials of the scores sum to more than one in nearly all rows, which those of log-probabilities never do."""
+    rows = scores.detach().movedim(axis, -1).reshape(-1, scores.shape[axis])[:64].float()
+    return rows.shape[0] > 1 and float((rows.exp().sum(1) > 1.05).float().mean()) > 0.9
+
+
+def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch, patches: Patches) -> None:
+    """Record calls of the loss functions, and of argmax, which is how classes are scored."""
+    axes = modules.class_axes
+
+    def of_classes(name: str) -> Callable[[_Call], _Call]:
+        def wrapped(original: _Call) -> _Call:
+            def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+                given = isinstance(input, Tensor) and isinstance(target, Tensor)
+                if torch.compiler.is_compiling() or not given or not recorder.active:
+                    return original(input, target, *args, **kwargs)
+                names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+                options = {**dict(zip(names, args, strict=False)), **kwargs}
+                with recorder.guard():
+                    recorder.add(_seen(recorder, name, input, target, options))
+                    _look_at_axes(recorder, axes, name, input, target)
+                    look_at_dependence(recorder, modules, input, target)
+                result = original(input, target, *args, **kwargs)
+                with recorder.guard():
+                    _remember(gradients, result, options)
+                return result
+
+            return loss
+
+        return wrapped
+
+    def of_numbers(name: str) -> Callable[[_Call], _Call]:
+        def wrapped(original: _Call) -> _Call:
+            def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+                result = original(input, target, *args, **kwargs)
+                given = isinstance(input, Tensor) and isinstance(target, Tensor)
+                if not torch.compiler.is_compiling() and given and recorder.active:
+                    with recorder.guard():
+                        look_at_shapes(recorder, name, input, target)
+                        _look_at_range(recorder, name, input, target)
+                        _look_at_truths(recorder, name, target)
+                        _look_at_targets(recorder, name, input, target)
+                        look_at_dependence(recorder, modules, input, target)
+                        recorder.add(_binary(recorder, name, input, target, kwargs))
+                        _remember(gradients, result, kwargs)
+                return result
+
+            return loss
+
+        return wrapped
+
+    def scoring(original: _Call) -> _Call:
+        def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and isinstance(input, Tensor) and recorder.active:
+                with recorder.guard():
+                    if input.dim() > 1:
+                        recorder.add(_simple(recorder, "argmax", "", False))
+                    _look_at_argmax(recorder, axes, input, args[0] if args else kwargs.get("dim"))
+            return original(input, *args, **kwargs)
+
+        return argmax
+
+    for name in _CLASSES:
+        patches.wrap(functional, name, of_classes(name))
+    for name in _OTHERS:
+        patches.wrap(functional, name, of_numbers(name))
+    in_c = torch.argmax
+    patches.wrap(torch, "argmax", scoring)
+    script_as(torch.argmax, in_c)
+    patches.wrap(torch.Tensor, "argmax", scoring)
+
+
+def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> None:
+    """Record what losses of pairs and of paths get."""
+
+    def of_pairs(name: str) -> Callable[[_Call], _Call]:
+        def wrapped(original: _Call) -> _Call:
+            def loss(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                target = kwargs.get("target", args[_SIGNED[name]] if len(args) > _SIGNED[name] else None)
+                if not torch.compiler.is_compiling() and recorder.active and isinstance(target, Tensor):
+                    with recorder.guard():
+                        _look_at_signs(recorder, name, target)
+                        _remember(gradients, result, kwargs)
+                return result
+
+            return loss
+
+        return wrapped
+
+    def of_paths(original: _Call) -> _Call:
+        def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+            looked = recorder.detailed and isinstance(log_probs, Tensor) and not torch.compiler.is_compiling()
+            if looked and recorder.active:
+                with recorder.guard():
+                    if log_probs.dim() == 3 and kind_of_scores(log_probs, 2) != "log probabilities":
+                        recorder.add(replace(_simple(recorder, "ctc_loss", "", True), given="raw scores"))
+            return original(log_probs, targets, *args, **kwargs)
+
+        return ctc_loss
+
+    for name in _SIGNED:
+        patches.wrap(functional, name, of_pairs(name))
+    patches.wrap(functional, "ctc_loss", of_paths)
+
+
+def watch_distributions(recorder: Recorder, patches: Patches) -> None:
+    """Record probabilities that a distribution gets as its logits."""
+
+    def drawing(original: _Call) -> _Call:
+        def __init__(distribution: Any, *args: Any, **kwargs: Any) -> None:
+            original(distribution, *args, **kwargs)
+            logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
+            if not torch.compiler.is_compiling() and isinstance(logits, Tensor) and recorder.active:
+                with recorder.guard():
+                    if maker_of(logits) in ("Softmax", "Sigmoid"):
+                        name = type(distribution).__name__
+                        recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))
+
+        return __init__
+
+    def marking(original: _Call) -> _Call:
+        def log_prob(distribution: Any, value: Any) -> Any:
+            result = original(distribution, value)
+            if (
+                isinstance(result, Tensor)
+                and recorder.detailed
+                and not torch.compiler.is_compiling()
+                and recorder.active
+            ):
+                with recorder.guard():
+                    mark_log_probabilities(result)
+            return result
+
+        return log_prob
+
+    for kind in (torch.distributions.Categorical, torch.distributions.Bernoulli):
+        patches.wrap(kind, "__init__", drawing)
+    for name in ("Categorical", "Bernoulli", "Normal", "Independent", "MultivariateNormal", "Beta"):
+        patches.wrap(getattr(torch.distributions, name), "log_prob", marking)
+
+
+def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> None:
+    """Keep the means that are part of what will be differentiated."""
+    mean = options.get("reduction", "mean") == "mean"
+    if mean and isinstance(result, Tensor) and result.requires_grad and result.numel() == 1:
+        gradients.losses.append(float(result.detach()))
+
+
+def look_at_shapes(recorder: Recorder, name: str, predictions: Any, targets: Any) -> None:
+    """Note predictions and targets that are as many, and are broadcast against each other to more."""
+    both = isinstance(predictions, Tensor) and isinstance(targets, Tensor)
+    if not both or predictions.shape == targets.shape or predictions.numel() != targets.numel():
+        return
+    if torch.broadcast_shapes(predictions.shape, targets.shape).numel() > predictions.numel():
+        shapes = list(predictions.shape), list(targets.shape)
+        recorder.add(Broadcast(where(), recorder.log.updates, name, *shapes))
+
+
+def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
+    """Note logarithms of a policy's probabilities that are multiplied by a difference which carries the graph of a value."""
+    for first, second in ((one, other), (other, one)):
+        if is_of_log_probabilities(first) and is_difference(second):
+            recorder.add(TargetGradient(where(), recorder.log.updates, "the product", advantage=True))
+            return
+
+
+def _look_at_signs(recorder: Recorder, name: str, target: Tensor) -> None:
+    """Note targets of pairs that are not 1 and -1."""
+    wrong = target.detach()[target.detach().abs() != 1] if recorder.detailed else target[:0]
+    if wrong.numel():
+        fix = f"loss = F.{name}(..., 2 * same - 1)   # 1 and -1"
+        recorder.add(
+            OutsideDomain(where(), recorder.log.updates, name, float(wrong.reshape(-1)[0]), "1 and -1", fix)
+        )
+
+
+def _look_at_truths(recorder: Recorder, name: str, target: Tensor) -> None:
+    """Note targets of a binary loss outside of 0 to 1, which torch does not refuse where it gets logits."""
+    if not recorder.detailed or name != "binary_cross_entropy_with_logits" or not target.numel():
+        return
+    low, high = float(target.detach().min()), float(target.detach().max())
+    if low < -_SLACK or high > 1 + _SLACK:
+        value, fix = (
+            low if low < -_SLACK else high,
+            "loss = F.binary_cross_entropy_with_logits(scores, (labels > 0).float())",
+        )
+        recorder.add(OutsideDomain(where(), recorder.log.updates, name, value, "targets of 0 to 1", fix))
+
+
+def _look_at_range(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:
+    """Note targets that the activation which made the predictions cannot give."""
+    activation = maker_of(predictions) if recorder.detailed and name in _DISTANCES else ""
+    if activation not in _RANGES or predictions.shape != targets.shape or not targets.numel():
+        return
+    low, high = _RANGES[activation]
+    outside = (targets.detach() < low - _SLACK) | (targets.detach() > high + _SLACK)
+    share = float(outside.float().mean())
+    if share:
+        recorder.add(Unreachable(where(), recorder.log.updates, name, activation, low, high, share))
+
+
+def _look_at_targets(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:
+    """Note targets of another scale than the predictions, and targets that carry the graph of a model's output."""
+    looked = recorder.detailed and name in _DISTANCES and predictions.requires_grad
+    if not looked or predictions.shape != targets.shape or not targets.numel():
+        return
+    update = recorder.log.updates
+    if targets.requires_grad:
+        if is_bootstrapped(targets):
+            recorder.add(TargetGradient(where(), update, name))
+        return
+    given, wanted = (float(each.detach().float().square().mean().sqrt()) for each in (predictions, targets))
+    if wanted >= LARGE and wanted >= FAR * given:
+        recorder.add(FarTargets(where(), update, name, given, wanted))
+
+
+def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
+    """Note a softmax over the rows, and a reshape that mixes classes with places; remember where a model has its classes."""
+    if not recorder.detailed or scores.dim() < 2 or target.is_floating_point():
+        return
+    update = recorder.log.updates
+    if is_softmax_over_rows(scores):
+        what = "the softmax runs over the rows, not over the classes: each class sums to 1 over all rows"
+        recorder.add(WrongAxis(where(), update, name, what, "scores = F.log_softmax(scores, dim=1)"))
+    size = channels_before_reshape(scores) if scores.dim() == 2 else ()
+    if len(size) > 2 and size[1] == scores.shape[1] and math.prod(size[2:]) > 1:
+        what = f"scores of {list(size)} are reshaped to {list(scores.shape)} as they lie in memory: a row has values of one class at several places"
+        fix = "loss = F.cross_entropy(scores, labels)   # classes on axis 1; or scores.movedim(1, -1).reshape(-1, classes)"
+        recorder.add(WrongAxis(where(), update, name, what, fix))
+    axes.note(scores, 1)
+
+
+def _look_at_argmax(recorder: Recorder, axes: ClassAxes, scores: Tensor, axis: Any) -> None:
+    """Note an argmax of a model's output over an axis as long as that of the classes, which is another one."""
+    classes = axes.of(scores)
+    if not classes or not isinstance(axis, int) or axis % scores.dim() in classes:
+        return
+    taken = axis % scores.dim()
+    if scores.shape[taken] in {scores.shape[each] for each in classes}:
+        right = min(classes)
+        what = f"scores of {list(scores.shape)} have their classes on axis {right}, as the loss takes them, and the best are taken over axis {taken}"
+        recorder.add(
+            WrongAxis(
+                where(), recorder.log.updates, "argmax", what, f"predicted = scores.argmax(dim={right})"
+            )
+        )
+
+
+def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
+    grad = torch.is_grad_enabled()
+    at, update = where(), recorder.log.updates
+    return Loss(at, update, name, grad, given, mean, 0, 0, 0, None, False, {}, False, 0.0)
+
+
+def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, options: dict[str, Any]) -> Loss:
+    """Return a loss of numbers; where they are one yes or no for each row, they are counted as labels."""
+    made = maker_of(scores) if name == "binary_cross_entropy_with_logits" else ""
+    given = {"Sigmoid": "probabilities", "Softmax": "probabilities", "Relu": "rectified"}.get(made, "")
+    seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")
+    if name == "kl_div" and recorder.detailed and float(scores.detach().amax()) > _SLACK:
+        return replace(seen, given="raw scores")
+    rows = target.numel()
+    if not name.startswith("binary") or not rows or rows != target.shape[0]:
+        return seen
+    positive, negative = int((target == 1).sum()), int((target == 0).sum())
+    if positive + negative < rows:
+        return seen
+    weighted = any(options.get(weight) is not None for weight in ("weight", "pos_weight"))
+    labels = {label: count for label, count in (("0", negative), ("1", positive)) if count}
+    return replace(seen, counted=rows, labels=labels, weighted=weighted)
+
+
+def _seen(
+    recorder: Recorder,
+    name: str,
+    scores: Tensor,
+    target: Tensor,
+    options: dict[str, Any],
+) -> Loss:
+    axis = 1 if scores.dim() > 1 else 0
+    mean = options.get("reduction", "mean") == "mean"
+    if target.is_floating_point() or scores.dim() == 0 or not target.numel():
+        return _simple(recorder, name, kind_of_scores(scores, axis) if scores.numel() else "", mean)
+    classes = scores.shape[axis]
+    flat = target.detach().reshape(-1)
+    ignored = flat == options.get("ignore_index", -100)
+    counted = flat[~ignored]
+    outside = counted[(counted < 0) | (counted >= classes)]
+    tokens = target.dim() > 1 or recorder.tokens_in_batch == target.numel()
+    labels: dict[str, int] = {}
+    if classes <= MOST_CLASSES and not tokens and not outside.numel() and torch.is_grad_enabled():
+        counts = torch.bincount(counted.cpu(), minlength=classes).tolist()
+        labels = {str(label): count for label, count in enumerate(counts) if count}
+    given = kind_of_scores(scores, axis) if recorder.close else ""
+    if recorder.close and name == "nll_loss" and given in ("", "rectified") and _are_raw(scores, axis):
+        given = "raw scores"
+    return Loss(
+        where(),
+        recorder.log.updates,
+        name,
+        torch.is_grad_enabled(),
+        given,
+        mean,
+        classes,
+        counted.numel(),
+        int(ignored.sum()),
+        int(outside[0]) if outside.numel() else None,
+        tokens,
+        labels,
+        options.get("weight") is not None,
+        recorder.copies(flat, ~ignored, classes),
+    )

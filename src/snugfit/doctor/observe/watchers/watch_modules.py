@@ -1,0 +1,469 @@
+"""Watch modules: in which mode they are called, on which rows, with which weights."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.class_axes import ClassAxes
+from snugfit.doctor.observe.dependence import Dependence
+from snugfit.doctor.observe.internals import is_compiled
+from snugfit.doctor.observe.layers import Layers
+from snugfit.doctor.observe.loaded_weights import LoadedWeights
+from snugfit.doctor.observe.log import ModelSeen
+from snugfit.doctor.observe.module_facts import (
+    LIBRARIES,
+    NORMS,
+    computes_natively,
+    differs_by_mode,
+    is_affected,
+    is_recalibrating,
+    is_stateless,
+    misspelt_freezes,
+)
+from snugfit.doctor.observe.outsiders import Outsiders
+from snugfit.doctor.observe.own_states import OwnStates
+from snugfit.doctor.observe.ready_norms import ReadyNorms
+from snugfit.doctor.observe.row_digests import Rows, tensors_in
+from snugfit.doctor.observe.script_events import Average, Forward, Restore
+from snugfit.doctor.observe.stale_states import StaleStates
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_texts import look_at_labels, look_at_masks, look_at_tokens
+from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
+
+_Call = Callable[..., Any]
+COMPILED = "torch.compile"
+MOST_SCALES = 16
+
+
+class TimeFirst(NamedTuple):
+    """A layer of the last forward pass that takes the first axis for the time, and the shape of what it got."""
+
+    kind: str
+    at: str
+    shape: torch.Size
+
+
+class ModuleWatch:
+    """A watcher of the modules that the script calls, and how."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.weights, self.rows, self.class_axes = Weights(), Rows(), ClassAxes()
+        self.checkpoint_dtypes: dict[int, str] = {}
+        self._all: weakref.WeakValueDictionary[int, nn.Module] = (
+            weakref.WeakValueDictionary()
+        )  # by id: some define a hash
+        self._roots: dict[int, tuple[weakref.ref[nn.Module], ModelSeen]] = {}
+        self._depth = 0
+        self._inside: ModelSeen | None = None
+        self._places: dict[int, tuple[weakref.ref[nn.Module], set[tuple[str, int]]]] = {}
+        self._norm_rows: dict[int, dict[int, list[int]]] = {}
+        self._outsiders = Outsiders(recorder)
+        self._layers = Layers()
+        self._looked: Counter[tuple[int, bool]] = Counter()
+        self._states = OwnStates()
+        self.loaded = LoadedWeights(recorder)
+        self.dependence = Dependence()
+        self.ready = ReadyNorms(recorder)
+        self.states = StaleStates(recorder)
+        self.handed: dict[int, int] = {}
+        self._in_optimizers: tuple[int, set[int]] = (0, set())
+        self._batch: weakref.ref[Tensor] | None = None
+        self.time_first: TimeFirst | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Return whether a module is computing now."""
+        return self._depth > 0
+
+    @property
+    def computing(self) -> bool:
+        """Return whether a module with parameters is computing now, not a loss that is a module."""
+        return self._inside is not None
+
+    @property
+    def batch(self) -> Tensor | None:
+        """Return the batch of the last forward pass, while the script has it."""
+        return None if self._batch is None else self._batch()
+
+    def install(self, patches: Patches) -> None:
+        self.dependence.install(patches)
+        patches.wrap(nn.Module, "__call__", self._called)
+        patches.wrap(nn.Module, "__init__", self._made)
+        patches.wrap(nn.Module, "train", self._switched)
+        patches.wrap(nn.Module, "load_state_dict", self._restored)
+        patches.wrap(nn.Module, "state_dict", self._taken)
+        patches.wrap(AveragedModel, "update_parameters", self._averaged)
+        patches.wrap(torch, "compile", self._compiling)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While gradients are computed, modules are only called to compute their activations again."""
+        self._depth += 1
+        inside, self._inside = self._inside, None
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._inside = inside
+
+    def differentiated(self) -> None:
+        """After a backward pass: which rows were trained on, and what moves without an optimizer."""
+        self.rows.backward()
+        models = [(reference(), seen) for reference, seen in self._roots.values()]
+        self._outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
+
+    def _compiling(self, original: _Call) -> _Call:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            with self.recorder.guard():
+                if called_directly():
+                    self.recorder.note_traced(COMPILED)
+            return original(*args, **kwargs)
+
+        return compile
+
+    def _made(self, original: _Call) -> _Call:
+        recorder = self.recorder
+
+        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            if not torch.compiler.is_compiling():
+                with recorder.guard():
+                    self._all[id(module)] = module
+
+        return __init__
+
+    def _switched(self, original: _Call) -> _Call:
+        log = self.recorder.log
+
+        def train(module: Any, mode: bool = True) -> Any:
+            if mode and (not log.train_calls or log.train_calls[-1] != log.updates):
+                log.train_calls.append(log.updates)
+            return original(module, mode)
+
+        return train
+
+    def _called(self, original: _Call) -> _Call:
+        recorder = self.recorder
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            plain = self._depth > 0 and not kwargs and not recorder.detailed  # a part of a model, later
+            if torch.compiler.is_compiling() or plain or not recorder.active:
+                return original(module, *args, **kwargs)
+            with recorder.guard():
+                if is_compiled(module):
+                    recorder.note_traced(COMPILED)
+                if self._depth == 0:
+                    self._root(module, args, kwargs)
+                    look_at_masks(recorder, self._unwrapped(module), kwargs)
+                else:
+                    self._nested(module, args, sys._getframe(1))
+                look_at_labels(recorder, module, kwargs)
+                if recorder.detailed and isinstance(module, nn.RNNBase):
+                    self.states.before(module, args)
+            self._depth += 1
+            try:
+                output = original(module, *args, **kwargs)
+                if self._inside is not None and (self._depth == 1 or recorder.detailed):
+                    with recorder.guard():
+                        if self._depth == 1:
+                            self.class_axes.note_output(self._inside.id, output)
+                        if recorder.detailed and isinstance(module, nn.RNNBase):
+                            self.states.after(module, output)
+                        if recorder.detailed:
+                            self._layers.after(module, output)
+                            if recorder.reader is module:
+                                self.dependence.after(self._inside.id, output)
+                return output
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    with recorder.guard():
+                        self._close()
+
+        return __call__
+
+    @staticmethod
+    def _unwrapped(module: nn.Module) -> nn.Module:
+        """Return what DistributedDataParallel wraps."""
+        inner = getattr(module, "module", None)
+        return inner if isinstance(inner, nn.Module) else module
+
+    def _root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inside = None
+        if next(module.parameters(), None) is None:
+            return
+        self.recorder.tick()
+        seen = self._inside = self._model(module)
+        grad, at = torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), where()
+        inputs = [each for each in tensors_in([*args, *kwargs.values()]) if each.dim() > 0]
+        batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
+        device = next(module.parameters()).device
+        autocast = ""
+        if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+            autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+        recalibrates = not grad and module.training and is_recalibrating()
+        trained = self._is_trained(module)
+        self._batch = None if batch is None else weakref.ref(batch)
+        self.time_first = None
+        self.dependence.begin()
+        if trained or seen.averaged_of:
+            self.ready.before(module, grad=grad, recalibrates=recalibrates)
+        elif not grad and self.recorder.log.updates:
+            self.ready.of_copy(module)
+        if batch is not None and not recalibrates and (seen.averaged_of or trained):
+            place = len(self.recorder.log.events)
+            self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
+        raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
+        self.recorder.add(
+            Forward(
+                at,
+                self.recorder.log.updates,
+                seen.id,
+                module.training,
+                any(map(is_affected, module.modules())),
+                grad,
+                recalibrates,
+                0 if batch is None else batch.shape[0],
+                "" if grad else self.weights.of_like(module),
+                raw,
+                autocast,
+                device.type,
+                computes_natively(device, autocast or seen.dtype),
+                self._scale(seen.id, batch, grad=grad),
+            )
+        )
+
+    def _scale(self, model: int, batch: Tensor | None, *, grad: bool) -> float:
+        """Return the root mean square of a batch of numbers, of the first passes with a graph and of those without."""
+        self._looked[model, grad] += 1
+        numbers = batch is not None and batch.is_floating_point() and batch.layout is torch.strided
+        if batch is None or not numbers or batch.is_nested or self._looked[model, grad] > MOST_SCALES:
+            return 0.0
+        return float(batch.detach().float().square().mean().sqrt())
+
+    def _nested(self, module: nn.Module, args: tuple[Any, ...], caller: FrameType) -> None:
+        root = self._inside
+        if root is None or not self.recorder.detailed:
+            return
+        if module._parameters:
+            self._outsiders.note(root.id, module)
+        top = self._roots[root.id][0]()
+        if top is not None:
+            self._layers.before(root, top, module, args)
+        sequence = args[0] if args and isinstance(args[0], Tensor) and args[0].dim() == 3 else None
+        if sequence is not None and sequence.shape[1] > 1 and getattr(module, "batch_first", True) is False:
+            self.time_first = TimeFirst(type(module).__name__, where(), sequence.shape)
+        if isinstance(module, NORMS):
+            if module.training and torch.is_grad_enabled() and args:
+                rows = self._norm_rows.setdefault(root.id, {})
+                rows.setdefault(self.recorder.number(module), []).append(
+                    args[0].numel() // module.num_features
+                )
+        elif isinstance(module, nn.Embedding):
+            if args and isinstance(args[0], Tensor):
+                look_at_tokens(self.recorder, module, args[0])
+        elif is_stateless(module) and caller.f_code.co_name == "forward":
+            number = self.recorder.number(module)
+            places = self._places.setdefault(number, (weakref.ref(module), set()))[1]
+            places.add((caller.f_code.co_filename, caller.f_lineno))
+
+    def _close(self) -> None:
+        """End the outermost call: look for modules without weights that it used at several places."""
+        root, self._inside = self._inside, None
+        self._layers.clear()
+        if root is None:
+            return
+        for reference, places in self._places.values():
+            module = reference()
+            top = self._roots[root.id][0]()
+            if module is None or top is None or len(places) < 2:
+                continue
+            name = next((name for name, each in top.named_modules() if each is module), type(module).__name__)
+            root.shared[name] = max(len(places), root.shared.get(name, 0))
+        self._places.clear()
+
+    def _model(self, module: nn.Module) -> ModelSeen:
+        number = self.recorder.number(module)
+        if number in self._roots:
+            return self._roots[number][1]
+        named = list(module.named_modules(remove_duplicate=False))
+        counts: dict[int, list[str]] = {}
+        for name, each in named:
+            if is_stateless(each):
+                counts.setdefault(id(each), []).append(name)
+        dtype = next((str(each.dtype) for each in module.parameters() if each.is_floating_point()), "")
+        kind = type(module).__name__
+        seen = ModelSeen(
+            id=number,
+            name=kind,
+            at=where(),
+            modal=[name or kind for name, each in module.named_modules() if differs_by_mode(each)],
+            norms=[name or kind for name, each in module.named_modules() if isinstance(each, NORMS)],
+            norm_rows=0,
+            shared={names[0]: len(names) for names in counts.values() if len(names) > 1},
+            averaged_of=isinstance(module, AveragedModel),
+            checkpoint_dtype=self._checkpoint_dtype(module),
+            dtype=dtype.removeprefix("torch."),
+            wrapper=kind if kind in ("DataParallel", "DistributedDataParallel") else "",
+            bypasses=any(
+                isinstance(each, DistributedDataParallel) and each.module is module
+                for each in list(self._all.values())
+            ),
+            misspelt=misspelt_freezes(module),
+        )
+        self._roots[number] = (weakref.ref(module), seen)
+        self.recorder.log.models.append(seen)
+        self._name_parameters(module, seen)
+        return seen
+
+    def _name_parameters(self, module: nn.Module, seen: ModelSeen) -> None:
+        libraries = [
+            name for name, each in module.named_modules() if type(each).__module__.startswith(LIBRARIES)
+        ]
+        for name, parameter in module.named_parameters():
+            known = self.recorder.parameter(parameter)
+            if known.name.startswith("#"):
+                known.name, known.model = plain_name(name), seen.id
+                known.library = any(not each or name.startswith(f"{each}.") for each in libraries)
+
+    def _checkpoint_dtype(self, module: nn.Module) -> str:
+        """Return what the checkpoint of the model, or of a part of it, held."""
+        for each in module.modules():
+            dtype = self.checkpoint_dtypes.get(self.recorder.number(each))
+            if dtype is None and type(each).__module__.startswith("transformers."):
+                dtype = str(getattr(getattr(each, "config", None), "dtype", "")).removeprefix("torch.")
+            if dtype == "bfloat16":
+                return dtype
+        return ""
+
+    def _used(self) -> set[int]:
+        """Return the numbers of all parameters of optimizers."""
+        optimizers = self.recorder.optimizers.values()
+        count = sum(len(each.parameters) for each in optimizers)
+        if count != self._in_optimizers[0]:
+            self._in_optimizers = count, {number for each in optimizers for number in each.parameters}
+        return self._in_optimizers[1]
+
+    def _is_trained(self, module: nn.Module) -> bool:
+        known = self._used()
+        return any(self.recorder.number(each) in known for each in module.parameters())
+
+    def optimizer_built(self) -> None:
+        """Note which parameters are frozen now: an optimizer that filters does not get them."""
+        number = self.recorder.number
+        self.recorder.frozen_at_build = {
+            number(each) for module in list(self._all.values()) for each in module._parameters.values()
+            if each is not None and not each.requires_grad
+        }  # fmt: skip
+
+    def stepped(self, optimizer: Any) -> None:
+        """After a step: remember the weights, and look for gradients that no optimizer uses."""
+        self.rows.stepped()
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        used = self._used()
+        if self.recorder.close:
+            self._outsiders.count_strays(used)
+        for reference, _ in self._roots.values():
+            module = reference()
+            if module is None:
+                continue
+            trained = any(id(each) in own for each in module.parameters())
+            if trained:
+                self.weights.stepped(module, anew=self.recorder.close)
+            if self.recorder.close and (trained or module.training):
+                self._outsiders.count(module.parameters(), used)
+
+    def resumed(self) -> None:
+        """Begin anew after a gap: the weights are those of steps that nobody saw."""
+        self.rows.forget_pending()
+        self._outsiders.resumed()
+        for reference, seen in self._roots.values():
+            module = reference()
+            if module is not None and not seen.averaged_of and self._is_trained(module):
+                self.weights.stepped(module)
+
+    def _taken(self, original: _Call) -> _Call:
+        def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(module, *args, **kwargs)
+            if self.recorder.active and not args and kwargs.get("destination") is None:
+                with self.recorder.guard():
+                    self._states.taken(result, self.recorder.log.updates)
+            return result
+
+        return state_dict
+
+    def _restored(self, original: _Call) -> _Call:
+        def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            own = ""
+            if self.recorder.active:
+                with self.recorder.guard():
+                    own = self._states.owned(module, state_dict, self.recorder.log.updates)
+            result = original(module, state_dict, *args, **kwargs)
+            if not self.recorder.active:
+                return result
+            with self.recorder.guard():
+                dtypes = [
+                    str(each.dtype) for each in tensors_in(state_dict.values()) if each.is_floating_point()
+                ]
+                dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
+                number = self.recorder.number(module)
+                self._outsiders.restored(number)
+                self.loaded.restored(module)
+                self.checkpoint_dtypes[number] = dtype
+                missing = getattr(result, "missing_keys", [])
+                foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
+                entries = len(module.state_dict()) if missing else 0
+                self.recorder.add(
+                    Restore(
+                        where(),
+                        self.recorder.log.updates,
+                        number,
+                        self.weights.of_like(module),
+                        dtype,
+                        len(missing),
+                        entries,
+                        foreign,
+                        [self.recorder.number(each) for each in islice(module.parameters(), WITNESSES)],
+                        own,
+                    )
+                )
+            return result
+
+        return load_state_dict
+
+    def _averaged(self, original: _Call) -> _Call:
+        def update_parameters(module: Any, model: Any) -> None:
+            original(module, model)
+            with self.recorder.guard():
+                self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
+
+        return update_parameters
+
+    def finish(self) -> None:
+        """Put what was gathered into the log."""
+        self._outsiders.finish()
+        for number, (_, seen) in self._roots.items():
+            rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
+            seen.norm_rows = int(min(rows, default=0))
+        if self.recorder.blind:
+            self.rows.forget_pending()
+        self.recorder.log.overlaps = self.rows.overlaps()
+        self.recorder.log.first_rows = self.rows.first
+        count = len(self.recorder.log.events)  # of a long run not all of them
+        held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
+        self.recorder.log.held_out = [place for place in held_out if place < count]

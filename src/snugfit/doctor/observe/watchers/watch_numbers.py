@@ -1,0 +1,116 @@
+"""Watch what a script does with numbers by itself: differences and products of tensors, reads from the device, and torch's switches for debugging."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.graph_nodes import is_sum_of_all
+from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.watch_losses import look_at_advantage, look_at_shapes
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+ANOMALY, PROFILER = "anomaly mode", "a profiler"
+
+
+def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record errors that a script computes itself in shapes that do not fit, one read in each micro-batch, and switches."""
+
+    def reading(original: _Call) -> _Call:
+        name = original.__name__
+
+        def read(self: Any) -> Any:
+            if not torch.compiler.is_compiling() and is_own(sys._getframe(1).f_code.co_filename):
+                with recorder.guard():
+                    # a number that was drawn on the processor costs nothing
+                    computed = self.requires_grad or self.device.type != "cpu"
+                    if computed and recorder.active and not modules.inside and _in_micro_batch(recorder):
+                        recorder.add(Read(where(), recorder.log.updates, name, self.device.type))
+            return original(self)
+
+        return read
+
+    def switching(name: str) -> Callable[[_Call], _Call]:
+        def wrapped(original: _Call) -> _Call:
+            def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+                original(self, *args, **kwargs)
+                with recorder.guard():
+                    recorder.log.switches[name] = where()
+
+            return __init__
+
+        return wrapped
+
+    for name, called in (("__sub__", "the difference"), ("__mul__", "the product")):
+        patches.wrap(Tensor, name, _operating(recorder, modules, called))
+    for method in ("item", "tolist", "__float__"):
+        patches.wrap(Tensor, method, reading)
+    for kind in (torch.autograd.set_detect_anomaly, torch.autograd.detect_anomaly):
+        patches.wrap(kind, "__init__", switching(ANOMALY))
+    for profiler in (torch.profiler.profile, torch.autograd.profiler.profile):
+        patches.wrap(profiler, "__init__", switching(PROFILER))
+
+
+def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[[_Call], _Call]:
+    """Return what wraps an operator of two tensors."""
+
+    def wrapped(original: _Call) -> _Call:
+        def operator(self: Any, other: Any) -> Any:
+            if isinstance(other, Tensor) and recorder.detailed:
+                _look_at_operands(recorder, modules, name, self, other)
+            return original(self, other)
+
+        return operator
+
+    return wrapped
+
+
+def _look_at_operands(
+    recorder: Recorder, modules: ModuleWatch, name: str, one: Tensor, other: Tensor
+) -> None:
+    """Look at operands outside of a model: shapes that do not fit, and policies that are multiplied by a value's graph.
+
+    Two columns are multiplied as a table on purpose; a column and a plain row of numbers are not.
+    """
+    product = name == "the product"
+    if product and 0 in (one.dim(), other.dim()) and one.dim() != other.dim() and not modules.computing:
+        _look_at_scalar(recorder, *sorted((one, other), key=Tensor.dim))
+        return
+    mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
+    apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
+    if not (apart or (product and both)) or torch.compiler.is_compiling() or not recorder.active:
+        return
+    with recorder.guard():
+        if one.is_nested or other.is_nested:
+            return
+        if apart and not modules.computing:
+            look_at_shapes(recorder, name, one, other)
+        elif both:
+            look_at_advantage(recorder, one, other)
+
+
+def _look_at_scalar(recorder: Recorder, number: Tensor, mask: Tensor) -> None:
+    """Note the sum over all rows that is multiplied by their mask."""
+    if not number.requires_grad or mask.requires_grad or mask.dim() < 1 or not recorder.active:
+        return
+    with recorder.guard():
+        ones = mask.detach() if mask.numel() > 1 and not mask.is_nested else None
+        if ones is not None and is_sum_of_all(number) and sorted(ones.unique().tolist()) == [0, 1]:
+            recorder.add(ScalarMask(where(), recorder.log.updates))
+
+
+def _in_micro_batch(recorder: Recorder) -> bool:
+    """Return whether a micro-batch is being computed, or was since the last step, and nothing was read in it yet."""
+    for event in reversed(recorder.log.events):
+        if isinstance(event, Read):
+            return False
+        if isinstance(event, Forward | Backward | Step):
+            return not isinstance(event, Forward) or event.grad
+    return False

@@ -1,0 +1,110 @@
+"""Watch predictions being compared with what is right, which is how they are scored by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sized
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.script_events import Compared, Forward, Hits, Loss, SklearnScore
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+_METRICS = (
+    "accuracy_score",
+    "average_precision_score",
+    "balanced_accuracy_score",
+    "classification_report",
+    "confusion_matrix",
+    "f1_score",
+    "log_loss",
+    "mean_absolute_error",
+    "mean_squared_error",
+    "precision_score",
+    "r2_score",
+    "recall_score",
+    "roc_auc_score",
+)
+
+
+def _count_hits(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any, equal: Any) -> None:
+    """Count the hits where classes are compared after a forward pass without a graph, and perhaps an argmax."""
+    given = isinstance(one, Tensor) and isinstance(other, Tensor) and isinstance(equal, Tensor)
+    if not given or not recorder.active or modules.inside or one.shape != other.shape or equal.is_nested:
+        return
+    if one.is_floating_point() or one.is_complex() or one.numel() < 2:
+        return
+    last = recorder.log.events[-3:]
+    call = next((each for each in reversed(last) if not isinstance(each, Loss | Compared)), None)
+    if isinstance(call, Forward) and not call.grad:
+        hits = int(equal.count_nonzero())
+        recorder.add(Hits(where(), recorder.log.updates, hits, equal.numel(), call.rows))
+
+
+def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
+
+    def scores(one: Any, other: Any) -> bool:
+        last = recorder.log.events[-1] if recorder.log.events else None
+        return (
+            isinstance(last, Forward)
+            and not last.grad
+            and recorder.active
+            and not modules.inside
+            and isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.shape == other.shape
+            and one.numel() >= last.rows > 1
+            and one.numel() % last.rows == 0
+        )
+
+    def comparing(original: _Call) -> _Call:
+        def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(input, other, *args, **kwargs)
+            with recorder.guard():
+                if scores(input, other):
+                    recorder.add(Compared(where(), recorder.log.updates))
+            result = original(input, other, *args, **kwargs)
+            with recorder.guard():
+                if not original.__name__.strip("_").startswith("n"):
+                    _count_hits(recorder, modules, input, other, result)
+            return result
+
+        return compare
+
+    def scoring(original: _Call) -> _Call:
+        name = original.__name__
+
+        def score(*args: Any, **kwargs: Any) -> Any:
+            rows = 0
+            with recorder.guard():
+                right = args[0] if args else kwargs.get("y_true")
+                rows = len(right) if recorder.active and isinstance(right, Sized) else 0
+            result = original(*args, **kwargs)
+            with recorder.guard():
+                if rows:
+                    value = float(result) if isinstance(result, float) else math.nan
+                    recorder.add(SklearnScore(where(), recorder.log.updates, name, rows, value))
+            return result
+
+        return score
+
+    def metrics_imported(module: ModuleType) -> None:
+        for name in _METRICS:
+            patches.wrap(module, name, scoring)
+
+    patches.after_import("sklearn.metrics", metrics_imported)
+    for name in (
+        "eq",
+        "ne",
+        "__eq__",
+        "__ne__",
+    ):  # torch.eq itself stays: TorchScript knows it by its identity
+        patches.wrap(Tensor, name, comparing)

@@ -1,0 +1,162 @@
+"""Watch tokenizers, the tokens that reach a model, and the labels of causal language models."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.script_events import HeadTokens, Labels, MaskedTokens, Tokenized
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+
+if TYPE_CHECKING:
+    from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+SMALL_VOCABULARY = 16
+_IGNORED = -100
+
+
+def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) -> None:
+    """With which token the rows of an embedding's input begin; positions and segments are not tokens."""
+    few = tokens.dim() != 2 or tokens.shape[0] < 2 or tokens.shape[1] < 4
+    if few or embedding.num_embeddings <= SMALL_VOCABULARY or bool((tokens == tokens[:1]).all()):
+        return
+    recorder.token_batch(embedding, tokens)
+    if not torch.is_grad_enabled():
+        return
+    first = int(tokens[0, 0])
+    same = (tokens == first).all(0).long().cumprod(0)
+    times = int(same.sum())
+    special = recorder.special_tokens.get(first, "")
+    recorder.add(HeadTokens(where(), recorder.log.updates, first, times, special, recorder.expected_token))
+
+
+def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Look which tokens a model of transformers is told to leave out, and which labels count: of padding, and of the end."""
+    config, tokens = getattr(module, "config", None), kwargs.get("input_ids")
+    known = type(module).__module__.startswith("transformers.") and torch.is_grad_enabled()
+    if not known or not isinstance(tokens, Tensor) or tokens.dim() != 2:
+        return
+    mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
+    padding = getattr(config, "pad_token_id", None)
+    unmasked = 0
+    if mask is None and isinstance(padding, int) and _reads_both_ways(module):
+        at_the_end = (tokens == padding).flip(1).long().cumprod(1).sum(1)
+        unmasked = int(at_the_end[at_the_end > 1].sum()) if bool((at_the_end == 0).any()) else 0
+    scored = scored_padding = ends = scored_ends = 0
+    if isinstance(mask, Tensor) and isinstance(labels, Tensor) and mask.shape == tokens.shape == labels.shape:
+        counts, visible = labels != _IGNORED, mask != 0
+        ending = (
+            _is_any(tokens, recorder.end_tokens | _numbers(getattr(config, "eos_token_id", None))) & visible
+        )
+        ending[:, 0] = False  # some models begin with the token that ends
+        scored, scored_padding = int(counts.sum()), int((counts & ~visible).sum())
+        ends, scored_ends = int(ending.sum()), int((ending & counts).sum())
+    recorder.add(
+        MaskedTokens(
+            where(), recorder.log.updates, scored, scored_padding, ends, scored_ends, unmasked, tokens.numel()
+        )
+    )
+
+
+def _reads_both_ways(module: nn.Module) -> bool:
+    """Return whether a model attends to what follows a token, so that padding behind a text reaches it."""
+    config, name = getattr(module, "config", None), type(module).__name__
+    decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
+    takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
+    kinds = ("bert", "electra", "deberta", "mpnet", "distil", "albert", "roformer", "camembert")
+    return takes_mask and not decodes and any(kind in name.lower() for kind in kinds)
+
+
+def _numbers(value: Any) -> set[int]:
+    return {value} if isinstance(value, int) else set(value) if isinstance(value, list | tuple) else set()
+
+
+def _is_any(tokens: Tensor, numbers: set[int]) -> Tensor:
+    return torch.isin(tokens, torch.tensor(sorted(numbers), dtype=tokens.dtype, device=tokens.device))
+
+
+def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Look whether the labels of a causal language model, which shifts them itself, are shifted already."""
+    kind = type(module).__name__
+    if not kind.endswith(("ForCausalLM", "LMHeadModel")):
+        return
+    tokens, labels = kwargs.get("input_ids"), kwargs.get("labels")
+    if not isinstance(tokens, Tensor) or not isinstance(labels, Tensor) or labels.shape != tokens.shape:
+        return
+    recorder.add(
+        Labels(
+            where(),
+            recorder.log.updates,
+            shifted=_share(labels[:, :-1], tokens[:, 1:]),
+            same=_share(labels, tokens),
+        )
+    )
+
+
+def _share(labels: Tensor, tokens: Tensor) -> float:
+    counted = labels != _IGNORED
+    return float((labels == tokens)[counted].float().mean()) if bool(counted.any()) else 0.0
+
+
+def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Follow the tokenizers and pretrained models of transformers, where they are imported."""
+
+    def tokenizing(original: _Call) -> _Call:
+        def __call__(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
+            encoded = original(tokenizer, *args, **kwargs)
+            with recorder.guard():
+                _note(recorder, tokenizer, encoded, kwargs)
+            return encoded
+
+        return __call__
+
+    def loading(original: _Call) -> _Call:
+        def from_pretrained(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            model = original(kind, *args, **kwargs)
+            with recorder.guard():
+                name = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+                if isinstance(model, nn.Module):
+                    modules.checkpoint_dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
+            return model
+
+        return from_pretrained
+
+    def tokenizers_imported(module: ModuleType) -> None:
+        patches.wrap(module.PreTrainedTokenizerBase, "__call__", tokenizing)
+
+    def models_imported(module: ModuleType) -> None:
+        patches.wrap(module.PreTrainedModel, "from_pretrained", loading)
+
+    patches.after_import("transformers.tokenization_utils_base", tokenizers_imported)
+    patches.after_import("transformers.modeling_utils", models_imported)
+
+
+def _note(recorder: Recorder, tokenizer: Any, encoded: Any, options: dict[str, Any]) -> None:
+    recorder.end_tokens |= _numbers(getattr(tokenizer, "eos_token_id", None))
+    for name in ("cls", "bos"):
+        token = getattr(tokenizer, f"{name}_token_id", None)
+        if token is not None:
+            recorder.special_tokens.setdefault(token, name)
+            if name == "cls":
+                recorder.expected_token = "cls"
+    parts = getattr(encoded, "encodings", None)
+    if not parts or not options.get("truncation") or options.get("return_overflowing_tokens"):
+        return
+    cut = sum(bool(part.overflowing) for part in parts)
+    recorder.add(Tokenized(where(), recorder.log.updates, len(parts), cut, max(map(len, parts))))
+
+
+def _dtype_on_disk(model: Any, name: Any) -> str:
+    """Return the dtype that the configuration beside the weights names; `model.config` names the one that was asked for."""
+    try:
+        saved = type(model.config).get_config_dict(name)[0]
+    except (OSError, ValueError):
+        return ""
+    return str(saved.get("dtype") or saved.get("torch_dtype") or "").removeprefix("torch.")

@@ -1,0 +1,452 @@
+"""Watch backward passes, optimizers, gradient clipping and gradient scalers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
+from snugfit.doctor.observe.internals import not_compiled
+from snugfit.doctor.observe.log import OptimizerSeen
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Clip,
+    OptimizerBuilt,
+    Rescale,
+    ScalerStep,
+    StateRestore,
+    Step,
+    ZeroGrad,
+)
+from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_ranks import look_at_ranks
+from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+
+_Call = Callable[..., Any]
+
+
+_MOMENTS = frozenset({"betas", "alpha", "rho", "etas"})
+"""Settings of optimizers that keep moments, but for momentum, which may be 0."""
+FROZEN_LOOKS = 8
+"""After so many updates it is looked again which optimizers have nothing left that trains."""
+GROWN = 100.0
+"""A loss that is so many times the first one makes it worth to look at the weights."""
+
+
+class Differentiated(NamedTuple):
+    """A value that is differentiated.
+
+    Args:
+        before: the gradients before it; `factor` the loss scale in it.
+        ratio: it over the mean that the loss function returned, None where they cannot be compared.
+        graph: name of the function that made it.
+        value: it without the loss scale; not finite where it is no single number.
+    """
+
+    at: str
+    before: Before
+    factor: float
+    ratio: float | None
+    graph: str
+    finite: bool
+    value: float
+
+
+class UpdateWatch:
+    """A watcher of what happens between a loss and the weights."""
+
+    def __init__(
+        self, recorder: Recorder, gradients: Gradients, modules: ModuleWatch, seeds: SeedWatch
+    ) -> None:
+        self.recorder, self.gradients, self.modules, self.seeds = recorder, gradients, modules, seeds
+        self._steps: dict[int, int] = {}
+        self._depth = 0
+        self._in_scaler = 0
+        self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
+        self._before: dict[int, tuple[float, float]] = {}
+        self._old_graphs = KeptGraphs(recorder)
+        self._first_loss = math.nan
+        self._trainable: dict[int, list[bool]] = {}
+
+    def install(self, patches: Patches) -> None:
+        from torch.optim import optimizer
+
+        patches.wrap(torch.autograd, "backward", self._backward)
+        patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_group)
+        patches.wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
+        patches.wrap(torch.optim.Optimizer, "load_state_dict", self._restored)
+        patches.wrap(torch.nn.Module, "zero_grad", self._module_zero_grad)
+        for hook in (
+            optimizer.register_optimizer_step_pre_hook(not_compiled(self._step_begins)),
+            optimizer.register_optimizer_step_post_hook(not_compiled(self._step_ends)),
+        ):
+            patches.on_undo(hook.remove)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            patches.wrap(torch.nn.utils, name, self._clip)
+        scaler = torch.amp.GradScaler
+        patches.wrap(scaler, "scale", self._scale)
+        patches.wrap(scaler, "unscale_", self._unscale)
+        patches.wrap(scaler, "step", self._scaler_step)
+
+    def _add_group(self, original: _Call) -> _Call:
+        def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
+            if isinstance(param_group, dict) and isinstance(param_group.get("params"), Iterator):
+                param_group["params"] = list(param_group["params"])  # read twice: by us, then by torch
+            numbers: list[int] = []
+            with self.recorder.guard():
+                numbers = self._note_group(optimizer, param_group)
+            original(optimizer, param_group)
+            with self.recorder.guard():
+                known = self.recorder.optimizers[self.recorder.number(optimizer)]
+                known.parameters += numbers
+                if param_group.get("weight_decay", 0):
+                    known.decayed += numbers
+                self.modules.optimizer_built()
+
+        return add_param_group
+
+    def _note_group(self, optimizer: Any, group: dict[str, Any]) -> list[int]:
+        """Note a group that comes to an optimizer, and return the numbers of its parameters."""
+        known = self.recorder.optimizers.get(self.recorder.number(optimizer))
+        if known is None:
+            known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
+            self.recorder.optimizers[known.id] = known
+            known.remembers = _remembers(optimizer)
+            self.recorder.log.optimizers.append(known)
+            self.recorder.add(OptimizerBuilt(known.at, self.recorder.log.updates, known.id))
+            self.gradients.track(optimizer)
+        given = group["params"]
+        named = [given] if isinstance(given, Tensor) else given
+        tensors = [each[1] if isinstance(each, tuple) else each for each in named]
+        numbers = [self.recorder.parameter(each).id for each in tensors if isinstance(each, Tensor)]
+        doubled = [
+            each for place, each in enumerate(numbers) if each in numbers[:place] or each in known.parameters
+        ]
+        if doubled:
+            known.doubled += doubled
+            known.doubled_at = where()
+        return numbers
+
+    def _backward(self, original: _Call) -> _Call:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            if torch.compiler.is_compiling() or not self.recorder.active:
+                if self.recorder.blind:
+                    self.recorder.note_profiled_pass()
+                original(tensors, *args, **kwargs)
+                return
+            with self.recorder.guard():
+                self._differentiated = self._about_to_differentiate(tensors)
+            with self.modules.suspended():
+                original(tensors, *args, **kwargs)
+            with self.recorder.guard():
+                value = self._differentiated
+                touched, adds_to = self.gradients.after(value.before, value.factor)
+                self.modules.differentiated()
+                self.gradients.losses.clear()
+                self.recorder.add(
+                    Backward(
+                        value.at,
+                        self.recorder.log.updates,
+                        value.ratio,
+                        value.graph,
+                        adds_to,
+                        touched,
+                        value.finite,
+                        torch.is_anomaly_enabled(),
+                        value.value,
+                        called_directly("torch."),  # Tensor.backward calls what is wrapped
+                        self._depth > 0,
+                    )
+                )
+
+        return backward
+
+    def _about_to_differentiate(self, tensors: Any) -> Differentiated:
+        """Return what is known of a value before it is differentiated."""
+        before = self.gradients.before()
+        value = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
+        factor, graph = self.gradients.scale_of(value) if isinstance(value, Tensor) else (1.0, "")
+        amount, finite = math.nan, True
+        if isinstance(value, Tensor) and value.numel() == 1:
+            amount = float(value.detach()) / factor
+            finite = math.isfinite(amount)
+            self._old_graphs.note(value)
+            if math.isnan(self._first_loss):
+                self._first_loss = amount
+        return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
+
+    def _ratio(self, value: Any, factor: float) -> float | None:
+        """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
+        if not isinstance(value, Tensor) or value.numel() != 1 or not self.gradients.losses:
+            return None
+        given = float(value.detach()) / factor
+        if given == 0.0:
+            return None
+        means = [*self.gradients.losses, sum(self.gradients.losses)]
+        if any(abs(given - mean) <= 1e-3 * abs(mean) for mean in means):
+            return 1.0
+        return given / self.gradients.losses[-1] if self.gradients.losses[-1] else None
+
+    def _zero_grad(self, original: _Call) -> _Call:
+        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and self.recorder.active:
+                with self.recorder.guard():
+                    cleared = [self.recorder.number(optimizer)]
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+            return original(optimizer, *args, **kwargs)
+
+        return zero_grad
+
+    def _restored(self, original: _Call) -> _Call:
+        def load_state_dict(optimizer: Any, state_dict: Any) -> Any:
+            if self.recorder.active:
+                with self.recorder.guard():
+                    self.recorder.add(StateRestore(where(), self.recorder.log.updates, schedule=False))
+            return original(optimizer, state_dict)
+
+        return load_state_dict
+
+    def _module_zero_grad(self, original: _Call) -> _Call:
+        def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and self.recorder.active:
+                with self.recorder.guard():
+                    own = {self.recorder.number(each) for each in module.parameters()}
+                    cleared = [
+                        each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
+                    ]
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+            return original(module, *args, **kwargs)
+
+        return zero_grad
+
+    def _clip(self, original: _Call) -> _Call:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            if torch.compiler.is_compiling() or not self.recorder.active:
+                return original(given, *args, **kwargs)
+            states: list[State] = []
+            with self.recorder.guard():
+                own = {id(each) for each in given}
+                states = [
+                    state
+                    for state in self.gradients.states.values()
+                    if any(id(each) in own for each in state.sample())
+                ]
+                scaled = [state.scale for state in states if state.scaled]
+                limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
+                at, update = where(), self.recorder.log.updates
+                late = bool(states) and all(state.used for state in states)
+                factor = max(scaled, default=1.0)
+                self.recorder.add(Clip(at, update, bool(scaled), factor, float(limit), late))
+            result = original(given, *args, **kwargs)
+            with self.recorder.guard():
+                for state in states:
+                    state.lengths = []
+                    state.clipped = magnitude(state.gradients()) if self.recorder.detailed else 0.0
+            return result
+
+        return clip
+
+    def _scale(self, original: _Call) -> _Call:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            with self.recorder.guard():
+                if isinstance(outputs, Tensor) and scaler.is_enabled() and self.recorder.active:
+                    self.gradients.scale(outputs, scaled, scaler.get_scale())
+            return scaled
+
+        return scale
+
+    def _unscale(self, original: _Call) -> _Call:
+        def unscale_(scaler: Any, optimizer: Any) -> None:
+            self._note_rescale(optimizer)
+            original(scaler, optimizer)
+            with self.recorder.guard():
+                state = self.gradients.states.get(self.recorder.number(optimizer))
+                if state is not None and self.recorder.active:
+                    state.scaled, state.lengths = False, []
+                    state.size = magnitude(state.gradients())
+
+        return unscale_
+
+    def _note_rescale(self, optimizer: Any) -> None:
+        """Record whether gradients were changed while they carried the scale, before they are unscaled."""
+        with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is None or not state.lengths or not self.recorder.active:
+                return
+            lengths, state.lengths = state.changed(), []
+            if lengths is not None:
+                before, now = lengths
+                self.recorder.add(
+                    Rescale(
+                        where(),
+                        self.recorder.log.updates,
+                        number,
+                        state.scale,
+                        before.norm,
+                        now.norm,
+                        before.largest,
+                        now.largest,
+                    )
+                )
+
+    def _scaler_step(self, original: _Call) -> _Call:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note_rescale(optimizer)
+            with self.recorder.guard():
+                number = self.recorder.number(optimizer)
+                self.recorder.add(ScalerStep(where(), self.recorder.log.updates, number))
+            self._in_scaler += 1
+            try:
+                return original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._in_scaler -= 1
+
+        return step
+
+    def _step_begins(self, optimizer: Any, *_: Any) -> None:
+        self._depth += 1
+        with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is not None and self._depth == 1 and self.recorder.active:
+                self._note_step(optimizer, number, state)
+
+    def _note_step(self, optimizer: Any, number: int, state: State) -> None:
+        present = [each.grad for each in state.sample() if each.grad is not None]
+        known = not math.isnan(state.size)
+        size = magnitude(present) if known else math.nan
+        self.recorder.add(
+            Step(
+                where(),
+                self.recorder.log.updates,
+                number,
+                stale=state.stale and any(nonzero(each) for each in present),
+                cleared=known and state.had and not any(nonzero(each) for each in present),
+                scaled=state.scaled and not self._in_scaler,
+                without=all(each.grad is None for each in state.parameters()),
+                rescaled=known and abs(size - state.size) > 1e-6 * state.size,
+                since_clip=size / state.clipped if known and state.clipped else 1.0,
+                weights=magnitude([each.detach() for each in state.sample()]) if self._grows() else 0.0,
+                rate=max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0),
+                base=max(
+                    (float(group.get("initial_lr", 0.0)) for group in optimizer.param_groups), default=0.0
+                ),
+            )
+        )
+        self._note_frozen(number, state)
+        self.seeds.before_step()
+        look_at_ranks(self.recorder, optimizer, number)
+        self.modules.loaded.before_step(optimizer)
+        if self.recorder.detailed:
+            self._before = {
+                self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
+            }
+            self._look_at_gradients(optimizer)
+
+    def finish(self) -> None:
+        """Note which optimizers have nothing left that trains."""
+        for number, state in self.gradients.states.items():
+            parameters = state.parameters()
+            known = self.recorder.optimizers.get(number)
+            if known is not None and parameters:
+                known.frozen_at_end = not any(each.requires_grad for each in parameters)
+
+    def _note_frozen(self, number: int, state: State) -> None:
+        """Note which parameters were frozen, or are trained again, since this optimizer's last step."""
+        parameters = state.parameters()
+        now = [each.requires_grad for each in parameters]
+        before, self._trainable[number] = self._trainable.get(number, now), now
+        if before == now or len(before) != len(now):
+            return
+        for parameter, was, trains in zip(parameters, before, now, strict=True):
+            seen = self.recorder.parameter(parameter)
+            if was and not trains and seen.frozen_from < 0:
+                seen.frozen_from = self.recorder.log.updates
+            seen.thawed = seen.thawed or (trains and not was)
+
+    def _grows(self) -> bool:
+        """Return whether these are the first updates, or the loss is far above the first one or no number."""
+        return self.recorder.detailed or not self._differentiated.value <= GROWN * max(self._first_loss, 1e-2)
+
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        closure = isinstance(optimizer, torch.optim.LBFGS)  # its gradients appear during the step
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                seen = self.recorder.parameter(parameter)
+                seen.updates += 1
+                seen.trainable = parameter.requires_grad
+                seen.largest_rate = max(seen.largest_rate, float(group.get("lr", 1.0)))
+                if not parameter.requires_grad or closure:
+                    continue
+                seen.no_gradient += parameter.grad is None
+                seen.zero_gradient += parameter.grad is not None and not nonzero(parameter.grad)
+
+    def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        self._depth -= 1
+        with self.recorder.guard():
+            number = self.recorder.number(optimizer)
+            state = self.gradients.states.get(number)
+            if state is None or self._depth:
+                return
+            looked = self.recorder.active
+            if not looked and not self.recorder.blind:
+                return
+            self._steps[number] = self._steps.get(number, 0) + 1
+            self.recorder.updates_made = max(self._steps.values())
+            if not looked and self.recorder.opens_eyes():
+                self._resume(number)
+            if looked:
+                self._note_moves(optimizer, state)
+                state.used, state.stale, state.had, state.scaled = True, False, False, False
+                self.recorder.log.updates = self.recorder.updates_made
+                if self.recorder.updates_made % FROZEN_LOOKS == 0:
+                    self.finish()
+            self.recorder.tick()
+            self.recorder.interrupt_if_enough()
+
+    def _resume(self, number: int) -> None:
+        """Begin anew after this optimizer's step, which nobody saw: its gradients are used, those of others are not known."""
+        self.gradients.losses.clear()
+        self._before = {}
+        for each, state in self.gradients.states.items():
+            state.used, state.stale, state.had, state.scaled = each == number, False, False, False
+            state.lengths, state.clipped = [], 0.0
+        self.modules.resumed()
+        plain = dict.fromkeys(("stale", "cleared", "scaled", "without", "rescaled"), False)
+        self.recorder.add(Step(where(), self.recorder.log.updates, number, **plain))
+
+    def _note_moves(self, optimizer: Any, state: State) -> None:
+        for parameter in state.parameters() if self._before else []:
+            seen = self.recorder.parameter(parameter)
+            if seen.id in self._before and _sums(parameter) != self._before[seen.id]:
+                seen.moved += parameter.requires_grad
+                seen.frozen_moved += not parameter.requires_grad
+        self._before = {}
+        self.modules.stepped(optimizer)
+
+
+def _remembers(optimizer: Any) -> bool:
+    """Return whether an optimizer of torch keeps moments of the gradients."""
+    defaults = getattr(optimizer, "defaults", {})
+    return bool(defaults.get("momentum")) or not _MOMENTS.isdisjoint(defaults)
+
+
+def _sums(parameter: Tensor) -> tuple[float, float]:
+    """Return two sums over all elements, which a change of any of them changes."""
+    values = summable(parameter)
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    norm = torch.linalg.vector_norm(
+        values.float() if not values.is_floating_point() else values, dtype=torch.float64
+    )
+    return float(values.sum(dtype=torch.float64)), float(norm)

@@ -1,0 +1,71 @@
+"""Watch views that are taken for a transpose."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.script_events import WrongAxis
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+
+_Call = Callable[..., Any]
+
+
+def watch_views(recorder: Recorder, patches: Patches) -> None:
+    """Record what the script itself views or reshapes such that axes seem to be exchanged."""
+
+    def viewing(original: _Call) -> _Call:
+        name = original.__name__
+
+        def view(self: Any, *shape: Any, **kwargs: Any) -> Any:
+            result = original(self, *shape, **kwargs)
+            if recorder.detailed and self.requires_grad and is_own(sys._getframe(1).f_code.co_filename):
+                _look_at(recorder, name, self, result)
+            return result
+
+        return view
+
+    for name in ("view", "reshape"):
+        patches.wrap(Tensor, name, viewing)
+
+
+def _look_at(recorder: Recorder, name: str, before: Tensor, after: Any) -> None:
+    if torch.compiler.is_compiling() or not recorder.active or not isinstance(after, Tensor):
+        return
+    with recorder.guard():
+        if is_exchange(before.shape, after.shape) or is_exchange(after.shape, before.shape):
+            what = f"{list(before.shape)} becomes {list(after.shape)}, which has the sizes of exchanged axes, and the values as they lie in memory"
+            fix = "x = x.transpose(0, 1)   # or x.view(batch, length, heads, -1).transpose(1, 2)"
+            recorder.add(WrongAxis(where(), recorder.log.updates, name, what, fix))
+
+
+def is_exchange(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Return whether a view has the sizes of an exchange of two neighbouring axes, of which the second may be parted.
+
+    A view keeps the order of the values, so that it can only part axes and join neighbours.
+
+    >>> is_exchange((32, 9, 20), (9, 32, 20)), is_exchange((24, 12, 24), (24, 4, 12, 6))
+    (True, True)
+    >>> is_exchange((24, 12, 24), (24, 12, 4, 6)), is_exchange((8, 3, 4), (8, 12))
+    (False, False)
+    """
+    old, new = ([size for size in sizes if size != 1] for sizes in (before, after))
+    while old and new and old[0] == new[0]:
+        old, new = old[1:], new[1:]
+    while old and new and old[-1] == new[-1]:
+        old, new = old[:-1], new[:-1]
+    if len(old) != 2 or not 2 <= len(new) <= 3 or old[0] in _ends(new):
+        return False
+    places = [place for place in range(1, len(new)) if new[place] == old[0]]
+    return any(math.prod(new) == new[place] * old[1] for place in places)
+
+
+def _ends(sizes: Sequence[int]) -> set[int]:
+    """Return the products of the first sizes: where a view may end an axis that was one before."""
+    return {math.prod(sizes[:count]) for count in range(1, len(sizes))}

@@ -1,0 +1,1 @@
+"""Metrics: sums over rows and scores of all rows at once."""

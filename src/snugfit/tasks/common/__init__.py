@@ -1,0 +1,1 @@
+"""Parts that several tasks are made of; none of these modules is a task."""

@@ -1,0 +1,326 @@
+"""Texts and conversations of a stream: the examples of a plain loop over its rows, from any source, and nothing encoded twice on the way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from tests.unit.data.test_chat_template import TEMPLATES
+from tests.unit.data.test_instruct import by_letters
+from transformers import PreTrainedTokenizerFast
+
+from snugfit.core.job import Job, Train
+from snugfit.core.random import derive_seed
+from snugfit.data.loader import Loader
+from snugfit.data.named_sources import sources_of
+from snugfit.data.order import training_order
+from snugfit.data.splits.leaks import LeakSettings
+from snugfit.data.stream import StreamedExamples
+from snugfit.data.texts.causal import CausalSettings, load_causal
+from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.masked import MaskedSettings, load_masked
+from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal, stream_instruct, stream_masked
+from snugfit.errors import DataError, SettingError, SnugfitError, SnugfitWarning
+from tests.unit.data.local_hub import local_hub
+from tests.unit.data.shard_files import write_shard
+
+LENGTH, BUFFER, SEED = 16, 7, 3
+TEXTS = [f"text {number}: " + "abc " * (number % 5) for number in range(30)]
+CHATS = [
+    [{"role": "user", "content": f"{number}?"}, {"role": "assistant", "content": "yes " * (number % 3 + 1)}]
+    for number in range(20)
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    template, marks, _ = TEMPLATES["gemma: no system"]
+    return by_letters(template, marks)
+
+
+def lines(path: Path, rows: Sequence[Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def settings(source: object, **more: Any) -> CausalSettings:
+    return CausalSettings(str(source), **{"validation": None, "max_length": LENGTH, "seed": SEED, **more})
+
+
+def streamed(tokenizer: Any, source: object, updates: int = 60, **more: Any) -> StreamedExamples:
+    data = stream_causal(settings(source, **more), StreamSettings(BUFFER, updates, 4), tokenizer)
+    assert isinstance(data.train, StreamedExamples)
+    return data.train
+
+
+def by_hand(tokenizer: Any, texts: Sequence[str | None], count: int) -> list[list[int]]:
+    """The blocks of a run: those of each buffer of texts, each text ended, in an order of (seed, pass, buffer); None has none."""
+    blocks: list[list[int]] = []
+    epoch = 0
+    while len(blocks) < count:
+        for place, start in enumerate(range(0, len(texts), BUFFER)):
+            ids: list[int] = []
+            for text in filter(None, texts[start : start + BUFFER]):
+                ids += [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+            own = [ids[at : at + LENGTH] for at in range(0, len(ids), LENGTH) if len(ids) - at > 1]
+            generator = torch.Generator().manual_seed(derive_seed(SEED, "stream order", epoch, place))
+            blocks += [own[each] for each in torch.randperm(len(own), generator=generator).tolist()]
+        epoch += 1
+    return blocks[:count]
+
+
+def test_blocks_are_those_of_a_plain_loop_in_whatever_order_they_are_asked_for(tokenizer, tmp_path):
+    examples = streamed(tokenizer, lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS]))
+    expected = by_hand(tokenizer, TEXTS, len(examples))
+    places = np.random.default_rng(0).permutation(len(examples))[:25].tolist()
+    assert [examples[place]["input_ids"] for place in places] == [expected[place] for place in places]
+    assert all(examples[place]["labels"] == expected[place] for place in places)
+    sent = pickle.loads(pickle.dumps(examples))
+    assert [sent[place]["input_ids"] for place in range(40)] == expected[:40]
+
+
+def test_a_run_that_goes_on_reads_the_same_and_tokenises_nothing_of_what_was_before(
+    tokenizer, tmp_path, monkeypatch
+):
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    whole = streamed(tokenizer, path)
+    expected = [whole[place] for place in range(len(whole))]
+    for stop in (1, 9, 100, 200):
+        again = streamed(tokenizer, path)
+        position = streamed_to(tokenizer, path, stop)
+        tokenised: list[str] = []
+        encode = again._encode
+
+        def counted(rows: Any, encode: Any = encode, tokenised: Any = tokenised) -> Any:
+            tokenised += [row.columns["text"] for row in rows]
+            return encode(rows)
+
+        monkeypatch.setattr(again, "_encode", counted)
+        again.go_on(stop, json.loads(json.dumps(position)))
+        assert [again[place] for place in range(stop, stop + 30)] == expected[stop : stop + 30]
+        assert len(tokenised) <= 6 * BUFFER, "but for buffers that hold the next examples"
+    lines(path, [{"text": text.replace("7", "8")} for text in TEXTS])
+    with pytest.raises(DataError, match="gave other rows"):
+        streamed(tokenizer, path).go_on(60, position)
+
+
+def streamed_to(tokenizer: Any, path: Path, stop: int) -> Any:
+    examples = streamed(tokenizer, path)
+    for place in range(stop):
+        examples[place]
+    return examples.position(stop)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_share_the_windows_of_one_and_the_plan_is_of_the_longest_examples(ranks, tokenizer, tmp_path):
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    data = stream_causal(settings(path), StreamSettings(BUFFER, 10, 4), tokenizer)
+    order = training_order(Job(Train(epochs=None, updates=10, global_batch=4, seed=SEED)), data.train)
+    expected = by_hand(tokenizer, TEXTS, 40)
+    read = []
+    for rank in range(ranks):
+        loader = Loader(data.train, order, data.collate, rank=rank, ranks=ranks)
+        read += [id for window in loader.windows(0, 10) for id in window.ids]
+        window, longest = loader.worst_window()
+        assert longest and window.data["input_ids"].shape == (4 // ranks, LENGTH)
+    assert sorted(read) == list(range(40))
+    assert [data.train[place]["input_ids"] for place in range(40)] == expected
+
+
+def sources(folder: Path) -> Iterator[tuple[str, object]]:
+    rows = [{"text": text, "more": 1} for text in TEXTS]
+    yield "json lines", lines(folder / "a.jsonl", rows)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "a.parquet", row_group_size=4)
+    yield "parquet", folder / "a.parquet"
+    for shard in range(2):
+        members: dict[str, bytes | str] = {
+            f"{number:02}.txt": TEXTS[number] for number in range(15 * shard, 15 * shard + 15)
+        }
+        write_shard(folder / "shards" / f"{shard}.tar", members)
+    yield "shards", folder / "shards"
+    datasets.Dataset.from_list(rows).save_to_disk(str(folder / "saved"))
+    yield "saved", folder / "saved"
+    (folder / "mine.py").write_text(
+        f"TEXTS = {TEXTS!r}\ndef rows():\n    for text in TEXTS:\n        yield {{'text': text}}\n"
+    )
+    yield "function", "mine:rows"
+
+
+def test_every_source_gives_the_same_examples(tokenizer, tmp_path):
+    expected = by_hand(tokenizer, TEXTS, 100)
+    for name, source in sources(tmp_path):
+        data = stream_causal(settings(source), StreamSettings(BUFFER, 25, 4), tokenizer, folder=tmp_path)
+        assert [each["input_ids"] for each in map(data.train.__getitem__, range(100))] == expected, name
+
+
+@pytest.mark.slow
+def test_a_data_set_of_the_hub_is_streamed(tmp_path):
+    """In a process of its own, as the library looks at the environment when it is imported."""
+    content = "".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode()
+    code = (
+        "import json; from snugfit.data.files.row_stream import RowStream\n"
+        "print(json.dumps([row.columns for row in RowStream('hf://me/texts', setting='data.train')]))"
+    )
+    with local_hub("me/texts", {"train.jsonl": content}) as endpoint:
+        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+    assert json.loads(done.stdout) == [{"text": text} for text in TEXTS]
+
+
+def test_a_plain_text_is_one_text_however_long(tokenizer, tmp_path):
+    text = "".join(f"line {number} of many\n" for number in range(4000))
+    (tmp_path / "a.txt").write_text(text)
+    path = tmp_path / "a.txt"
+    data = stream_causal(settings(path), StreamSettings(1, 400, 16), tokenizer)
+    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    count = -(-len(ids) // LENGTH)
+    read = [token for place in range(count) for token in data.train[place]["input_ids"]]
+    assert read == ids
+
+
+def test_conversations_are_those_of_a_file_that_is_read_as_a_whole(tokenizer, tmp_path):
+    path = lines(tmp_path / "a.jsonl", [{"messages": chat} for chat in CHATS])
+    given = InstructSettings(str(path), validation=None, max_length=40, seed=SEED)
+    whole = load_instruct(given, tokenizer)
+    data = stream_instruct(given, StreamSettings(BUFFER, 10, 2), tokenizer)
+    read = [data.train[place] for place in range(20)]
+    assert sorted(map(str, read)) == sorted(map(str, whole.train))
+    assert read != list(whole.train), "they are shuffled"
+    assert (data.stops, data.report.form, data.example_rows) == (
+        whole.stops,
+        whole.report.form,
+        whole.example_rows,
+    )
+
+
+def test_masked_texts_are_those_of_a_file_with_other_tokens_hidden_in_each_pass(tmp_path):
+    template, marks, _ = TEMPLATES["gemma: no system"]
+    tokenizer = by_letters(template, marks)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    given = MaskedSettings(str(path), validation=str(path), max_length=LENGTH, seed=SEED)
+    data = stream_masked(given, StreamSettings(BUFFER, 30, 2), tokenizer)
+    whole = load_masked(given, tokenizer)
+    order = training_order(Job(Train(epochs=None, updates=30, global_batch=2, seed=SEED)), data.train)
+
+    def read() -> list[tuple[list[int], list[int]]]:
+        windows = Loader(data.train, order, data.collate).windows(0, 30)
+        both = (window.data for window in windows)
+        return [
+            (ids[mask > 0].tolist(), labels[mask > 0].tolist())
+            for each in both
+            for ids, labels, mask in zip(
+                each["input_ids"], each["labels"], each["attention_mask"], strict=True
+            )
+        ]
+
+    def uncovered(ids: list[int], labels: list[int]) -> tuple[int, ...]:
+        return tuple(id if label == -100 else label for id, label in zip(ids, labels, strict=True))
+
+    examples = read()
+    assert read() == examples, "what is hidden is drawn by the example's number"
+    expected = sorted(tuple(each["input_ids"]) for each in whole.shown.rows)
+    passes = [examples[: len(TEXTS)], examples[len(TEXTS) :]]
+    assert all(sorted(uncovered(*each) for each in own) == expected for own in passes)
+    assert sorted(passes[0]) != sorted(passes[1])
+    assert all(any(label != -100 for label in labels) for _, labels in examples)
+    assert [data.validation[place] for place in range(5)] == [whole.validation[place] for place in range(5)]
+    assert data.shown[0]["input_ids"] == whole.shown[0]["input_ids"]
+
+
+def test_bad_rows_are_told_by_their_line_or_left_out(tokenizer, tmp_path):
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    content = path.read_text().splitlines()
+    content[9], content[12] = "{broken", json.dumps({"text": ""})
+    path.write_text("\n".join(content))
+    with pytest.raises(DataError) as error:
+        list(map(streamed(tokenizer, path).__getitem__, range(40)))
+    assert "a.jsonl:10: broken JSON" in str(error.value) and "a.jsonl:13" in str(error.value)
+    examples = streamed(tokenizer, path, bad_rows="skip")
+    with pytest.warns(SnugfitWarning, match="a.jsonl:1[03] is left out") as told:
+        read = [examples[place]["input_ids"] for place in range(60)]
+    assert len(told) == 2, "one for each kind"
+    usable = [None if number in (9, 12) else text for number, text in enumerate(TEXTS)]
+    assert read == by_hand(tokenizer, usable, 60)
+
+
+@pytest.mark.parametrize(
+    ("more", "stream", "problem"),
+    [
+        ({"validation": 0.1}, {}, "data.validation: 0.1 is a part of the rows"),
+        ({"leaks": LeakSettings("drop")}, {}, "data.leaks: compares all rows"),
+        ({}, {"updates": None}, "train.updates: is missing"),
+        ({}, {"window": None}, "train.batch_tokens: needs the tokens of each example"),
+        ({"train": "a.csv"}, {}, "a.csv cannot be read as a stream"),
+        ({"train": "b.jsonl"}, {}, "there is no file b.jsonl"),
+        ({"train": sources_of(["a.jsonl", "c.jsonl"])}, {}, "names several sources, and a stream is one"),
+        ({"text": ("body",)}, {}, "no column 'body'"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(more, stream, problem, tokenizer, tmp_path):
+    lines(tmp_path / "a.jsonl", [{"text": "some"}])
+    (tmp_path / "a.csv").write_text("text\nsome\n")
+    given = CausalSettings(**{"train": "a.jsonl", "validation": None, "max_length": LENGTH, **more})
+    of_run = {"updates": 5, "window": 2, **stream}
+    with pytest.raises(SnugfitError) as error:
+        stream_causal(given, StreamSettings(BUFFER, **of_run), tokenizer, folder=tmp_path)
+    assert isinstance(error.value, (DataError, SettingError)) and problem in str(error.value)
+
+
+def test_a_function_that_returns_a_stream_is_read_as_one_where_that_is_said(tokenizer, tmp_path):
+    (tmp_path / "flows.py").write_text(
+        f"import snugfit as sf\nTEXTS = {TEXTS!r}\n"
+        "def rows():\n    return sf.Stream(lambda: ({'text': text} for text in TEXTS))\n"
+    )
+    data = stream_causal(settings("flows:rows"), StreamSettings(BUFFER, 10, 4), tokenizer, folder=tmp_path)
+    read = [data.train[place]["input_ids"] for place in range(40)]
+    assert read == by_hand(tokenizer, TEXTS, 40)
+    with pytest.raises(DataError, match="flows:rows returned a stream, .* Give data.stream"):
+        load_causal(settings("flows:rows"), tokenizer, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        ("number", "data.train: odd_number:number is an int, which is no source of rows"),
+        ("once", "data.train: odd_once:once is a generator, which can be read once"),
+        ("none", "data.train: odd_none:none is a NoneType, which is no source of rows"),
+        (
+            "asks",
+            "data.train: odd_asks:asks failed at row 1: TypeError: asks() missing 1 required positional",
+        ),
+        ("breaks", "data.train: odd_breaks:breaks failed at row 2: OSError: the disk is gone"),
+    ],
+)
+def test_a_function_that_gives_no_rows_is_one_clear_error(named, problem, tokenizer, tmp_path):
+    (tmp_path / f"odd_{named}.py").write_text(
+        "number = 5\nonce = (row for row in [{'text': 'some'}])\nnone = lambda: None\n"
+        "def asks(path):\n    yield {'text': path}\n"
+        "def breaks():\n    yield {'text': 'some'}\n    raise OSError('the disk is gone')\n"
+    )
+    given = settings(f"odd_{named}:{named}")
+    with pytest.raises(DataError) as error:
+        stream_causal(given, StreamSettings(BUFFER, 5, 2), tokenizer, folder=tmp_path)
+    assert str(error.value).startswith(problem)
+
+
+def test_rows_to_validate_on_are_those_of_any_file(tokenizer, tmp_path):
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    held_out = lines(tmp_path / "b.jsonl", [{"text": text} for text in TEXTS[:3]])
+    data = stream_causal(settings(path, validation=str(held_out)), StreamSettings(BUFFER, 5, 2), tokenizer)
+    assert list(data.validation) == list(load_causal(settings(held_out), tokenizer).train)
+    assert data.fingerprints.keys() == {str(held_out)}
