@@ -13,8 +13,8 @@ from snugfit.errors import SettingError
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
 from tests.unit.run.training.runs import events, finish, make_training, points
-from tests.unit.step.test_padding import LENGTHS, masked, mean_of_all, reader, window
-from tests.unit.step.test_row_coupling import contrastive
+from tests.unit.step.model_checks.test_padding import LENGTHS, masked, mean_of_all, reader, window
+from tests.unit.step.model_checks.test_row_coupling import contrastive
 
 
 def coupled(folder: Path, strategy: str, loss: Any) -> tuple[str, int, int]:

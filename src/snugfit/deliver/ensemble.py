@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
-    from snugfit.tasks.common.inference import Inference, Prediction
+    from snugfit.tasks.inference import Inference, Prediction
 
 _FOLDS, _RESULT = "fold-*", "result.json"
 """The folders of a cross-validation's folds, and the result in each that has ended."""

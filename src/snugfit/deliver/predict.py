@@ -33,7 +33,7 @@ from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks import import_again, known
 from snugfit.tasks.common.classes import in_detail
-from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.inference import Inference
 from snugfit.tasks.task_card import Card
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique

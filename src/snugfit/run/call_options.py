@@ -13,7 +13,7 @@ from snugfit.errors import SettingError
 from snugfit.planner.worker import Watch, ignore
 
 if TYPE_CHECKING:
-    from snugfit.tasks.common.prepare import Sides
+    from snugfit.tasks.prepare import Sides
 
 
 def no_line() -> AbstractContextManager[Watch]:

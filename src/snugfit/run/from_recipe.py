@@ -40,7 +40,7 @@ from snugfit.strategies.registry import check_processes
 from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world
 from snugfit.tasks import find, registered
-from snugfit.tasks.common.prepare import prepare, prepare_sides
+from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.named import NAMED, trackers

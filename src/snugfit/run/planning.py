@@ -38,7 +38,7 @@ from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.step import Forward
 from snugfit.system.memory import memory_bytes
 from snugfit.tasks import find, import_again
-from snugfit.tasks.common.prepare import lacking, prepare, prepare_assumed
+from snugfit.tasks.prepare import lacking, prepare, prepare_assumed
 from snugfit.tasks.task import Task
 
 if TYPE_CHECKING:

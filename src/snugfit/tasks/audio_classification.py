@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
-from snugfit.tasks.common.inference import Inference, Row
-from snugfit.tasks.common.recipe_model import load_from, source_files, trained_already
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.recipe_model import load_from, source_files, trained_already
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

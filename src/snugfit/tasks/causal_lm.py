@@ -6,15 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_texts
-from snugfit.tasks.common.recognition import (
-    PLAIN_TEXT,
-    Recognition,
-    Rows,
-    Script,
-    blocks_of,
-    columns_of,
-    length_of_stream,
-)
 from snugfit.tasks.common.texts import (
     ROWS,
     STREAM,
@@ -22,6 +13,15 @@ from snugfit.tasks.common.texts import (
     load_empty_language_model,
     row_settings,
     stream_settings,
+)
+from snugfit.tasks.recognition import (
+    PLAIN_TEXT,
+    Recognition,
+    Rows,
+    Script,
+    blocks_of,
+    columns_of,
+    length_of_stream,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card

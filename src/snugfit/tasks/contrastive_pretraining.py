@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.common.inference import Inference
+from snugfit.tasks.common.picture_models import check_of_transformers, picture_format_of
 from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
     encoder_inference,
@@ -15,9 +15,9 @@ from snugfit.tasks.common.picture_task import (
     read_picture_rows,
     recognize_without_labels,
 )
-from snugfit.tasks.common.recipe_model import load_from
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
-from snugfit.tasks.picture_models import check_of_transformers, picture_format_of
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recipe_model import load_from
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

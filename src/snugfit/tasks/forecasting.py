@@ -12,8 +12,8 @@ from snugfit.data.bad_rows import BadRow
 from snugfit.data.series.time_steps import TimeStep, are_counted, infer_step, read_moment
 from snugfit.data.tables.table_cells import holds_dates, holds_numbers, is_gap
 from snugfit.errors import DataError, SettingError
-from snugfit.tasks.common.inference import Inference, Prediction, Row
-from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.common.inference import Inference
 from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
     labelled_picture_inference,
     labelled_picture_task,
     read_picture_rows,
 )
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

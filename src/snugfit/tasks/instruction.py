@@ -7,14 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_conversations
-from snugfit.tasks.common.recognition import (
-    AROUND_A_TURN,
-    Recognition,
-    Rows,
-    Script,
-    columns_of,
-    length_of_conversations,
-)
 from snugfit.tasks.common.texts import (
     ROWS,
     STREAM,
@@ -22,6 +14,14 @@ from snugfit.tasks.common.texts import (
     load_empty_language_model,
     row_settings,
     stream_settings,
+)
+from snugfit.tasks.recognition import (
+    AROUND_A_TURN,
+    Recognition,
+    Rows,
+    Script,
+    columns_of,
+    length_of_conversations,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card

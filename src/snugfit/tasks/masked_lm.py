@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError
-from snugfit.tasks.common.inference import Inference, Prediction, Row
-from snugfit.tasks.common.recipe_model import load_from
-from snugfit.tasks.common.recognition import (
+from snugfit.tasks.common.texts import ROWS, STREAM, material_of, row_settings, stream_settings, task_of_texts
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from
+from snugfit.tasks.recognition import (
     PLAIN_TEXT,
     Recognition,
     Rows,
@@ -21,7 +22,6 @@ from snugfit.tasks.common.recognition import (
     length_of_rows,
     length_of_stream,
 )
-from snugfit.tasks.common.texts import ROWS, STREAM, material_of, row_settings, stream_settings, task_of_texts
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

@@ -8,9 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.classes import columns_of_labels, likely_labels, of_label_sets
-from snugfit.tasks.common.inference import Inference
 from snugfit.tasks.common.label_columns import label_columns, label_meta, label_sets_of, sets_of
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,
@@ -18,6 +16,8 @@ from snugfit.tasks.common.texts import (
     length_of_texts,
     text_columns,
 )
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

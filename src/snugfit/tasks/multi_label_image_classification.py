@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.classes import columns_of_labels, likely_labels, of_label_sets
-from snugfit.tasks.common.inference import Inference
 from snugfit.tasks.common.label_columns import label_columns, label_meta, label_sets_of, sets_of
 from snugfit.tasks.common.picture_task import (
     PICTURE_ROWS,
@@ -15,7 +14,8 @@ from snugfit.tasks.common.picture_task import (
     labelled_picture_task,
     read_picture_rows,
 )
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_preferences
-from snugfit.tasks.common.recognition import (
+from snugfit.tasks.common.texts import ROWS, language_model, load_empty_language_model, row_settings
+from snugfit.tasks.recognition import (
     AROUND_A_TURN,
     Recognition,
     Rows,
@@ -15,7 +16,6 @@ from snugfit.tasks.common.recognition import (
     columns_of,
     length_of_conversations,
 )
-from snugfit.tasks.common.texts import ROWS, language_model, load_empty_language_model, row_settings
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

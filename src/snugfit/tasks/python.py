@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.splits.hold_out import SHARES, VALIDATION, HoldOut, share_of
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import load_object
-from snugfit.tasks.common.inference import Inference, Prediction
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.inference import Inference, Prediction
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
-from snugfit.tasks.common.inference import Inference, Prediction, Row
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 
@@ -113,8 +113,13 @@ def _own_network(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> _Networ
 def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Network:
     """Return a network of transformers or torchvision."""
     from snugfit.models.segmenter import Segmenter, auxiliary_weight
-    from snugfit.tasks.common.recipe_model import load_from, source_files
-    from snugfit.tasks.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
+    from snugfit.tasks.common.picture_models import (
+        load_pictures_model,
+        meta_of,
+        network_of,
+        picture_format_of,
+    )
+    from snugfit.tasks.recipe_model import load_from, source_files
 
     whole = replace(picture_format_of(recipe, pixels=True), resize=None)  # a mask is of all of its picture
     masks = _masks_of(recipe, whole)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
-from snugfit.tasks.common.inference import Inference, Prediction, Row
-from snugfit.tasks.common.recipe_model import load_from
-from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.common.texts import ROWS, material_of, row_settings, task_of_texts
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.common.inference import Inference
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.common.table_task import (
     LABELS,
     NETWORKS,
@@ -21,6 +19,8 @@ from snugfit.tasks.common.table_task import (
     usable_columns,
     without_label,
 )
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

@@ -7,8 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.tables.table_cells import holds_numbers
-from snugfit.tasks.common.inference import Inference, Prediction
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.common.table_task import (
     LABELS,
     NETWORKS,
@@ -22,6 +20,8 @@ from snugfit.tasks.common.table_task import (
     usable_columns,
     without_label,
 )
+from snugfit.tasks.inference import Inference, Prediction
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from snugfit.tasks.common.inference import Inference
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 
 if TYPE_CHECKING:
     from torch import nn

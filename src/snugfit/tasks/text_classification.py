@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.common.inference import Inference
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,
@@ -17,6 +15,8 @@ from snugfit.tasks.common.texts import (
     length_of_texts,
     text_columns,
 )
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

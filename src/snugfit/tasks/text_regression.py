@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.tables.table_cells import holds_numbers, parsed_cell
-from snugfit.tasks.common.inference import Inference, Prediction
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
 from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,
@@ -16,6 +14,8 @@ from snugfit.tasks.common.texts import (
     length_of_texts,
     text_columns,
 )
+from snugfit.tasks.inference import Inference, Prediction
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 

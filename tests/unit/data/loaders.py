@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from tests.unit.data.test_instruct import TEMPLATES, by_letters
 
 from snugfit.data.examples import Examples, whole_examples
 from snugfit.data.pictures.labelled_pictures import PictureSettings, load_pictures
@@ -27,6 +26,7 @@ from snugfit.data.texts.text_pairs import PairSettings, load_pairs
 from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
 from snugfit.models.tokenizer import load_tokenizer
 from tests.unit.data.conftest import word_tokenizer
+from tests.unit.data.texts.test_instruct import TEMPLATES, by_letters
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_tokenizer
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from snugfit.core.tree import leaves
-from snugfit.data import token_cache
+from snugfit.data.texts import token_cache
 from snugfit.deliver.model_registry import register_best
 from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
 from snugfit.display import TerminalDisplay

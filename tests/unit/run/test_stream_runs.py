@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import snugfit as sf
 from snugfit.errors import UserError
 from snugfit.recipe import load_recipe
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 from tests.unit.run.training.runs import points
 
 

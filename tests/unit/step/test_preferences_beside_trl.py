@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.data.test_instruct import by_letters
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -17,6 +16,7 @@ from snugfit.data.texts.preferences import PadPairs
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD
+from tests.unit.data.texts.test_instruct import by_letters
 from tests.unit.step.preferences import move
 
 trl = pytest.importorskip("trl", reason="TRL is not installed: pip install trl==1.16.0")

@@ -12,8 +12,8 @@ from transformers import LlamaConfig
 
 from snugfit.models.small import write_small_picture_model, write_small_sound_model
 from snugfit.recipe import Recipe, load_recipe
-from tests.unit.data.test_chat_template import TEMPLATES
-from tests.unit.data.test_instruct import by_letters
+from tests.unit.data.texts.test_chat_template import TEMPLATES
+from tests.unit.data.texts.test_instruct import by_letters
 from tests.unit.tasks.drawn_sounds import write_tones
 from tests.unit.tasks.test_segmentation_models import SEGFORMER
 from tests.unit.tasks.tiny_encoder import write_encoder

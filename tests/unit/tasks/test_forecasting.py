@@ -19,8 +19,8 @@ from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
-from snugfit.tasks.common.recognition import Rows
 from snugfit.tasks.forecasting import CARD
+from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume

@@ -18,7 +18,7 @@ from snugfit.run.from_recipe import train_recipe
 from snugfit.run.plans import plan_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import discover
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.task_cases import CASES, recipe_of, write_files, write_models
 from tests.unit.tasks.trained_runs import AfterWindows, check_resume

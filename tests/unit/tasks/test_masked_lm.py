@@ -27,7 +27,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.build import training_loader
-from snugfit.tasks.common.prepare import prepare, prepare_assumed
+from snugfit.tasks.prepare import prepare, prepare_assumed
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
 from snugfit.tools.init.door import begin_here

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.data.test_instruct import TEMPLATES, by_letters
 
-from snugfit.data import token_cache, usable_rows
+from snugfit.data import usable_rows
 from snugfit.data.loader import Loader
 from snugfit.data.named_sources import RowSources, Sources, sources_of
 from snugfit.data.order import Order
+from snugfit.data.texts import token_cache
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.instruct import InstructSettings, load_instruct
 from snugfit.data.texts.masked import MaskedSettings, load_masked
@@ -30,6 +30,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.data.conftest import word_tokenizer
+from tests.unit.data.texts.test_instruct import TEMPLATES, by_letters
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_tokenizer
 from tests.unit.tasks.trained_runs import AfterWindows, weights

@@ -18,8 +18,8 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import discover
-from snugfit.tasks.common.prepare import prepare
-from snugfit.tasks.common.recognition import Rows
+from snugfit.tasks.prepare import prepare
+from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.unit.data.test_chat_template import TEMPLATES
-from tests.unit.data.test_instruct import by_letters
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
@@ -22,10 +20,12 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.identity.source_code import code_of
 from snugfit.tasks import find
-from snugfit.tasks.common.prepare import prepare
-from snugfit.tasks.common.recognition import Rows
+from snugfit.tasks.prepare import prepare
+from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tracking.spool import read_events
+from tests.unit.data.texts.test_chat_template import TEMPLATES
+from tests.unit.data.texts.test_instruct import by_letters
 
 RECIPE = """\
 name: taste

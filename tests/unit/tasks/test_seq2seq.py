@@ -25,8 +25,8 @@ from snugfit.run.trained_model import load
 from snugfit.step.metrics.metric import make_metric
 from snugfit.strategies.base import Strategy
 from snugfit.tasks import discover
-from snugfit.tasks.common.prepare import prepare, prepare_assumed
-from snugfit.tasks.common.recognition import Rows
+from snugfit.tasks.prepare import prepare, prepare_assumed
+from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here

@@ -32,8 +32,8 @@ from snugfit.data.bad_rows import BadRow
 from snugfit.data.files.file_rows import read_rows
 from snugfit.core.losses import LOSSES
 from snugfit.step.build import Material
-from snugfit.tasks.common.inference import Inference
-from snugfit.tasks.common.rows import read_training_rows
+from snugfit.tasks.inference import Inference
+from snugfit.tasks.rows import read_training_rows
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
 

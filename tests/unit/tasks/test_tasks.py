@@ -30,7 +30,7 @@ snugfit.tasks.__path__.append(sys.argv[1])
 
 from snugfit.recipe import load_recipe
 from snugfit.recipe.schema import json_schema
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 
 assert "toy" in snugfit.tasks.discover() and "toy" in json_schema()["properties"]["task"]["anyOf"][0]["enum"]
 recipe = load_recipe(Path(sys.argv[1]) / "recipe.yaml", allow_code=True)

@@ -20,7 +20,7 @@ from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import find
 from snugfit.tasks.common.entities import entity_metrics
-from snugfit.tasks.common.recognition import Rows
+from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold

@@ -17,7 +17,7 @@ from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
 from snugfit.run.from_recipe import train_recipe
 from snugfit.step.step import Step
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 from snugfit.techniques.learning.class_weights import ClassWeights, balanced_weights
 from snugfit.techniques.learning.sgd import SGD
 from tests.unit.techniques.settings import refuses

@@ -15,7 +15,7 @@ from snugfit.data.pictures.labelled_pictures import PictureSettings, collate, lo
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe import load_recipe
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 from snugfit.techniques.learning.augmix import AugMix
 from snugfit.techniques.learning.rand_augment import OPERATIONS, RandAugment, rand_augmented
 from tests.unit.kit.picture_formulas import reference

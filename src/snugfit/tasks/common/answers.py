@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.common.decoded import decoder_of
-from snugfit.tasks.common.inference import Inference, Prediction, ReadRows, Row
+from snugfit.tasks.decoded import decoder_of
+from snugfit.tasks.inference import Inference, Prediction, ReadRows, Row
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from snugfit.tasks.common.inference import Inference, Prediction
+from snugfit.tasks.inference import Inference, Prediction
 
 
 def most_likely(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.texts.tags import OUTSIDE, Scheme, spans_of
-from snugfit.tasks.common.inference import Prediction
+from snugfit.tasks.inference import Prediction
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.common.recognition import Rows, columns_of
+from snugfit.tasks.recognition import Rows, columns_of
 
 if TYPE_CHECKING:
     from snugfit.data.label_sets import LabelSets

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
-from snugfit.tasks.common.inference import Inference, Prediction, Row
-from snugfit.tasks.common.recipe_model import load_from, source_files, trained_already
-from snugfit.tasks.common.recognition import Recognition, Rows, Script
-from snugfit.tasks.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
+from snugfit.tasks.common.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recipe_model import load_from, source_files, trained_already
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:

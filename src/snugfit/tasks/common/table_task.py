@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from snugfit.data.splits.hold_out import columns_in
 from snugfit.data.tables.table_cells import holds_dates, holds_numbers, is_gap, names_each_row
 from snugfit.errors import SettingError
-from snugfit.tasks.common.inference import Inference, Prediction, Row
-from snugfit.tasks.common.recognition import Rows, columns_of
+from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.recognition import Rows, columns_of
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from snugfit.data.usable_rows import Part, part_of_records, read_part, scalar
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
-from snugfit.tasks.common.recognition import columns_of
 from snugfit.tasks.python import cells_of, training_rows
+from snugfit.tasks.recognition import columns_of
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

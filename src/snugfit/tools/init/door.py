@@ -19,7 +19,7 @@ from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks import discover
-from snugfit.tasks.common.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel
 from snugfit.tools.init.model_settings import (

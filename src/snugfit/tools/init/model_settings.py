@@ -13,7 +13,7 @@ from snugfit.data.texts.chat_template import CHATML, TURN_MARKS
 from snugfit.data.texts.conversations import texts_in, texts_of_turns
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.recipe.presets import DEFAULT, find_preset
-from snugfit.tasks.common.recognition import Rows, columns_of
+from snugfit.tasks.recognition import Rows, columns_of
 from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel, choose_model
 from snugfit.tools.init.source import Source, Tell, find_model

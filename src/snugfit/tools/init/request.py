@@ -12,7 +12,7 @@ from snugfit.errors import DataError, nearest
 from snugfit.recipe import COLUMNS
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places
-from snugfit.tasks.common.recognition import PLAIN_TEXT, Rows, columns_of
+from snugfit.tasks.recognition import PLAIN_TEXT, Rows, columns_of
 
 _OF_THE_RECIPE = {"name", "task", "model", "from_scratch", "data", "loss", "preset"}
 """Sections that decide what a recipe is about; any other setting may differ from run to run."""

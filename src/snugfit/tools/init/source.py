@@ -17,7 +17,7 @@ from snugfit.errors import DataError
 from snugfit.models.folders import CONFIG
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover
-from snugfit.tasks.common.recognition import Rows, Script
+from snugfit.tasks.recognition import Rows, Script
 from snugfit.tools.init.local_models import LocalModel, model_at, models_in, named_model
 from snugfit.tools.init.request import Request
 from snugfit.tools.init.surroundings import (

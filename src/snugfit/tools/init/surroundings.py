@@ -22,7 +22,7 @@ from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, nearest_file
 from snugfit.tasks import discover
-from snugfit.tasks.common.recognition import PLAIN_TEXT, Rows, Script
+from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 from snugfit.tools.init.request import Request
 
 Part = Literal["training", "validation", "test"]

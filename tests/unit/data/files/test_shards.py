@@ -15,7 +15,7 @@ import pytest
 import soundfile
 import torch
 
-from snugfit.data import tar_members
+from snugfit.data.files import tar_members
 from snugfit.data.files.shards import expanded, is_shards, read_shards, shard_patterns
 from snugfit.data.files.tar_members import opened_file, tar_index
 from snugfit.data.named_sources import sources_of

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.unit.data.test_pictures import claiming
 
 from snugfit.data.pictures.masks import MaskSource, collate, load_mask_rows, load_masks
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.pictures.pixels import UNKNOWN, opened, pixels_with_mask, upright_size
 from snugfit.errors import DataError, SettingError
+from tests.unit.data.pictures.test_labelled_pictures import claiming
 from tests.unit.data.shard_files import write_shard
 
 FORMAT = PictureFormat(16, 16, None, (0.0,) * 3, (1.0,) * 3, "nearest")

@@ -25,7 +25,7 @@ from snugfit.errors import DataError, SettingError, UserError
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.oracles import mixture as oracle
 from tests.unit.data.loaders import LOADERS, load, row_of, write_rows

@@ -16,7 +16,7 @@ from snugfit.data.splits.leaks import LeakSettings
 from snugfit.data.texts.text import TextSettings, load_text
 from snugfit.errors import DataError, SettingError
 from snugfit.recipe import load_recipe
-from snugfit.tasks.common.rows import read_training_rows
+from snugfit.tasks.rows import read_training_rows
 from tests.unit.data.conftest import word_tokenizer
 from tests.unit.data.loaders import LOADERS, load, numbers_of, row_of, write_rows
 

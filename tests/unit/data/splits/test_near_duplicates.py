@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from snugfit.data import near_duplicates
+from snugfit.data.splits import near_duplicates
 from snugfit.data.splits.near_duplicates import SHARED, near_pictures, near_rows, near_texts, normalised
 from snugfit.errors import DataError
 

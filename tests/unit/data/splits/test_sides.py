@@ -21,7 +21,7 @@ from snugfit.data.splits.sides import groups_of, make_sides
 from snugfit.data.tables.table_rows import TableSettings, load_table
 from snugfit.errors import DataError, SettingError
 from snugfit.recipe import load_recipe
-from snugfit.tasks.common.rows import read_training_rows
+from snugfit.tasks.rows import read_training_rows
 from tests.unit.data.loaders import LOADERS, load, numbers_of, row_of, write_rows
 
 COUNT = 60

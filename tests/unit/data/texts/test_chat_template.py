@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.data.test_instruct import by_letters
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.texts.chat_template import ChatTemplate
@@ -16,6 +15,7 @@ from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.conversations import Conversation, conversation_of
 from snugfit.data.texts.instruct import InstructSettings, load_instruct
 from snugfit.errors import DataError, SettingError
+from tests.unit.data.texts.test_instruct import by_letters
 
 _EACH = "{% for m in messages %}"
 _ASKED = "{% endfor %}{% if add_generation_prompt %}"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.data.test_instruct import TEMPLATES, by_letters
 
 from snugfit.data.texts.preferences import PreferenceData, PreferenceSettings, load_preferences
 from snugfit.errors import DataError
+from tests.unit.data.texts.test_instruct import TEMPLATES, by_letters
 
 TEMPLATE, MARKS, *_ = TEMPLATES["chatml"]
 ASKED = {"role": "user", "content": "two and two"}

@@ -17,8 +17,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from tests.unit.data.test_chat_template import TEMPLATES
-from tests.unit.data.test_instruct import by_letters
 from transformers import PreTrainedTokenizerFast
 
 from snugfit.core.job import Job, Train
@@ -35,6 +33,8 @@ from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal, str
 from snugfit.errors import DataError, SettingError, SnugfitError, SnugfitWarning
 from tests.unit.data.local_hub import local_hub
 from tests.unit.data.shard_files import write_shard
+from tests.unit.data.texts.test_chat_template import TEMPLATES
+from tests.unit.data.texts.test_instruct import by_letters
 
 LENGTH, BUFFER, SEED = 16, 7, 3
 TEXTS = [f"text {number}: " + "abc " * (number % 5) for number in range(30)]

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.data.test_instruct import TEMPLATES, by_letters
 from tokenizers import processors
 
-from snugfit.data import token_cache
 from snugfit.data.loader import Loader, Order
+from snugfit.data.texts import token_cache
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.instruct import InstructSettings, load_instruct, read_conversations
@@ -29,6 +28,7 @@ from snugfit.data.texts.text import TextSettings, load_text, load_text_rows
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest, tokenizer_digest
 from snugfit.data.texts.token_rows import ArrayExamples, TokenRows
 from snugfit.errors import SnugfitWarning
+from tests.unit.data.texts.test_instruct import TEMPLATES, by_letters
 
 TEMPLATE, MARKS, *_ = TEMPLATES["chatml"]
 WORDS = ("good", "bad", "film", "book", "a", "the", "and", "very")

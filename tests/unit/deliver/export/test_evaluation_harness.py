@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from snugfit.kit.adapters.adapters import merged
 from snugfit.models.bundle import save_bundle
 from snugfit.techniques.learning.lora import lora_
-from tests.unit.data.test_chat_template import TEMPLATES
-from tests.unit.data.test_instruct import by_letters
+from tests.unit.data.texts.test_chat_template import TEMPLATES
+from tests.unit.data.texts.test_instruct import by_letters
 
 TEXTS = ["the cat sat on the mat", "a dog ran"]
 TASK = """\

@@ -16,7 +16,7 @@ from snugfit.deliver.export.export_model import export_source
 from snugfit.deliver.export.gguf_model import check_architecture, packed
 from snugfit.deliver.export.gguf_tokenizer import vocabulary_of
 from snugfit.errors import ModelError
-from tests.unit.data.test_instruct import by_letters
+from tests.unit.data.texts.test_instruct import by_letters
 from tests.unit.deliver.export.models import (
     MARKS,
     SHAPES,

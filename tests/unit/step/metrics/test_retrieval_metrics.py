@@ -9,7 +9,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
-from snugfit.step import retrieval_metrics
+from snugfit.step.metrics import retrieval_metrics
 from snugfit.step.metrics.metric import make_metric, monitored
 from snugfit.step.metrics.retrieval_metrics import ranks_of
 from snugfit.strategies.base import Strategy

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.unit.data.test_chat_template import TEMPLATES
-from tests.unit.data.test_instruct import by_letters
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
@@ -26,6 +24,8 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.tasks.common.texts import stream_settings
 from snugfit.tools.cross_validation.fold_rows import fold_rows
+from tests.unit.data.texts.test_chat_template import TEMPLATES
+from tests.unit.data.texts.test_instruct import by_letters
 
 FACTS = [
     ("red?", "warm"),

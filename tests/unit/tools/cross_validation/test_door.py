@@ -23,7 +23,7 @@ from snugfit.recipe import Recipe, load_recipe
 from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest
-from snugfit.tasks.common.prepare import prepare, prepare_sides
+from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tools.cross_validation import door
 from snugfit.tools.cross_validation.door import cross_validate, resume
 from snugfit.tools.cross_validation.fold_rows import fold_rows

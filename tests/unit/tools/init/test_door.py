@@ -24,7 +24,7 @@ from snugfit.models.small import write_small_model
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.recipe.strict_yaml import Places, read_yaml
-from snugfit.tasks.common.prepare import prepare
+from snugfit.tasks.prepare import prepare
 from snugfit.tools.init import local_models
 from snugfit.tools.init.door import Beginning, begin
 from snugfit.tools.init.model_settings import SCRATCH_PRESET

@@ -9,7 +9,7 @@ import pytest
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.recipe import load_recipe
-from snugfit.tasks.common.rows import TrainingRows, read_training_rows
+from snugfit.tasks.rows import TrainingRows, read_training_rows
 
 
 def encode(row: Any) -> int:
