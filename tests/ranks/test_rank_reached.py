@@ -78,7 +78,7 @@ def trained(strategy: str, experts: Sequence[int], micro_batch: int) -> list[lis
     return [*weights, *gradients]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp-zero2", "reduce_once"])
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_buckets", "fsdp", "fsdp-zero2", "reduce_once"])
 @pytest.mark.parametrize(
     ("experts", "micro_batch"),
     [

@@ -152,10 +152,10 @@ def sources(folder: Path) -> Iterator[tuple[str, object]]:
     yield "shards", folder / "shards"
     datasets.Dataset.from_list(rows).save_to_disk(str(folder / "saved"))
     yield "saved", folder / "saved"
-    (folder / "mine.py").write_text(
+    (folder / "rows_of_mine.py").write_text(
         f"TEXTS = {TEXTS!r}\ndef rows():\n    for text in TEXTS:\n        yield {{'text': text}}\n"
     )
-    yield "function", "mine:rows"
+    yield "function", "rows_of_mine:rows"
 
 
 def test_every_source_gives_the_same_examples(tokenizer, tmp_path):
