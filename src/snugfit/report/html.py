@@ -18,7 +18,7 @@ UNITS = ("_bytes", "_seconds")
 def facts(rows: Iterable[tuple[str, Any]]) -> str:
     """Return names and values as a definition list."""
     body = "".join(
-        f"<dt>{escape(_without_unit(name))}</dt><dd>{_breakable(written(value, name))}</dd>"
+        f"<dt>{escape(_without_unit(name))}</dt><dd>{breakable(written(value, name))}</dd>"
         for name, value in rows
     )
     return f"<dl class=facts>{body}</dl>" if body else ""
@@ -27,13 +27,13 @@ def facts(rows: Iterable[tuple[str, Any]]) -> str:
 def figures(rows: Iterable[tuple[str, str, str]]) -> str:
     """Return the figures that are looked at first: each a name, a value, and what goes with it."""
     body = "".join(
-        f"<div><dt>{_breakable(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+        f"<div><dt>{breakable(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
         for name, value, more in rows
     )
     return f"<dl class=figures>{body}</dl>"
 
 
-def _breakable(name: str) -> str:
+def breakable(name: str) -> str:
     """Return a name or a path that a narrow page breaks behind a dot, an underscore or a slash, not within a word."""
     return re.sub(r"(?<=[._/])(?=[A-Za-z])", "<wbr>", escape(name))
 

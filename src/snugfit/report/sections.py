@@ -11,6 +11,7 @@ from snugfit.data.report import has_epochs, source_words
 from snugfit.report.advice import advise
 from snugfit.report.html import (
     aligned,
+    breakable,
     clock,
     counted,
     details,
@@ -67,7 +68,7 @@ def _outcome(story: Story, run_dir: Path) -> str:
         parts.append(f'<div class=progress><span style="width:{share:.1%}"></span></div>')
     if end.get("resumable"):
         command = f"snugfit resume {shlex.quote(str(run_dir))}"
-        parts.append(f"<p>Go on with <code>{escape(command)}</code></p>")
+        parts.append(f"<p>Go on with <code>{breakable(command)}</code></p>")
     return "".join(parts)
 
 
