@@ -302,7 +302,7 @@ def test_a_watcher_that_raises_takes_itself_out_and_the_script_goes_on(
     def broken() -> str:
         raise ZeroDivisionError(watcher)
 
-    monkeypatch.setattr(f"snugfit.doctor.observe.watch_{watcher}.where", broken)
+    monkeypatch.setattr(f"snugfit.doctor.observe.watchers.watch_{watcher}.where", broken)
     Path("train.py").write_text("""
 import torch
 from torch import nn
