@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.strategies import gradient_sums
 
 
 @contextmanager
@@ -74,7 +75,12 @@ def _exchange(error: BaseException) -> str:
     """Return the exchange that an error comes from, by the name of torch's function."""
     frames = traceback.extract_tb(error.__traceback__)
     names = [frame.name for frame in frames if frame.filename == dist.distributed_c10d.__file__]
-    return names[-1] if names else "the exchange of gradients"  # which backward starts, not Python
+    by_step = any(frame.filename == gradient_sums.__file__ for frame in frames)
+    return names[-1] if names and not by_step else _OF_GRADIENTS
+
+
+_OF_GRADIENTS = "the exchange of gradients"
+"""What backward starts without Python, or the step in one message behind it."""
 
 
 def check_same(identity: Mapping[str, Any]) -> None:
