@@ -55,6 +55,7 @@ STAGES = (
             "an nf4 layer",
             "streamed nf4 layers",
             "ddp in a group",
+            "one message of gradients",
             "fsdp",
         ),
         75,

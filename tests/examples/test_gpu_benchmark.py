@@ -42,6 +42,7 @@ PLANTS = {
         "memory": "runs out of memory is run again",
         "wait": "waits for the device once",
         "ranks": "ddp",
+        "message": "one message of gradients",
         "compile": "compile gives",
         "packed": "packed rows",
         "turned": "a table is learned",

@@ -31,7 +31,7 @@ def written(settings: Settings, run: Path, memory: int | None) -> tuple[list[str
     # on a CPU the host stands for a card of its own memory
     machine = None if settings.cuda else Machine(find_device("rtx4090"), find_device("cpu"), "cpu")
     release(settings.device)
-    predictor = load_generator(run / "best", Generation(settings.size(64, 8), temperature=1.0))
+    predictor = load_generator(run / "best", Generation(settings.size(64, 24), temperature=1.0))
     rows = [{"text": each} for each in PROMPTS[: settings.size(4, 1)]]
     lengths = [predictor.inference.length(each) for each in predictor.inference.encode(rows)]
     before = 0

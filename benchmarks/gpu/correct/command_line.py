@@ -53,7 +53,14 @@ def write_recipe(settings: Settings) -> tuple[Path, str]:
     fast.save_pretrained(folder / "model")
     width, layers = settings.size((384, 6), (32, 4))
     GPT2Config(
-        vocab_size=len(fast), n_embd=width, n_layer=layers, n_head=4, n_positions=settings.size(256, 32)
+        vocab_size=len(fast),
+        n_embd=width,
+        n_layer=layers,
+        n_head=4,
+        n_positions=settings.size(256, 32),
+        initializer_range=settings.size(
+            0.02, 0.2
+        ),  # else a tiny model's layers matter little for what it says
     ).save_pretrained(folder / "model")
     recipe = folder / "recipe.yaml"
     recipe.write_text(

@@ -15,16 +15,20 @@ UPDATES = 3
 
 @contextmanager
 def gradients_divided() -> Iterator[None]:
-    """Temporarily halve what ddp exchanges, as where sums over ranks were taken for means."""
-    from snugfit.strategies import ddp
+    """Temporarily halve what gradients add up to, in DDP's buckets and in one message, as where sums over ranks were taken for means."""
+    from snugfit.strategies import ddp, gradient_sums
 
     add: Any = ddp._sum
+    copy: Any = gradient_sums.copy_
 
     def halved(state, bucket):  # torch compares annotations as objects, which postponed ones are not
         bucket.buffer().mul_(0.5)
         return add(state, bucket)
 
-    with mock.patch.object(ddp, "_sum", halved):
+    def copy_halved(to: Any, sums: Any) -> None:
+        copy(to, [each * 0.5 for each in sums])
+
+    with mock.patch.object(ddp, "_sum", halved), mock.patch.object(gradient_sums, "copy_", copy_halved):
         yield
 
 
@@ -72,8 +76,8 @@ def trained(settings: Settings, strategy: Any, precision: list[Any]) -> tuple[di
     return {name: whole(parameter).cpu().clone() for name, parameter in step.model.named_parameters()}, losses
 
 
-def as_alone(settings: Settings, name: str) -> Mapping[str, Any]:
-    """Compare a strategy's weights after some updates with those without one."""
+def as_alone(settings: Settings, name: str, **changes: Any) -> Mapping[str, Any]:
+    """Compare a strategy's weights after some updates with those without one; `changes` are of its fields."""
     from snugfit.strategies.base import Strategy
     from snugfit.strategies.registry import STRATEGIES, mesh_of
 
@@ -84,8 +88,10 @@ def as_alone(settings: Settings, name: str) -> Mapping[str, Any]:
     with group(settings):
         for precision, techniques in precisions.items():
             alone, losses = trained(settings, Strategy(), list(techniques))
-            mesh = mesh_of(settings.device, (1,))
-            weights, those = trained(settings, STRATEGIES[name](mesh), list(techniques))
+            strategy = STRATEGIES[name](mesh_of(settings.device, (1,)))
+            for field, value in changes.items():
+                setattr(strategy, field, value)
+            weights, those = trained(settings, strategy, list(techniques))
             figures[precision] = {"error": error_between(weights, alone), "losses": [losses, those]}
             limit = 1e-4 if precision == "fp32" else 0.02
             require(
@@ -100,7 +106,35 @@ def as_alone(settings: Settings, name: str) -> Mapping[str, Any]:
 
 @check("ddp in a group of one rank trains as alone", 60, plants={"ranks": gradients_divided})
 def ddp(settings: Settings) -> Mapping[str, Any]:
-    return as_alone(settings, "ddp")
+    return as_alone(settings, "ddp", at_once_bytes=0)
+
+
+@check("one message of gradients leaves one rank's as they are", 60, plants={"message": gradients_divided})
+def one_message(settings: Settings) -> Mapping[str, Any]:
+    import torch
+    from torch import nn
+
+    from snugfit.strategies.gradient_sums import add_up_gradients_
+
+    generator = torch.Generator().manual_seed(0)
+    parameters = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in ((3, 5), (7,), ()):
+            parameter = nn.Parameter(torch.zeros(shape, dtype=dtype, device=settings.device))
+            parameter.grad = torch.randn(shape, generator=generator).to(parameter)
+            parameters.append(parameter)
+    parameters[1].grad = None  # not reached by any rank
+    before = [None if each.grad is None else each.grad.clone() for each in parameters]
+    scalars = [torch.tensor(value, device=settings.device) for value in (2.5, 4.0)]
+    with group(settings):
+        sums = add_up_gradients_(parameters, scalars)
+    require(sums is not None, "the scalars were not sent")
+    figures = {"scalars": [float(each) for each in sums or ()]}
+    require(figures["scalars"] == [2.5, 4.0], "other scalars than were sent", **figures)
+    for parameter, own in zip(parameters, before, strict=True):
+        alike = parameter.grad is None if own is None else torch.equal(parameter.grad, own)
+        require(alike, f"another gradient of shape {tuple(parameter.shape)} in {parameter.dtype}", **figures)
+    return figures
 
 
 @check("fsdp in a group of one rank trains as alone", 60)
