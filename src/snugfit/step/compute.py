@@ -146,9 +146,8 @@ class WindowCompute:
         step, norm = self.step, global_norm(gradients)
 
         def exact() -> Tensor:
-            present = gradients_of(
-                step.bearers
-            )  # not kept from here on: an optimizer may free them one by one
+            # asked for anew: what is kept here an optimizer could not free, one by one
+            present = gradients_of(step.bearers)
             return step.strategy.add_up_shards(count_nonfinite([*present, loss_sum], step.device))
 
         nonfinite = count_nonfinite([loss_sum, norm], step.device)

@@ -113,16 +113,8 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         try:
             torch._amp_foreach_non_finite_check_and_unscale_(group, here, one)
         except NotImplementedError as error:
-            sparse = [tuple(tensor.shape) for tensor in group if tensor.is_sparse]
-            if not sparse:
-                raise
-            raise SettingError(
-                "model",
-                f"the weight of shape {sparse[0]} gets a sparse gradient, and gradients are added up over micro-batches "
-                "and ranks as dense ones; nothing was trained",
-                "In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather with "
-                "sparse_grad=False.",
-            ) from error
+            _refuse_sparse(group, error)
+            raise
         if here is not nonfinite:
             nonfinite = nonfinite + here.to(device)
     return nonfinite
@@ -138,7 +130,19 @@ def _nonfinite_by_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm over all elements of all tensors, on all ranks, accumulated in float32 at least."""
+    """L2 norm over all elements of all tensors, on all ranks, accumulated in float32 at least.
+
+    Raises:
+        SettingError: a gradient is sparse.
+    """
+    try:
+        return _norm(tensors)
+    except NotImplementedError as error:
+        _refuse_sparse(tensors, error)
+        raise
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
     if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
         if is_ordinary(tensors) and len(_by_kind(tensors)) == 1:
             # what get_total_norm calls for them, without its search for kinds, which takes as long again
@@ -150,6 +154,23 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     # one after the other, as a CPU makes each wide
     norms = [torch.linalg.vector_norm(each, dtype=kind) for each, kind in zip(tensors, types, strict=True)]
     return whole(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms])))
+
+
+def _refuse_sparse(tensors: Iterable[Tensor], error: NotImplementedError) -> None:
+    """Say of which weight the gradient is sparse, where one is: what torch says of it names an operator.
+
+    Raises:
+        SettingError: one is.
+    """
+    sparse = [tuple(tensor.shape) for tensor in tensors if tensor.is_sparse]
+    if sparse:
+        raise SettingError(
+            "model",
+            f"the weight of shape {sparse[0]} gets a sparse gradient, and gradients are added up over micro-batches "
+            "and ranks as dense ones; nothing was trained",
+            "In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather with "
+            "sparse_grad=False.",
+        ) from error
 
 
 @functools.cache

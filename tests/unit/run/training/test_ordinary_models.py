@@ -22,6 +22,7 @@ from snugfit.run.from_python import train
 from snugfit.run.training.loop import Training
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.placement.recompute import Recompute
 from snugfit.tools.certify.door import certify
@@ -300,8 +301,11 @@ class SparseByFunction(nn.Module):
         return nn.functional.embedding(numbers, self.table, sparse=True).mean(1)
 
 
-def test_a_sparse_gradient_of_a_function_is_refused_with_what_to_do() -> None:
-    step = Step(SparseByFunction(), AdamW(learning_rate=0.1))
+@pytest.mark.parametrize("techniques", [(), (ClipNorm(1.0),)], ids=["bare", "measured by its norm"])
+def test_a_sparse_gradient_of_a_function_is_refused_with_what_to_do(
+    techniques: tuple[Technique, ...],
+) -> None:
+    step = Step(SparseByFunction(), AdamW(learning_rate=0.1), techniques=techniques)
     with pytest.raises(
         SettingError, match=r"weight of shape \(\d+, \d+\) gets a sparse gradient, .* with sparse=False"
     ):
