@@ -32,7 +32,7 @@ def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
         return
     if not stream.isatty():
         with Activity("plan", "planning …") as activity:
-            yield lambda progress: activity.during(str(progress))
+            yield lambda progress: activity.during(str(progress), same=True)
         return
 
     def draw() -> None:

@@ -217,11 +217,12 @@ def test_a_log_names_what_a_run_does_before_its_first_update(clock: Clock, strea
 
 def test_a_search_on_a_pipe_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with search_line() as show:
-        show(Progress(37, 90))
         activity = Activity._open[-1]
         activity._clock = clock
         activity.last_line = activity._began = clock.now
-        lasting(activity, clock, 4)
+        lasting(activity, clock, 3)
+        show(Progress(37, 90))
+        lasting(activity, clock, 1)
     assert capsys.readouterr().err.splitlines() == [
         "plan     planning …",
         "plan     37 of 90 plans looked at, none fits yet … (4.0s)",
