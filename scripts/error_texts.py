@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "snugfit"
 PAGE = ROOT / "docs" / "errors.md"
-_KINDS = (
+_MAKERS = (
     "SettingError",
     "DataError",
     "ModelError",
@@ -21,6 +21,7 @@ _KINDS = (
     "RunFolderError",
     "TrackingError",
     "CodeRefused",
+    "places.error",
 )
 _HEAD = """# Errors
 
@@ -36,7 +37,6 @@ class Text:
 
     module: str
     line: int
-    kind: str
     setting: str
     problem: str
     remedy: str
@@ -67,10 +67,19 @@ def _texts_in(path: Path) -> Iterator[Text]:
         node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
     ]
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-        made = call.func.id if isinstance(call.func, ast.Name) else ""
-        if made in _KINDS and len(call.args) == 3:
-            setting, problem, remedy = map(_text, call.args)
-            yield Text(module, call.lineno, made, setting, problem, remedy)
+        if ast.unparse(call.func) not in _MAKERS or len(call.args) != 3:
+            continue
+        setting, problem, remedy = call.args
+        if (ast.unparse(problem), ast.unparse(remedy)) == ("problem", "remedy"):
+            continue  # the parts are those of its callers
+        yield Text(module, call.lineno, _setting(setting), _text(problem), _text(remedy))
+
+
+def _setting(node: ast.expr) -> str:
+    """Return the name of a setting, whose keys a recipe's error has one by one."""
+    if isinstance(node, ast.Tuple):
+        return ".".join(map(_setting, node.elts))
+    return _text(node.value if isinstance(node, ast.Starred) else node)
 
 
 def _text(node: ast.expr) -> str:

@@ -27,13 +27,8 @@ several of them by name."""
 
 _WITH_HEADER = (".csv", ".tsv")
 _BY_LINES = (*_WITH_HEADER, ".jsonl", ".ndjson", ".json", ".txt")
-_NO_ROWS = {
-    (".xlsx", ".xls", ".ods"): ("is a spreadsheet", "Save it as CSV."),
-    (".pt", ".pth", ".ckpt", ".bin", ".safetensors"): (
-        "holds weights or tensors, and rows are expected",
-        "Name a file of rows, such as a CSV, or a function that returns them as package.module:function.",
-    ),
-}
+_SPREADSHEETS = (".xlsx", ".xls", ".ods")
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 """Kinds of files that are most often given in place of rows."""
 
 _BEGINNING_BYTES = 2**20
@@ -269,9 +264,14 @@ def _file_of_rows(source: str, setting: str, folder: Path | None) -> tuple[Path,
     """Return the file and its kind."""
     path = find_file(source, setting, folder)
     kind = path.suffix.lower()
-    for kinds, (problem, remedy) in _NO_ROWS.items():
-        if kind in kinds:
-            raise DataError(setting, f"{short_path(source)} {problem}", remedy)
+    if kind in _SPREADSHEETS:
+        raise DataError(setting, f"{short_path(source)} is a spreadsheet", "Save it as CSV.")
+    if kind in _WEIGHTS:
+        raise DataError(
+            setting,
+            f"{short_path(source)} holds weights or tensors, and rows are expected",
+            "Name a file of rows, such as a CSV, or a function that returns them as package.module:function.",
+        )
     if kind not in READERS:
         raise DataError(
             setting,

@@ -180,8 +180,11 @@ def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tupl
     if len(entry) > 1:
         entry_names = list(entry)
         if len(keys) > 1:
-            text = f"an entry holds one, found {' and '.join(entry_names)}"
-            raise places.error(keys, text, "Give each an entry of its own, or remove one.")
+            raise places.error(
+                keys,
+                f"an entry holds one, found {' and '.join(entry_names)}",
+                "Give each an entry of its own, or remove one.",
+            )
         if keys == ("techniques",):
             raise places.error(
                 (*keys, entry_names[1]),
@@ -204,8 +207,11 @@ def _make(name: str, settings: Mapping[str, Any], keys: Keys, places: Places, sl
     try:
         types = settings_of(technique)
     except Exception as error:  # the annotations of the user's own class
-        text = f"the types of its settings cannot be read ({type(error).__name__}: {error})"
-        raise places.error((*keys, name), text, "Import what their annotations name.") from error
+        raise places.error(
+            (*keys, name),
+            f"the types of its settings cannot be read ({type(error).__name__}: {error})",
+            "Import what their annotations name.",
+        ) from error
     values: dict[str, Any] = {}
     for setting, value in settings.items():
         if setting not in types:
