@@ -22,7 +22,7 @@ from transformers import (
 
 from snugfit.core.losses import IGNORE_INDEX
 from snugfit.deliver.predict import evaluate_file
-from snugfit.errors import ModelError
+from snugfit.errors import ModelError, SettingError
 from snugfit.models.huggingface import load_segmenter
 from snugfit.models.segmenter import Segmenter, class_weights
 from snugfit.recipe import load_recipe
@@ -190,6 +190,8 @@ def test_of_a_head_for_other_classes_the_last_layer_alone_is_drawn_anew(project:
 
 
 def test_what_cannot_be_used_is_refused(project: Path) -> None:
+    with pytest.raises(SettingError, match=r"data\.size: 1 is no size that config:.*net takes"):
+        train("data.size=1")
     BertConfig().save_pretrained("texts")
     with pytest.raises(ModelError, match=r"texts \(bert\) does not tell the class of each pixel"):
         train("model=config:./texts")

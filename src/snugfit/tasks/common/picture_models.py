@@ -31,14 +31,14 @@ def picture_format_of(recipe: Recipe, *, pixels: bool = False) -> PictureFormat:
     side = recipe.data.size
     if is_of_torchvision(recipe.model):
         own = PictureFormat.of(torchvision_format(recipe.model, pixels=pixels))
-        asked, any_side = own.with_side(side), pixels
+        asked, own_side = own.with_side(side), None
     else:
         config, processor = input_settings(
             recipe.model, from_scratch=recipe.from_scratch, folder=recipe.folder
         )
         asked = format_of(config, processor, recipe.model).with_side(side)
-        any_side = config.get("image_size") in (None, side, [side] * 2)
-    if side is not None and not any_side:
+        own_side = config.get("image_size")
+    if side is not None and own_side not in (side, [side] * 2):
         _check_size(recipe, asked, pixels=pixels)
     return asked
 
@@ -98,7 +98,7 @@ def meta_of(network: TorchvisionNetwork | None) -> dict[str, Any]:
 
 
 def _check_size(recipe: Recipe, picture_format: PictureFormat, *, pixels: bool) -> None:
-    """See that the model takes pictures of another size than its configuration names, as convolutions do.
+    """See that the model takes pictures of another size than its configuration names, as convolutions do of all but the smallest.
 
     Raises:
         SettingError: it does not.
@@ -115,7 +115,7 @@ def _check_size(recipe: Recipe, picture_format: PictureFormat, *, pixels: bool) 
     )
     try:
         loaded.model(pixel_values=torch.zeros(1, *picture_format.shape, device="meta"))
-    except (AssertionError, ValueError, RuntimeError) as error:
+    except (AssertionError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise SettingError(
             "data.size",
             f"{recipe.data.size} is no size that {recipe.model} takes: {str(error).partition(chr(10))[0]}",
