@@ -254,7 +254,8 @@ class StreamedExamples:
             self._blocks = self._read(None if begin is None or number < begin.start else begin)
         try:
             for block in self._blocks:
-                self._first = self._first or block
+                if block.start == 0:
+                    self._first = block
                 self._recent.append(block)
                 if number < block.end:
                     return block

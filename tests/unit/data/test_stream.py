@@ -126,7 +126,9 @@ def test_rows_that_differ_when_they_are_read_again_are_refused() -> None:
     _ = own[40]
     saved = own.position(41)
     assert saved is not None and own.position(50) is None
-    streamed(lambda: iter(rows), 50).go_on(41, saved)
+    again = streamed(lambda: iter(rows), 50)
+    again.go_on(41, saved)
+    assert [again[number] for number in (41, 0)] == [own[number] for number in (41, 0)], "also one before"
     streamed(lambda: [*rows[:48], -1, -2], 50).go_on(41, saved)  # not read by then
     for changed in ([*rows[:30], -1, *rows[31:]], rows[1:], rows[:20]):
         with pytest.raises(DataError) as error:
