@@ -14,6 +14,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.files.file_formats import READERS
+from snugfit.data.files.file_kinds import path_of
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.files.shards import is_shards, read_shards
 from snugfit.data.named_sources import Sources
@@ -118,7 +119,7 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
         return _table_of(read_hub(str(source), setting), str(source), setting)
     if is_shards(source, folder):
         return _table_of_shards(str(source), setting, folder)
-    path = Path(source).expanduser() if folder is None else folder / Path(source).expanduser()
+    path = path_of(str(source), folder)
     if is_saved(path):
         return _table_of(read_saved(path, str(source), setting), str(source), setting)
     return _read_file(str(source), setting, folder)
@@ -176,7 +177,7 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
     Raises:
         DataError: there is none, with the nearest name there is.
     """
-    full = Path(path).expanduser() if folder is None else folder / Path(path).expanduser()
+    full = path_of(path, folder)
     if full.is_dir():
         raise DataError(setting, f"{short_path(str(path))} is a folder", "Name one file in it.")
     if not full.exists():
@@ -247,7 +248,7 @@ def read_beginning(source: RowSource, *, setting: str, folder: Path | None = Non
         return None
     if is_hub_name(str(source)) or is_shards(source, folder):
         return None
-    if is_saved(Path(source).expanduser() if folder is None else folder / Path(source).expanduser()):
+    if is_saved(path_of(str(source), folder)):
         return None
     path, kind = _file_of_rows(str(source), setting, folder)
     if kind not in _BY_LINES or (kind not in _WITH_HEADER and path.stat().st_size > _BEGINNING_BYTES):

@@ -15,7 +15,17 @@ from snugfit.errors import DataError, MissingExtra
 from snugfit.system.json_text import parse_json
 
 TEXT_COLUMN = "text"
-"""The one column of a .txt file: its lines, with their line breaks."""
+"""The one column of a plain text: its lines, with their line breaks."""
+
+
+def is_plain_text(source: object) -> bool:
+    """Return whether a source is a .txt file, all of which is one text.
+
+    >>> is_plain_text("book.TXT"), is_plain_text("rows.jsonl")
+    (True, False)
+    """
+    return str(source).lower().endswith(".txt")
+
 
 _Rows = tuple[tuple[str, ...], list[dict[str, Any]], list[int], list[Fault]]
 """Columns, rows, the line on which each begins, and the faults of rows that cannot be read."""

@@ -1,4 +1,4 @@
-"""Kinds of files: pictures, sounds and predictions, and changes that are drawn for those that are trained on. To import it loads no torch."""
+"""Files by their names, and their kinds: pictures, sounds and predictions, and changes that are drawn for those that are trained on. To import it loads no torch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ SOUND_AUGMENTATIONS = ("crop", "time_mask", "frequency_mask")
 SOURCE_LINE = "source_line"
 """Column of predictions that has the line of each row in the file that they are for; no rows of users have one."""
 _HEAD_BYTES = 2**16
+
+
+def path_of(name: str | Path, folder: Path | None) -> Path:
+    """Return the path of a file or a folder by its name; a relative one is looked for in `folder`."""
+    path = Path(name).expanduser()
+    return path if folder is None else folder / path
 
 
 def holds_predictions(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from snugfit.data.bad_rows import Fault, kind_of
 from snugfit.data.files.file_formats import TEXT_COLUMN, json_lines, text_lines
+from snugfit.data.files.file_kinds import path_of
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, opened_hub, opened_saved
 from snugfit.data.files.shards import is_shards, rows_of_shard, shard_files
 from snugfit.data.sources import find_file
@@ -89,11 +90,9 @@ class RowStream:
         if is_shards(self.source, self.folder):
             shard_files(self.source, self.setting, self.folder)  # says what is wrong with their names
             return self._of_shards
-        path = Path(self.source).expanduser() if self.folder is None else self.folder / self.source
-        if is_saved(path):
+        if is_saved(path_of(self.source, self.folder)):
             return self._of_saved
-        path = find_file(self.source, self.setting, self.folder)
-        kind = path.suffix.lower()
+        kind = self._path().suffix.lower()
         if kind not in KINDS:
             raise DataError(
                 self.setting,
@@ -159,7 +158,7 @@ class RowStream:
             yield from self._numbered(dataset)
 
     def _of_saved(self) -> Iterator[StreamedRow]:
-        path = Path(self.source).expanduser() if self.folder is None else self.folder / self.source
+        path = path_of(self.source, self.folder)
         with opened_saved(path, self.source, self.setting) as dataset:
             yield from self._numbered(dataset)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, shorten
-from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
+from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, path_of
 from snugfit.data.files.tar_members import (
     TAR,
     Member,
@@ -71,7 +71,7 @@ def is_shards(source: object, folder: Path | None = None) -> bool:
     name = str(source)
     if name.lower().endswith((TAR, *_COMPRESSED)):
         return True
-    path = _at(name, folder)
+    path = path_of(name, folder)
     if not path.is_dir():
         return False
     entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
@@ -91,14 +91,14 @@ def shard_files(source: str, setting: str, folder: Path | None = None) -> list[P
             f"{source} is compressed, so none of its members can be read without those before it",
             "Unpack the outer layer alone: gunzip, or its kin, leaves a .tar.",
         )
-    path = _at(source, folder)
+    path = path_of(source, folder)
     if path.is_file():  # also one whose name has brackets or braces
         return [path]
     if path.is_dir():
         return sorted(entry for entry in path.iterdir() if entry.suffix.lower() == TAR and entry.is_file())
     files = []
     for name in itertools.islice(expanded(source), _MOST_SHARDS + 1):
-        each = _at(name, folder)
+        each = path_of(name, folder)
         if re.search(r"[*?\[]", name):
             there = sorted(each.parent.glob(each.name))
         else:
@@ -228,11 +228,6 @@ def plain_file(path: str, place: Path) -> str:
         return path
     place.write_bytes(read_member(*inside))
     return str(place)
-
-
-def _at(name: str, folder: Path | None) -> Path:
-    path = Path(name).expanduser()
-    return path if folder is None else folder / path
 
 
 def _problem(file: Path, setting: str) -> str | None:

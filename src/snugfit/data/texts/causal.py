@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.files.file_formats import TEXT_COLUMN
+from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
@@ -68,8 +69,7 @@ def load_causal(
     Raises:
         DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
     """
-    frame = special_frame(tokenizer)
-    check_max_length(settings.max_length, tokenizer, len(frame))
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     texts: list[list[Examples]] = []
     faults: list[Fault] = []
@@ -78,6 +78,7 @@ def load_causal(
         texts.append([examples for examples, _ in read])
         faults += [fault for _, bad in read for fault in bad]
     skipped = settle(faults, settings.bad_rows)
+    frame = ended_frame(tokenizer)
     streams = [[_tokenized(each, tokenizer, frame) for each in own] for own in texts]
     held = None if len(tables) < 2 else Examples.joined(tables[1], texts[1])
     places, warnings = places_by_source(
@@ -123,13 +124,13 @@ def load_causal(
         ),
         fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
-        example_rows=_beginnings(texts[-1][0], settings.text),
+        example_rows=beginnings(texts[-1][0], settings.text),
     )
 
 
-def _beginnings(texts: Examples, columns: Sequence[str]) -> list[dict[str, Any]]:
+def beginnings(texts: Iterable[str], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the beginnings of the first texts as rows to go on with."""
-    first = [str(texts[place])[:_BEGINNING] for place in range(min(len(texts), _EXAMPLE_ROWS))]
+    first = [text[:_BEGINNING] for text in itertools.islice(texts, _EXAMPLE_ROWS)]
     return [{columns[0]: text, **dict.fromkeys(columns[1:], "")} for text in first]
 
 
@@ -147,14 +148,10 @@ def _sides(
 
 
 def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
-    if _is_plain(table):
+    if is_plain_text(table.source):
         whole = "".join(row[TEXT_COLUMN] for row in table.rows)
         return Examples([whole], table.source, [0]), list(table.faults)
     return _rows(table, columns)
-
-
-def _is_plain(table: Table) -> bool:
-    return table.source.lower().endswith(".txt")
 
 
 def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
@@ -174,13 +171,12 @@ def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]
 
 
 def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> Examples:
-    """Return the tokens of texts in place of the texts, each with the special tokens around it."""
-    around = _around(tokenizer, frame)
+    """Return the tokens of texts in place of the texts, each with these special tokens around it."""
 
     def make() -> TokenEntry:
-        return TokenEntry(tokenized_pieces(_pieces(texts), tokenizer, around))
+        return TokenEntry(tokenized_pieces(_pieces(texts), tokenizer, frame))
 
-    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": list(around)}
+    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": [frame.prefix, frame.suffix]}
     entry = cached("stream", parts, tokenizer, make)
     return Examples(entry.rows, texts.source, texts.rows, texts.lines, texts.unit)
 
@@ -193,39 +189,29 @@ class Piece(NamedTuple):
     last: bool
 
 
-_Around: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""The special tokens before a text, and those behind it."""
+UNFRAMED = Frame((), ())
 
 
-def tokenized_pieces(
-    pieces: Iterable[Piece], tokenizer: PreTrainedTokenizerBase, around: _Around | None = None
-) -> TokenRows:
-    """Return the tokens of texts, each in the special tokens around it; the last one may go on behind its last piece.
+def ended_frame(tokenizer: PreTrainedTokenizerBase) -> Frame:
+    """Return the special tokens around a text that others follow: those of its tokenizer, and the end of the sequence where these have no end."""
+    frame, end = special_frame(tokenizer), tokenizer.eos_token_id
+    return frame if frame.suffix or end is None else Frame(frame.prefix, (int(end),))
 
-    Args:
-        around: those tokens; by default the tokenizer's own, and the end of the sequence.
-    """
-    before, after = _around(tokenizer, special_frame(tokenizer)) if around is None else around
+
+def tokenized_pieces(pieces: Iterable[Piece], tokenizer: PreTrainedTokenizerBase, frame: Frame) -> TokenRows:
+    """Return the tokens of texts, each with these special tokens around it; the last one may go on behind its last piece."""
     writer = TokenWriter()
     piece = None
     for batch in _batches(pieces):
         ids_of_pieces = tokenizer([each.text for each in batch], add_special_tokens=False, verbose=False)
         for piece, ids in zip(batch, ids_of_pieces["input_ids"], strict=True):
-            writer.extend(
-                {"input_ids": [*(before if piece.first else ()), *ids, *(after if piece.last else ())]}
-            )
+            before, after = frame.prefix if piece.first else (), frame.suffix if piece.last else ()
+            writer.extend({"input_ids": [*before, *ids, *after]})
             if piece.last:
                 writer.end()
     if piece is not None and not piece.last:
         writer.end()
     return writer.rows()
-
-
-def _around(tokenizer: PreTrainedTokenizerBase, frame: Frame) -> _Around:
-    end = frame.suffix
-    if not end and tokenizer.eos_token_id is not None:
-        end = (int(tokenizer.eos_token_id),)
-    return frame.prefix, end
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
@@ -279,7 +265,7 @@ def framed_blocks(table: Table, tokenizer: PreTrainedTokenizerBase, max_length: 
     """Return a plain text in blocks of at most `max_length` tokens, each between the special tokens that a text of its own has, and its tokens."""
     frame = special_frame(tokenizer)
     texts, _ = _texts(table, ())
-    stream = _tokenized(texts, tokenizer, Frame((), ()))
+    stream = _tokenized(texts, tokenizer, UNFRAMED)
     blocks = _blocks(stream, max_length - len(frame))
     assert isinstance(blocks.examples, TokenBlocks)
     examples = FramedBlocks(blocks.examples, frame.prefix, frame.suffix)
@@ -327,11 +313,11 @@ def read_causal_rows(
     texts: Examples
     if scored:
         texts, faults = _texts(table, columns)
-        stream = _tokenized(texts, tokenizer, special_frame(tokenizer))
+        stream = _tokenized(texts, tokenizer, ended_frame(tokenizer))
         examples: Any = _blocks(stream, max_length)
         lengths, origins = _rows_of(stream).lengths().tolist(), examples
     else:
-        texts, faults = _rows(table, (TEXT_COLUMN,) if _is_plain(table) else columns)
+        texts, faults = _rows(table, (TEXT_COLUMN,) if is_plain_text(table.source) else columns)
         examples, origins = Prompts(texts, tokenizer), texts
     skipped = settle(faults, bad_rows)
     if not examples:

@@ -14,7 +14,7 @@ from torch import Tensor
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.data.bad_rows import Fault, check_policy, settle
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.files.file_formats import TEXT_COLUMN
+from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
@@ -239,7 +239,7 @@ def load_masked_rows(
     check_policy(settings.bad_rows)
     masks = Masks.of(tokenizer, settings.mask_probability)
     table = read_table(source, setting="data", folder=folder)
-    plain = _is_plain(table)
+    plain = is_plain_text(table.source)
     columns = (TEXT_COLUMN,) if plain else settings.text
     texts = _texts(table, columns, settings.max_length, tokenizer, in_rows=not scored)
     faults, examples = list(texts.faults), texts.examples
@@ -308,10 +308,6 @@ def _joined(table: Table, parts: Sequence[Examples], texts: Sequence[_Texts]) ->
     return Examples.joined(table, parts, sizes)
 
 
-def _is_plain(table: Table) -> bool:
-    return table.source.lower().endswith(".txt")
-
-
 def _texts(
     table: Table,
     columns: Sequence[str],
@@ -321,7 +317,7 @@ def _texts(
     in_rows: bool = False,
 ) -> _Texts:
     """Return the texts of a table; one that is a text as a whole in blocks, unless its rows are asked for."""
-    if _is_plain(table) and not in_rows:
+    if is_plain_text(table.source) and not in_rows:
         blocks, tokens = framed_blocks(table, tokenizer, max_length)
         return _Texts(blocks, [tokens], table.faults, blocks=True)
     special = len(special_frame(tokenizer))

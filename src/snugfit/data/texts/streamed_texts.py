@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,23 @@ from snugfit.data.assumed import assumed_text
 from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
-from snugfit.data.files.file_formats import TEXT_COLUMN
+from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.row_stream import RowStream, StreamedRow
 from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table
 from snugfit.data.stream import Encode, Stream, StreamedExamples, examples_of, rows_of
-from snugfit.data.texts.causal import CausalData, CausalSettings, Piece, read_causal_rows, tokenized_pieces
+from snugfit.data.texts.causal import (
+    UNFRAMED,
+    CausalData,
+    CausalSettings,
+    Piece,
+    beginnings,
+    ended_frame,
+    read_causal_rows,
+    tokenized_pieces,
+)
 from snugfit.data.texts.chat_template import set_template
 from snugfit.data.texts.conversation_tokens import Coded, Coder
 from snugfit.data.texts.conversations import (
@@ -48,7 +58,6 @@ if TYPE_CHECKING:
 _SETTING = "data.train"
 _SHOWN = 32
 """First rows that columns, forms and examples are found by."""
-_BEGINNING = 200
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,6 @@ def stream_causal(
             folder=folder,
         ),
     )
-    beginnings = [{name: str(row.get(name) or "")[:_BEGINNING] for name in columns} for row in shown.rows[:8]]
     return CausalData(
         train=train,
         validation=_validation(held_out),
@@ -105,7 +113,7 @@ def stream_causal(
         report=_report(train, held_out, settings),
         fingerprints={} if held_out is None else held_out.fingerprints,
         tokenizer=tokenizer,
-        example_rows=beginnings,
+        example_rows=beginnings(_texts_of(shown, columns), settings.text),
     )
 
 
@@ -193,7 +201,14 @@ def _hidden(examples: Any, masks: Masks, settings: MaskedSettings) -> MaskedText
 
 def _columns(settings: RowSettings) -> Sequence[str]:
     """Return the columns of text: of a plain text its one."""
-    return (TEXT_COLUMN,) if str(settings.train).lower().endswith(".txt") else settings.text
+    return (TEXT_COLUMN,) if is_plain_text(settings.train) else settings.text
+
+
+def _texts_of(table: Table, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the texts of rows that have one."""
+    for row in table.rows:
+        with suppress(BadRow):
+            yield text_of(row, columns)
 
 
 class _Encode(ABC):
@@ -257,7 +272,8 @@ class _Texts(_Encode):
 
 class _Blocks(_Texts):
     def _examples(self, read: Sequence[Piece]) -> TokenBlocks:
-        return TokenBlocks(tokenized_pieces(read, self._tokenizer), self._settings.max_length)
+        texts = tokenized_pieces(read, self._tokenizer, ended_frame(self._tokenizer))
+        return TokenBlocks(texts, self._settings.max_length)
 
 
 class _Framed(_Texts):
@@ -265,10 +281,10 @@ class _Framed(_Texts):
 
     def _examples(self, read: Sequence[Piece]) -> ArrayExamples:
         size = self._settings.max_length
-        if all(piece.first and piece.last for piece in read):
+        if not is_plain_text(self._settings.train):
             return encode([piece.text for piece in read], self._tokenizer, size).examples
         frame = special_frame(self._tokenizer)
-        texts = tokenized_pieces(read, self._tokenizer, ((), ()))
+        texts = tokenized_pieces(read, self._tokenizer, UNFRAMED)
         return FramedBlocks(TokenBlocks(texts, size - len(frame)), frame.prefix, frame.suffix)
 
 

@@ -152,13 +152,15 @@ def sources(folder: Path) -> Iterator[tuple[str, object]]:
     yield "shards", folder / "shards"
     datasets.Dataset.from_list(rows).save_to_disk(str(folder / "saved"))
     yield "saved", folder / "saved"
+    yield "saved at home", "~/saved"
     (folder / "rows_of_mine.py").write_text(
         f"TEXTS = {TEXTS!r}\ndef rows():\n    for text in TEXTS:\n        yield {{'text': text}}\n"
     )
     yield "function", "rows_of_mine:rows"
 
 
-def test_every_source_gives_the_same_examples(tokenizer, tmp_path):
+def test_every_source_gives_the_same_examples(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     expected = by_hand(tokenizer, TEXTS, 100)
     for name, source in sources(tmp_path):
         data = stream_causal(settings(source), StreamSettings(BUFFER, 25, 4), tokenizer, folder=tmp_path)
@@ -207,10 +209,26 @@ def test_conversations_are_those_of_a_file_that_is_read_as_a_whole(tokenizer, tm
     )
 
 
-def test_masked_texts_are_those_of_a_file_with_other_tokens_hidden_in_each_pass(tmp_path):
+def hiding() -> PreTrainedTokenizerFast:
+    """Return a tokenizer that hides tokens."""
     template, marks, _ = TEMPLATES["gemma: no system"]
     tokenizer = by_letters(template, marks)
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    return tokenizer
+
+
+@pytest.mark.parametrize("count", [30, 3000])
+def test_a_plain_text_with_hidden_tokens_is_in_blocks_however_long(count, tmp_path):
+    tokenizer, path = hiding(), tmp_path / "a.txt"
+    path.write_text("".join(f"line {number} of many\n" for number in range(count)))
+    given = MaskedSettings(str(path), validation=None, max_length=LENGTH, seed=SEED)
+    shown = stream_masked(given, StreamSettings(32, 10, 2), tokenizer).shown
+    whole = load_masked(given, tokenizer).shown
+    assert [each["input_ids"] for each in shown.rows] == [each["input_ids"] for each in whole.rows]
+
+
+def test_masked_texts_are_those_of_a_file_with_other_tokens_hidden_in_each_pass(tmp_path):
+    tokenizer = hiding()
     path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
     given = MaskedSettings(str(path), validation=str(path), max_length=LENGTH, seed=SEED)
     data = stream_masked(given, StreamSettings(BUFFER, 30, 2), tokenizer)
