@@ -101,6 +101,12 @@ class Examples(Sequence[Any]):
         )
 
     @classmethod
+    def of_files(cls, rows: Sequence[Any], column: str) -> Examples:
+        """Return the files that rows name in a column, or are, as examples to predict for."""
+        files = [{FILE: row[column] if isinstance(row, Mapping) else row} for row in rows]
+        return cls(files, "the rows", range(len(files)))
+
+    @classmethod
     def joined(cls, table: Table, parts: Sequence[Examples], sizes: Sequence[int] | None = None) -> Examples:
         """Return the examples of the sources of a table, one after the other; those of its one source as they are.
 

@@ -105,7 +105,7 @@ def _check_features(recipe: Recipe, sound_format: SoundFormat, of: str) -> None:
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
-    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.examples import Examples
     from snugfit.data.sounds.labelled_sounds import Sounds, collate, load_sound_rows
     from snugfit.data.sounds.sound_format import SoundFormat
     from snugfit.tasks.common.classes import most_likely
@@ -114,8 +114,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     sound_format = SoundFormat.of(meta["sounds"])
 
     def encoded(rows: Sequence[Row]) -> MapStyle:
-        given = [{FILE: row[audio] if isinstance(row, Mapping) else row} for row in rows]
-        return Sounds(Examples(given, "the rows", range(len(given))), sound_format)
+        return Sounds(Examples.of_files(rows, audio), sound_format)
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         return load_sound_rows(

@@ -185,7 +185,7 @@ def _forward(model: nn.Module, data: Mapping[str, Any]) -> Any:
 
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
-    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.examples import Examples
     from snugfit.data.pictures.masks import PicturesWithMasks, collate, load_mask_rows
     from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.kit.auxiliary_loss import WithAuxiliary
@@ -193,8 +193,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
 
     def encoded(rows: Sequence[Row]) -> MapStyle:
-        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
-        return PicturesWithMasks(Examples(given, "the rows", range(len(given))), picture_format)
+        return PicturesWithMasks(Examples.of_files(rows, image), picture_format)
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         return load_mask_rows(

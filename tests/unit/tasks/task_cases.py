@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import LlamaConfig
 
 from snugfit.models.small import write_small_picture_model, write_small_sound_model
 from snugfit.recipe import Recipe, load_recipe
-from tests.unit.data.texts.test_chat_template import TEMPLATES
-from tests.unit.data.texts.test_instruct import by_letters
 from tests.unit.tasks.drawn_sounds import write_tones
 from tests.unit.tasks.test_segmentation_models import SEGFORMER
+from tests.unit.tasks.tiny_decoder import write_decoder
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_t5
 
@@ -120,19 +118,7 @@ CASES: dict[str, Case] = {
 
 def write_models(folder: Path) -> None:
     """Write the models of all cases, each to a folder of its name."""
-    template, marks, _ = TEMPLATES["gemma: no system"]
-    tokenizer = by_letters(template, marks)
-    tokenizer.save_pretrained(folder / "decoder")
-    LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-        eos_token_id=tokenizer.eos_token_id,
-        architectures=["LlamaForCausalLM"],
-    ).save_pretrained(folder / "decoder")
+    write_decoder(folder / "decoder", 32)
     write_encoder(folder / "encoder", mask=True)
     write_t5(folder / "writer")
     write_small_picture_model(folder / "pictures", 16)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 import snugfit as sf
@@ -24,8 +23,7 @@ from snugfit.tasks.prepare import prepare
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tracking.spool import read_events
-from tests.unit.data.texts.test_chat_template import TEMPLATES
-from tests.unit.data.texts.test_instruct import by_letters
+from tests.unit.tasks.tiny_decoder import write_decoder
 
 RECIPE = """\
 name: taste
@@ -49,20 +47,7 @@ ASKED = [f"{name} {number}?" for name in ("red", "sun", "cat") for number in ran
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny decoder that has a chat template, pairs, single answers, and a recipe."""
     folder = tmp_path_factory.mktemp("project")
-    template, marks, _ = TEMPLATES["gemma: no system"]
-    tokenizer = by_letters(template, marks)
-    tokenizer.save_pretrained(folder / "decoder")
-    LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        attention_dropout=0.1,
-        eos_token_id=tokenizer.eos_token_id,
-        architectures=["LlamaForCausalLM"],
-    ).save_pretrained(folder / "decoder")
+    write_decoder(folder / "decoder", 24, positions=64, dropout=0.1)
     pairs = [
         {"prompt": each, "chosen": f"yes {each[:3]}", "rejected": "no" * (1 + place % 4)}
         for place, each in enumerate(ASKED)

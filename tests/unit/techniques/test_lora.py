@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from snugfit.core.parameters import parameter_groups
-from snugfit.errors import ModelError, SettingError
+from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapter_files import save_adapter
 from snugfit.kit.adapters.adapters import adapted, merged
 from snugfit.step.step import Step
@@ -194,3 +196,16 @@ def test_an_adapter_is_not_put_on_the_weights_that_it_is_merged_into(tmp_path: P
         SettingError, match="^lora.start: .*adapter is merged into the weights of .*best already"
     ):
         LoRA(rank=2, alpha=8.0, start=str(tmp_path)).prepare(merged)
+
+
+def test_an_adapter_that_goes_on_beside_other_weights_says_so(tmp_path: Path) -> None:
+    learned(tmp_path)
+    file = tmp_path / "best" / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "org/one"}))
+    technique, other, same = LoRA(rank=2, alpha=8.0, start=str(tmp_path)), model(), model()
+    other.config, same.config = (SimpleNamespace(name_or_path=name) for name in ("org/two", "org/one"))
+    with pytest.warns(SnugfitWarning, match=r"lora\.start: .* was trained on org/one, .* weights of org/two"):
+        technique.prepare(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SnugfitWarning)
+        technique.prepare(same)

@@ -137,7 +137,7 @@ def labelled_picture_inference(
     Args:
         sets: the place of the labels, where a row has any number of them.
     """
-    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.examples import Examples
     from snugfit.data.pictures.labelled_pictures import Pictures, collate, load_picture_rows
     from snugfit.data.pictures.picture_format import PictureFormat
 
@@ -145,8 +145,7 @@ def labelled_picture_inference(
     picture_format = PictureFormat.of(meta["pictures"])
 
     def encoded(rows: Sequence[Row]) -> MapStyle:
-        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
-        return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
+        return Pictures(Examples.of_files(rows, image), picture_format)
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         return load_picture_rows(
@@ -217,15 +216,14 @@ def encoder_inference(meta: Mapping[str, Any], task: str, left_out: str) -> Infe
         task: that it was learned by.
         left_out: the part that its loss is of, which is not delivered.
     """
-    from snugfit.data.examples import FILE, Examples
+    from snugfit.data.examples import Examples
     from snugfit.data.pictures.labelled_pictures import Pictures, collate, load_picture_rows
     from snugfit.data.pictures.picture_format import PictureFormat
 
     image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
 
     def encoded(rows: Sequence[Row]) -> MapStyle:
-        given = [{FILE: row[image] if isinstance(row, Mapping) else row} for row in rows]
-        return Pictures(Examples(given, "the rows", range(len(given))), picture_format)
+        return Pictures(Examples.of_files(rows, image), picture_format)
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         if labelled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import nn
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
-from snugfit.errors import ModelError, SettingError
+from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter
 from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
 
@@ -160,6 +161,13 @@ class LoRA(Technique):
                 "lora.start",
                 f"{folder} is merged into the weights of {base} already",
                 f"Name the model that it was trained on: model: {config.base_model_name_or_path}.",
+            )
+        trained_on = config.base_model_name_or_path
+        if base and trained_on and Path(base).resolve() != Path(trained_on).resolve():
+            warnings.warn(
+                f"lora.start: {folder} was trained on {trained_on}, and goes on beside the weights of {base}",
+                SnugfitWarning,
+                stacklevel=2,
             )
         alike = {
             "rank": config.r,

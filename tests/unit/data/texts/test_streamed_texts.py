@@ -33,8 +33,7 @@ from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal, str
 from snugfit.errors import DataError, SettingError, SnugfitError, SnugfitWarning
 from tests.unit.data.local_hub import local_hub
 from tests.unit.data.shard_files import write_shard
-from tests.unit.data.texts.test_chat_template import TEMPLATES
-from tests.unit.data.texts.test_instruct import by_letters
+from tests.unit.tasks.tiny_decoder import letters
 
 LENGTH, BUFFER, SEED = 16, 7, 3
 TEXTS = [f"text {number}: " + "abc " * (number % 5) for number in range(30)]
@@ -46,8 +45,7 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    template, marks, _ = TEMPLATES["gemma: no system"]
-    return by_letters(template, marks)
+    return letters()
 
 
 def lines(path: Path, rows: Sequence[Any]) -> Path:
@@ -211,8 +209,7 @@ def test_conversations_are_those_of_a_file_that_is_read_as_a_whole(tokenizer, tm
 
 def hiding() -> PreTrainedTokenizerFast:
     """Return a tokenizer that hides tokens."""
-    template, marks, _ = TEMPLATES["gemma: no system"]
-    tokenizer = by_letters(template, marks)
+    tokenizer = letters()
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
     return tokenizer
 

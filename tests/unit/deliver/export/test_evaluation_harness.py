@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from snugfit.kit.adapters.adapters import merged
 from snugfit.models.bundle import save_bundle
 from snugfit.techniques.learning.lora import lora_
-from tests.unit.data.texts.test_chat_template import TEMPLATES
-from tests.unit.data.texts.test_instruct import by_letters
+from tests.unit.tasks.tiny_decoder import decoder_config, letters
 
 TEXTS = ["the cat sat on the mat", "a dog ran"]
 TASK = """\
@@ -39,20 +38,9 @@ def test_the_harness_scores_a_merged_folder_as_the_model_with_its_adapter(
     from lm_eval.tasks import TaskManager
 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    template, marks, _ = TEMPLATES["gemma: no system"]
-    tokenizer = by_letters(template, marks)
+    tokenizer = letters()
     torch.manual_seed(0)
-    model: Any = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=64,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    ).eval()
+    model: Any = LlamaForCausalLM(decoder_config(tokenizer, 32, heads=4, positions=64)).eval()
     lora_(model, rank=2)
     for name, weight in model.named_parameters():
         if "lora_B" in name:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 import snugfit as sf
@@ -24,8 +23,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.tasks.common.texts import stream_settings
 from snugfit.tools.cross_validation.fold_rows import fold_rows
-from tests.unit.data.texts.test_chat_template import TEMPLATES
-from tests.unit.data.texts.test_instruct import by_letters
+from tests.unit.tasks.tiny_decoder import write_decoder
 
 FACTS = [
     ("red?", "warm"),
@@ -54,19 +52,7 @@ track: {mlflow: false}
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny decoder that has a chat template, facts as conversations, and a recipe."""
     folder = tmp_path_factory.mktemp("project")
-    template, marks, _ = TEMPLATES["gemma: no system"]
-    tokenizer = by_letters(template, marks)
-    tokenizer.save_pretrained(folder / "decoder")
-    LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=96,
-        max_position_embeddings=128,
-        eos_token_id=tokenizer.eos_token_id,
-        architectures=["LlamaForCausalLM"],
-    ).save_pretrained(folder / "decoder")
+    write_decoder(folder / "decoder", 48, heads=4)
     lines = [
         json.dumps({"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]})
         for ask, answer in FACTS
@@ -178,7 +164,7 @@ def test_an_empty_answer_is_said_to_be_empty(
 def test_a_model_that_goes_on_with_texts_is_scored_in_blocks_and_goes_on_with_each_row(
     project: Path, tmp_path: Path
 ) -> None:
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     from snugfit.deliver.predict import evaluate_file
     from snugfit.models.bundle import save_bundle
