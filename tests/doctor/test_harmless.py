@@ -292,6 +292,33 @@ for _ in range(3):
     assert (log.complete, log.failure, log.updates) == (True, "", 3)
 
 
+def test_the_gradient_of_an_inner_value_that_a_script_keeps_is_its_own() -> None:
+    Path("train.py").write_text("""
+import torch
+from torch import nn
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.mix, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 20)
+    def forward(self, tokens):
+        self.inner = self.mix(self.read(tokens)).tanh()
+        self.inner.retain_grad()
+        return self.head(self.inner)
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    tokens = torch.randint(0, 20, (6, 11))
+    loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    assert model.inner.grad is None
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""")
+    log = watch_script(Path("train.py").resolve())
+    assert (log.complete, log.failure, log.error) == (True, "", "")
+
+
 WATCHERS = ("files", "loaders", "losses", "modules", "schedules", "scores", "texts", "updates")
 
 

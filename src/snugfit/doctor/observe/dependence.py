@@ -33,7 +33,8 @@ class Dependence:
 
     def install(self, patches: Patches) -> None:
         """See whether the script, or what it uses, has hooks that would notice one more pass through a graph."""
-        patches.wrap(Tensor, "register_hook", self._hooking)
+        for name in ("register_hook", "retain_grad"):
+            patches.wrap(Tensor, name, self._hooking)
         patches.wrap(torch.autograd.graph.saved_tensors_hooks, "__enter__", self._hooking)
         for name in (
             "register_full_backward_hook",
