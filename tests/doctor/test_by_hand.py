@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import indent
 
+import numpy
 import pytest
+import torch
+from torch import nn
 
 from snugfit.doctor.findings import Finding, is_ill
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
+from snugfit.doctor.observe.script_events import StaleState
+from snugfit.doctor.observe.stale_states import StaleStates
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 SCALED = """
 import torch
@@ -236,3 +242,98 @@ def test_what_goes_wrong_after_the_first_updates_is_found_though_not_each_update
     pitfall: str, tmp_path: Path
 ) -> None:
     assert pitfall in pitfalls(examined(tmp_path, LATE.replace("{update}", GROWS_LATE[pitfall])))
+
+
+REUSED = """
+import numpy, torch
+from torch import nn
+from torch.utils.data import DataLoader
+torch.manual_seed(1)
+buffers = [numpy.zeros((8, 5), "float32") for _ in range(2)]
+loaders = [
+    DataLoader(torch.randn(64, 5), 8, shuffle=True, collate_fn=lambda rows, to=to: torch.from_numpy(numpy.stack(rows, out=to)))
+    for to in buffers
+]
+net = nn.Linear(5, 5)
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for x, other in zip(*loaders):
+    target = {target}
+    loss = nn.functional.mse_loss(net(x), target)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_targets_that_lie_where_an_earlier_batch_lay_are_not_taken_for_it(tmp_path: Path) -> None:
+    mine = REUSED.format(target="torch.from_numpy(numpy.tanh(x.numpy(), out=buffers[1]))")
+    assert pitfalls(examined(tmp_path, mine)) == []
+    assert pitfalls(examined(tmp_path, REUSED.format(target="other"))) == ["mismatched_rows"]
+
+
+RECURRENT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(3, 12, batch_first=True), nn.Linear(12, 2)
+        self.state = torch.zeros(1, 16, 12)
+    def forward(self, x):
+        {reset}
+        out, state = self.rnn(x, self.state)
+        self.state = state.detach()
+        return self.head(out.mean(1))
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+labels = torch.randint(0, 2, (128,))
+for x, y in DataLoader(TensorDataset(torch.randn(128, 7, 3) + labels[:, None, None], labels), 16, shuffle=True):
+    loss = nn.functional.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_state_that_is_set_to_zeros_is_none_of_other_rows(tmp_path: Path) -> None:
+    for reset in ("self.state = torch.zeros(1, 16, 12)", "self.state.zero_()"):
+        assert pitfalls(examined(tmp_path, RECURRENT.format(reset=reset))) == []
+    assert pitfalls(examined(tmp_path, RECURRENT.format(reset="pass"))) == ["stale_state"]
+
+
+def test_zeros_that_lie_where_a_state_lay_are_not_that_state() -> None:
+    recorder = Recorder(8, None, None)
+    states, layer, memory = StaleStates(recorder), nn.GRU(3, 2), numpy.ones((1, 4, 2), "float32")
+    for states.batch in (1, 2):
+        state = torch.from_numpy(memory)
+        states.before(layer, (torch.zeros(5, 4, 3), state))
+        states.after(layer, (None, state))
+    assert recorder.log.events == []
+    states.batch = 3
+    states.before(layer, (torch.zeros(5, 4, 3), state.detach()))
+    assert [type(event) for event in recorder.log.events] == [StaleState]
+
+
+MISSING = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(4):
+    x, y = torch.randn(16, 4), torch.randint(0, 3, (16, 1)).float()
+    x[:, 0] = 1.0  # an intercept
+    y[3] = float("nan")
+    loss = nn.functional.mse_loss(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_target_that_is_missing_beside_a_constant_column_is_found_as_a_loss_that_is_no_number(
+    tmp_path: Path,
+) -> None:
+    assert "non_finite_loss" in pitfalls(examined(tmp_path, MISSING))

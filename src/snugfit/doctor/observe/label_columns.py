@@ -24,6 +24,7 @@ def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | N
         or target.numel() != rows
         or target.shape[0] != rows
         or not batch.is_floating_point()
+        or batch.device != target.device
     ):
         return None
     columns = batch.detach().reshape(rows, -1)
@@ -31,7 +32,7 @@ def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | N
         return None
     wanted = target.detach().reshape(-1)
     classes = wanted.unique()
-    if len(classes) < 2:
+    if len(classes) < 2 or bool(classes.isnan().any()):
         return None
     if rows - len(classes) >= LEAST_REPEATED:
         place = _one_value_each(columns, wanted, classes)
@@ -44,7 +45,7 @@ def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | N
 
 def _one_value_each(columns: Tensor, wanted: Tensor, classes: Tensor) -> int | None:
     """Return the first column with one value for all rows of a class, another for each class."""
-    candidates = torch.arange(columns.shape[1], device=columns.device)
+    candidates = (columns.amax(0) > columns.amin(0)).nonzero()[:, 0]
     values: list[Tensor] = []
     for each in classes:
         rows = columns[wanted == each][:, candidates]

@@ -59,6 +59,7 @@ class LoadedWeights:
 def _samples(module: nn.Module) -> dict[str, Tensor]:
     named = ((name, each) for name, each in module.named_parameters() if each.dim() > 1 and each.numel() > 8)
     return {
-        name: each.detach().reshape(-1)[:SAMPLED].clone()
+        # loaded on the processor, and moved to a device before the step
+        name: each.detach().reshape(-1)[:SAMPLED].to("cpu", copy=True)
         for _, (name, each) in zip(range(MATRICES), named, strict=False)
     }

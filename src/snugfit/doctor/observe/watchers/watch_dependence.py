@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from snugfit.doctor.observe.dependence import sensitivity
 from snugfit.doctor.observe.label_columns import column_of_target
@@ -25,9 +26,12 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
     )
     if not looked or batch is None:
         return
-    if not target.numel() or batch.layout is not torch.strided or batch.is_nested or batch.is_complex():
+    plain = all(each.layout is torch.strided and not each.is_nested for each in (batch, target))
+    if not plain or not target.numel() or batch.is_complex():
         return
-    inputs, targets = (modules.handed.get(each.data_ptr(), 0) for each in (batch, target))
+    inputs, targets = (
+        modules.handed.get(StorageWeakRef(each.untyped_storage()), 0) for each in (batch, target)
+    )
     if inputs and targets and inputs != targets:
         recorder.add(OtherRows(where(), recorder.log.updates, inputs, targets))
     column = column_of_target(batch, target)
@@ -55,6 +59,8 @@ def _look_at_future(recorder: Recorder, modules: ModuleWatch, scores: Tensor, ta
     """Note scores of a token that depend on the next one, which is their label."""
     tokens = recorder.tokens
     if tokens is None or tokens.dim() != 2 or tokens.numel() < LEAST_TOKENS or scores.dim() < 2:
+        return
+    if tokens.device != target.device:  # the layers of one model lie on several devices
         return
     rows, length = tokens.shape
     width = target.numel() // rows

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import data
 
 from snugfit.doctor.observe.attribute_patches import Patches
@@ -126,8 +127,9 @@ class _Notes:
         self._rows.loader, self._rows.ended = seen.id, False
         self._batches += 1
         self._modules.states.batch = self._batches if seen.sampler == "RandomSampler" else 0
-        if self._recorder.detailed and isinstance(batch, Tensor) and seen.sampler == "RandomSampler":
-            self._modules.handed[batch.data_ptr()] = seen.id
+        drawn = seen.sampler == "RandomSampler" and isinstance(batch, Tensor)
+        if self._recorder.detailed and drawn and batch.layout is torch.strided:
+            self._modules.handed[StorageWeakRef(batch.untyped_storage())] = seen.id
         if (last is None or last[0]() is not iterator) and seen.sampler == "SequentialSampler":
             self._compare_first(seen, batch)
         self._handed[seen.id] = weakref.ref(iterator), time.monotonic()

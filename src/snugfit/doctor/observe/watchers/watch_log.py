@@ -254,6 +254,7 @@ class Recorder:
             tokens is None
             or classes != self._vocabulary
             or tokens.shape != labels.shape
+            or tokens.device != labels.device
             or not bool(counted.any())
         ):
             return 0.0

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -80,7 +81,7 @@ class ModuleWatch:
         self.dependence = Dependence()
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
-        self.handed: dict[int, int] = {}
+        self.handed: dict[StorageWeakRef, int] = {}
         self._in_optimizers: tuple[int, set[int]] = (0, set())
         self._batch: weakref.ref[Tensor] | None = None
         self.time_first: TimeFirst | None = None
