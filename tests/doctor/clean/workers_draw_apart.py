@@ -1,4 +1,4 @@
-"""Workers that draw numbers of their own: by torch's seed, by their number, and by a generator that is made in the worker."""
+"""Workers that draw numbers of their own: by a seed of torch, of the system, or drawn; by their number; by a generator that is made in the worker."""
 
 from __future__ import annotations
 
@@ -35,11 +35,19 @@ def of_number(worker: int) -> None:
     np.random.seed(100 + worker)
 
 
+def of_system(worker: int) -> None:
+    np.random.seed()
+
+
+def of_a_draw(worker: int) -> None:
+    np.random.seed(random.randint(0, 2**31))
+
+
 def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for function in (of_torch, of_number, None):
+    for function in (of_torch, of_number, of_system, of_a_draw, None):
         loader = DataLoader(Jittered(), batch_size=8, shuffle=True, num_workers=2, worker_init_fn=function)
         for rows, targets in loader:
             optimizer.zero_grad()

@@ -15,6 +15,8 @@ from snugfit.doctor.observe.watchers.watch_log import shown
 _SEEDS = frozenset({"seed", "manual_seed", "set_seed", "seed_everything"})
 _OWN = frozenset({"initial_seed", "get_worker_info", "getpid", "urandom", "time", "time_ns", "SeedSequence"})
 """Names by which a worker tells itself from others."""
+_DRAWS = frozenset({"randint", "randrange", "getrandbits", "randbits", "integers"})
+"""What a worker draws is its own: torch seeds each worker's generators differently."""
 
 
 def draws_alike(loader: Any) -> tuple[str, str]:
@@ -39,11 +41,13 @@ def draws_alike(loader: Any) -> tuple[str, str]:
 
 def _constant_seed(code: CodeType) -> int:
     """Return the line at which a function of a worker's number seeds without it; 0 where it does not."""
-    if code.co_argcount != 1 or not _OWN.isdisjoint(code.co_names):
+    if code.co_argcount != 1 or not (_OWN | _DRAWS).isdisjoint(code.co_names):
         return 0
     at, number = 0, code.co_varnames[0]
     line = code.co_firstlineno
     for each in dis.get_instructions(code):
+        if each.opname == "CALL" and each.argval == 0:  # seed() takes the system's entropy
+            return 0
         line = each.positions.lineno or line if each.positions else line
         used = each.argval if isinstance(each.argval, tuple) else (each.argval,)
         if each.opname.startswith("LOAD") and number in used and "FAST" in each.opname:
