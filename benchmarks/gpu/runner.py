@@ -160,11 +160,12 @@ class Runner:
 
     def _look(self) -> None:
         for each in list(self._running):
-            ended, status = os.waitpid(each.pid, os.WNOHANG)
+            ended, status, used = os.wait4(each.pid, os.WNOHANG)
             if ended:
                 self._running.remove(each)
                 end(each.pid, waited=True)  # what it has started goes with it
-                self._tell(each, self._result(each, os.waitstatus_to_exitcode(status)))
+                row = self._result(each, os.waitstatus_to_exitcode(status))
+                self._tell(each, {**row, "host_seconds": round(used.ru_utime + used.ru_stime, 2)})
             elif time.monotonic() > each.deadline:
                 self._running.remove(each)
                 with suppress(ProcessLookupError):
@@ -193,6 +194,7 @@ class Runner:
         return row
 
     def _tell(self, each: Running, row: dict[str, Any]) -> None:
+        """Report how a check ended; `host_seconds` are those that processors were busy for it, however many checks share them."""
         shutil.rmtree(each.folder, ignore_errors=True)
         self.report(each.check, row)
 

@@ -67,7 +67,7 @@ STAGES = (
         ("calibration",),
         25,
         60,
-        "nine products and copies, repeated for half a second each, and kernels",
+        "400 products, copies and kernels of 0.04 s each; a file of 256 MiB, written and read",
     ),
     Stage(
         "correct: the command line, tasks, compilation; meanwhile all is predicted",

@@ -223,7 +223,7 @@ class _Search:
         outside = use.peak.peak[_WEIGHTS] + use.generation.cache_bytes
         missing = max(0, use.needed - self.budget.usable) if from_file else 0
         reading = float(outside) / (device.bandwidth * device.reach)
-        return max(reading, float(inside) / device.host_link.bandwidth) + missing / _DISK
+        return max(reading, float(inside) / device.host_link.bandwidth) + missing / device.disk
 
     def _plan(self, rows: int, resident: int | None, from_file: bool = False) -> GenerationPlan:
         use = self._use(rows, resident)
@@ -271,9 +271,6 @@ class _Search:
 
 _SPARE = 1.01
 """Part of the least memory that is named as enough: three digits of it are shown, and a process takes a little more or less at each start."""
-
-_DISK = 1e9
-"""Bytes a second at which a file is read again, about."""
 
 
 def _largest(fits: Callable[[int], bool], below: int) -> int:

@@ -185,6 +185,18 @@ def test_weights_in_a_file_leave_a_processor_memory_for_more_answers() -> None:
     assert mapped.from_file and mapped.rows >= 2
     assert mapped.needed_bytes <= less.memory_bytes
     assert "read from their file" in str(mapped)
+    # whether a file is worth its memory hangs on the disk
+    faster, slower = (
+        plan_generation(
+            model,
+            asked(Generation(NEW)),
+            replace(machine, device=replace(host, disk=rate)),
+            budget,
+            file_bytes=weight_bytes(model),
+        )
+        for rate in (1e15, 1e3)
+    )
+    assert faster.from_file and faster.rows > 2 and (slower.rows, slower.from_file) == (2, False)
 
 
 def scored(model: nn.Module) -> Scored:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.kit.product_rounding import products_in
+from snugfit.planner.calibration.disk import disk_rate
 from snugfit.planner.calibration.host_seconds import around_seconds, host_seconds
 from snugfit.planner.calibration.microbenchmarks import (
     Probe,
@@ -20,6 +21,7 @@ from snugfit.planner.calibration.microbenchmarks import (
     attention,
     batched_product,
     convolution,
+    integer_product,
     operators,
     product,
     recurrence,
@@ -52,6 +54,7 @@ _NARROW: Mapping[str, tuple[torch.dtype, tuple[Probe, ...]]] = {
     # attention of float32 does not round to tf32
     "tf32": (torch.float32, (product, batched_product, convolution, recurrence)),
     "float8": (torch.float8_e4m3fn, (scaled_product,)),
+    "int8": (torch.int8, (integer_product,)),
 }
 """Further numbers of an accelerator that has units for them: the type that they are stored in, and what is computed in them."""
 _SIZES = ((2**13, 2**17, 2**20, 2**23), (2**17, 2**20, 2**23, 2**26))
@@ -62,7 +65,7 @@ def calibrate(device: torch.device) -> Device:
 
     Of matrix products, convolutions and attention the FLOP/s for each type of number that plans compute in against size; of common
     operators the numbers per second against size; the bandwidth of memory; what the host needs per operator in a training step, and where
-    Python stands around it; the link to the host, each way and both at once.
+    Python stands around it; the link to the host, each way and both at once; the disk.
     On a CPU all of it is for the current number of threads.
     """
     known = uncalibrated(device.type)
@@ -75,7 +78,7 @@ def calibrate(device: torch.device) -> Device:
         measured = replace(measured, hook=hook, mode=mode, calibrated=True)
     if device.type == "cuda":
         measured = replace(measured, host_link=_link(device, known.host_link), launch=_empty(device))
-    measured = replace(measured, **_summary(measured))
+    measured = replace(measured, **_summary(measured), disk=disk_rate() or known.disk)
     store(measured)
     return measured
 
@@ -173,10 +176,11 @@ def _plan(known: Device) -> Iterator[tuple[Probe, str, torch.dtype, int]]:
     types = [name for name in usual if name in known.flops]
     for (probe, *sizes), name in itertools.product(_PROBES, types):
         yield from ((probe, name, getattr(torch, name), size) for size in sizes[at])
-    sizes_of = {probe: large for probe, _, large in (*_PROBES, (scaled_product, (), _SIDES))}
+    sizes_of = {probe: large for probe, _, large in _PROBES}
     for name, (dtype, probes) in _NARROW.items() if at else ():
         if name in known.flops:
-            yield from ((probe, name, dtype, size) for probe in probes for size in sizes_of[probe])
+            for probe in probes:
+                yield from ((probe, name, dtype, size) for size in sizes_of.get(probe, _SIDES))
     for probe, size in itertools.product((traffic, operators), _SIZES[at]):
         yield probe, "float32", torch.float32, size
 
@@ -213,7 +217,9 @@ class _Last(TorchDispatchMode):
 def _key(name: str, dtype: torch.dtype, tf32: bool = False) -> str:
     """Return plain products, convolutions and attention stand for their class; backward, batched and recurrent ones for themselves."""
     bare, kind = operator(name), op_class(name)
-    of_class = bare in ("mm", "_scaled_mm", "convolution") or (kind == "attention" and "backward" not in bare)
+    of_class = bare in ("mm", "_scaled_mm", "_int_mm", "convolution") or (
+        kind == "attention" and "backward" not in bare
+    )
     return f"{kind if of_class else bare}.{number_type(dtype, tf32)}"
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from snugfit.kit.optimizers.foreach import fastest_kernel
 from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw
+from snugfit.kit.quantized.quantize import bitsandbytes_ops
 from snugfit.techniques.placement.recompute import recomputing
 
 Work = Callable[[], object]
@@ -46,6 +47,14 @@ def scaled_product(device: torch.device, dtype: torch.dtype, side: int) -> Itera
     )
     scale = torch.ones((), device=device)
     yield lambda: aten._scaled_mm(tokens, weight.t(), scale, scale, out_dtype=torch.bfloat16)
+
+
+def integer_product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Work]:
+    """Yield the product of a linear layer in int8, `side` square, on twice as many tokens, added up in int32."""
+    tokens, weight = (
+        torch.randint(-127, 128, (rows, side), device=device, dtype=dtype) for rows in (2 * side, side)
+    )
+    yield lambda: aten._int_mm(tokens, weight.t())
 
 
 def batched_product(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator[Work]:
@@ -107,6 +116,7 @@ def operators(device: torch.device, dtype: torch.dtype, size: int) -> Iterator[W
     yield from _normalisations(x, y)
     yield from _optimizer(x, y, z)
     yield from _reductions(x)
+    yield from _whole_weights(x)
     rows, larger = torch.randint(x.shape[0], (x.shape[0],), device=device), x > y
     yield lambda: aten.embedding(x, rows)
     yield lambda: aten.embedding_dense_backward(x, rows, x.shape[0], -1, False)
@@ -167,6 +177,14 @@ def _optimizer(x: Tensor, y: Tensor, z: Tensor) -> Iterator[Work]:
         weight.grad = y
         group = {"params": [weight], "lr": 0.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
         yield bitsandbytes_adamw([group], "adamw_8bit", 1, lr=0.0).step
+
+
+def _whole_weights(x: Tensor) -> Iterator[Work]:
+    """Yield how a weight in nf4 is made whole, in the type that a device computes in, where bitsandbytes is installed."""
+    if find_spec("bitsandbytes") is not None:
+        packed, absmax = bitsandbytes_ops().quantize_4bit(x, 64, "nf4", torch.uint8)
+        dtype = x.dtype if x.device.type == "cpu" else torch.bfloat16
+        yield lambda: bitsandbytes_ops().dequantize_4bit(packed, absmax, 64, "nf4", x.shape, dtype)
 
 
 def _reductions(x: Tensor) -> Iterator[Work]:

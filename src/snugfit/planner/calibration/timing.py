@@ -11,7 +11,7 @@ import torch
 from snugfit.planner.calibration.microbenchmarks import Work
 
 POINT_SECONDS = 0.02
-"""Spent on each measured point, of which there are some 250."""
+"""Spent on each measured point, of which there are some 400."""
 
 
 def seconds_of(works: Sequence[Work], device: torch.device) -> float:

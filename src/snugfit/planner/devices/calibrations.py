@@ -16,7 +16,7 @@ from snugfit.planner.devices.device import Device, Link
 from snugfit.system.cache_folder import cache_folder
 from snugfit.system.json_text import parse_json
 
-PROBES = 3
+PROBES = 4
 """Counts what has been measured in different ways: a calibration by other probes is none."""
 
 
@@ -43,7 +43,7 @@ def stored(device: Device) -> Device | None:
         }
         link = Link(**entry["host_link"])
         host = ("host", "view", "mode", "hook", "update")
-        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", *host)
+        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", "disk", *host)
         measured = {name: entry[name] for name in plain}
     except (KeyError, TypeError, ValueError) as error:
         raise SettingError(

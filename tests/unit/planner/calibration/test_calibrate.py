@@ -9,7 +9,7 @@ import torch
 
 from snugfit.kit.product_rounding import Switches
 from snugfit.planner.calibration import calibrate as calibration
-from snugfit.planner.calibration import host_seconds, microbenchmarks, timing
+from snugfit.planner.calibration import disk, host_seconds, microbenchmarks, timing
 from snugfit.planner.cost.flops import op_class
 from snugfit.planner.cost.roofline import traffic_seconds
 from snugfit.planner.devices.device import Link
@@ -29,6 +29,7 @@ def quick(tmp_path_factory):
         smaller = [(probe, sizes[:2], large) for probe, sizes, large in calibration._PROBES]
         patch.setattr(calibration, "_PROBES", smaller)
         patch.setattr(calibration, "_SIZES", ((2**13, 2**14), ()))
+        patch.setattr(disk, "FILE_BYTES", 2**20)
         yield
 
 
@@ -77,6 +78,7 @@ def test_operators_of_training_steps_are_measured_by_name_and_plain_products_as_
         "_foreach_addcdiv_",
         "_fused_adamw_",
         "bernoulli_",
+        "dequantize_4bit",
     }
     assert named | {"traffic", "new"} <= set(calibrated.rates)
     assert {"mul", "mul_"}.isdisjoint(calibrated.rates)
@@ -126,9 +128,14 @@ def test_backward_stands_for_itself_and_plain_kernels_for_their_class():
 
 def test_every_type_that_a_technique_computes_in_is_measured_where_the_device_has_it():
     needed = {kind.card.needs for kind in discover().values() if kind.card.needs}
-    for name, there in (("h200", {"float8", "tf32", "bfloat16", "float16"}), ("t4", {"float16"})):
+    for name, there in (
+        ("h200", {"float8", "int8", "tf32", "bfloat16", "float16"}),
+        ("t4", {"float16", "int8"}),
+    ):
         measured = {(probe.__name__, number) for probe, number, _, _ in calibration._plan(find_device(name))}
-        products = {number for probe, number in measured if probe in ("product", "scaled_product")}
+        products = {
+            number for probe, number in measured if probe in ("product", "scaled_product", "integer_product")
+        }
         assert products == {"float32"} | there and needed & set(find_device(name).flops) <= products
         assert ("attention", "tf32") not in measured, "attention of float32 does not round to it"
         assert (("convolution", "tf32") in measured) == ("tf32" in there)
@@ -147,6 +154,7 @@ def test_every_type_that_a_technique_computes_in_is_measured_where_the_device_ha
         ),
         (microbenchmarks.product, "float32", torch.float32, {"matmul.float32", "addmm.float32"}),
         (microbenchmarks.scaled_product, "float8", torch.float8_e4m3fn, {"matmul.float8"}),
+        (microbenchmarks.integer_product, "int8", torch.int8, {"matmul.int8"}),
     ],
 )
 def test_what_is_measured_is_found_under_the_numbers_that_it_is_computed_in(probe, number, dtype, keys):
@@ -184,7 +192,7 @@ def test_float32_is_measured_in_float32_and_tf32_in_tf32_whatever_torch_convolve
 
 def test_numbers_that_were_not_measured_reach_what_is_taken_for_granted_and_not_the_whole_data_sheet():
     sheet = find_device("h200")
-    measured = {f"matmul.{name}": ((1.0, 5e14),) for name in ("float32", "tf32", "float8")}
+    measured = {f"matmul.{name}": ((1.0, 5e14),) for name in ("float32", "tf32", "float8")}  # int8 is not
     others = {f"{kind}.float32": ((1.0, 1e14),) for kind in ("convolution", "attention")}
     device = replace(sheet, rates={**measured, **others, "traffic": ((1.0, 1e12),)})
     flops = calibration._summary(device)["flops"]
@@ -224,6 +232,18 @@ def test_the_link_is_measured_each_way_and_both_at_once(monkeypatch):
         "four buffers, of which no copy waits for another"
     )
     assert len(current.waits) == 2
+
+
+def test_the_disk_is_read_by_pages_that_no_memory_has_and_its_rate_is_kept(calibrated, tmp_path, monkeypatch):
+    assert this_device("cpu").disk == calibrated.disk != uncalibrated("cpu").disk
+    forgotten, clock = [], itertools.count(0, 2)  # two seconds a reading
+    monkeypatch.setattr(disk, "FILE_BYTES", 2**14)
+    monkeypatch.setattr(disk.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(disk.os, "posix_fadvise", lambda *call: forgotten.append(call[1:]), raising=False)
+    assert disk.disk_rate(tmp_path) == 2**13 and [*tmp_path.iterdir()] == []
+    assert forgotten == [(0, 0, disk.os.POSIX_FADV_DONTNEED)] * 3
+    monkeypatch.delattr(disk.os, "posix_fadvise")
+    assert disk.disk_rate(tmp_path) is None, "memory would be measured"
 
 
 def test_each_layer_of_a_small_step_has_three_operators_forward_and_five_backward(quick):
