@@ -119,7 +119,7 @@ def snugfit_train(setting: Setting) -> float:
     Its first updates are not counted: the tracker gets the first 1,000 whole, and at most 10 a second from then on.
     """
     import snugfit as sf
-    from snugfit.display import TerminalDisplay
+    from snugfit.display.terminal import TerminalDisplay
 
     setting = dataclasses.replace(setting, warmup=setting.train_warmup)
     model, marks = copy.deepcopy(setting.model), []

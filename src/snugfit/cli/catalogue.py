@@ -11,6 +11,9 @@ import typer
 from snugfit.cli import completion
 from snugfit.cli.options import JsonOption
 from snugfit.cli.output import show, write
+from snugfit.display.activity import Activity
+
+_IMPORTING = "importing the techniques …"
 
 
 def techniques(
@@ -28,10 +31,11 @@ def techniques(
 
     Techniques that installed packages list are shown with their package, and are imported when they are named alone.
     """
-    from snugfit.recipe import technique_catalogue
+    with Activity(text=_IMPORTING, at_once=False):
+        from snugfit.recipe import technique_catalogue
 
-    preset = technique_catalogue.preset_card(name) if name is not None else None
-    cards = technique_catalogue.cards(name) if preset is None else []
+        preset = technique_catalogue.preset_card(name) if name is not None else None
+        cards = technique_catalogue.cards(name) if preset is None else []
     values: dict[str, Any]
     if preset is not None:
         values, text = {"preset": preset}, technique_catalogue.preset_page(preset)
@@ -103,9 +107,10 @@ def schema(
 
     An editor finds it by a recipe's first line: # yaml-language-server: $schema=snugfit.schema.json
     """
-    from snugfit.recipe import schema_with_plugins
+    with Activity(text=_IMPORTING, at_once=False):
+        from snugfit.recipe import schema_with_plugins
 
-    content = schema_with_plugins()
+        content = schema_with_plugins()
     if output is not None:
         write(output, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         show({"schema": str(output)}, as_json)

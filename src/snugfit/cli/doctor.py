@@ -123,24 +123,33 @@ def _examine(
     path: str, changes: Sequence[str], *, allow_code: bool, **given: Any
 ) -> tuple[Examination, Path | None]:
     """Return what was found, and where it is kept, if it is."""
-    from snugfit.doctor import door as tool
     from snugfit.system.user_objects import is_python_path
 
     if is_python_path(path):
-        return _examine_module(path, given["data"], given["loss"]), None
+        with Activity("doctor", f"loading {path} …"):
+            return _examine_module(path, given["data"], given["loss"]), None
     if Path(path).suffix.lower() in _DATA_FILES:
-        columns = [name.strip() for name in given["text"].split(",") if name.strip()]
-        return tool.examine_file(
-            path, text=columns, label=given["label"], validation=given["validation"], tokenizer=given["model"]
-        ), None
-    from snugfit.cli import recipes
-    from snugfit.recipe import located
+        with Activity("doctor", f"reading {path} …"):
+            from snugfit.doctor import door as tool
 
+            columns = [name.strip() for name in given["text"].split(",") if name.strip()]
+            return tool.examine_file(
+                path,
+                text=columns,
+                label=given["label"],
+                validation=given["validation"],
+                tokenizer=given["model"],
+            ), None
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(run / "recipe.yaml")
     with Activity("doctor", "loading the recipe …") as tell:
+        from snugfit.cli import recipes
+        from snugfit.recipe import located
+
         with located(file, changes):
             recipe = recipes.load(file, changes, allow_code=allow_code, rows_here="unseen")
+        from snugfit.doctor import door as tool
+
         return tool.examine_recipe(recipe, run=run, tell=tell)
 
 

@@ -7,14 +7,16 @@ from typing import Any
 
 from snugfit.cli.options import JsonOption
 from snugfit.cli.output import show
+from snugfit.display.activity import Activity
 from snugfit.units import format_bytes
 
 
 def env(as_json: JsonOption = False) -> None:
     """Show versions, devices and memory, as a bug report needs them. Secrets are left out."""
-    from snugfit.system.environment import environment
+    with Activity(text="looking at this machine …", at_once=False):
+        from snugfit.system.environment import environment
 
-    facts = environment()
+        facts = environment()
     if as_json:
         show(facts, as_json)
     else:

@@ -22,7 +22,7 @@ def each_shown(quiet: bool) -> Watch:
 
     @contextmanager
     def watch(_title: str) -> Iterator[Display]:
-        from snugfit.display import TerminalDisplay
+        from snugfit.display.terminal import TerminalDisplay
 
         with TerminalDisplay(quiet=quiet, of_many=True) as display:
             yield display

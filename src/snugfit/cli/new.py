@@ -14,6 +14,7 @@ import typer
 
 from snugfit.cli.options import JsonOption
 from snugfit.cli.output import show
+from snugfit.display.activity import Activity
 from snugfit.errors import RunFolderError, SettingError
 
 TemplateKind = Literal["technique", "task"]
@@ -50,9 +51,10 @@ def technique(
 
     The test passes as it is written. What has to be filled in is marked FILL IN. Nothing is overwritten.
     """
-    from snugfit.techniques import discover
+    with Activity(text="importing the techniques …", at_once=False):
+        from snugfit.techniques import discover
 
-    files = write_files("technique", name, folder, discover())
+        files = write_files("technique", name, folder, discover())
     module, class_name = module_of(files[0]), class_name_of(name)
     answer = _answer(files)
     answer["certify"] = (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.cli.output import show
 from snugfit.cli.recipes import say_code
+from snugfit.display.activity import Activity
 from snugfit.errors import Interrupted, RunInterrupted, SettingError
 from snugfit.system.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.units import parse_seconds
@@ -142,7 +143,7 @@ def train_recipe(
     quiet: bool,
 ) -> int:
     """Train, and return the exit code."""
-    from snugfit.display import TerminalDisplay
+    from snugfit.display.terminal import TerminalDisplay
 
     if must_start(recipe.plan.devices):
         from snugfit.run.launch import train_on_devices
@@ -167,10 +168,11 @@ def resume_run(
     allow_code: bool = False,
 ) -> int:
     """Go on with a run, or with the newest that can of a folder of runs; returns the exit code."""
-    from snugfit.display import TerminalDisplay
-    from snugfit.run import from_recipe
+    with Activity(text="looking at the run to go on with …", at_once=False, quiet=quiet or launched()):
+        from snugfit.display.terminal import TerminalDisplay
+        from snugfit.run import from_recipe
 
-    named, run = run, from_recipe.run_to_resume(run)
+        named, run = run, from_recipe.run_to_resume(run)
     if run != named and not quiet:
         print(f"resume    {os.path.relpath(run)}", file=sys.stderr)
     recipe = from_recipe.recipe_of(run, changes, allow_code=allow_code)

@@ -9,6 +9,7 @@ from typing import Any
 
 from snugfit.display.event_lines import progress_parts
 from snugfit.display.run_state import Standing
+from snugfit.display.terminal import TerminalDisplay
 
 _COLOURS = {
     "yellow": "#9a6700",
@@ -26,6 +27,11 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
+
+
+def display_here() -> TerminalDisplay:
+    """Return the display for Python code: an output of the notebook's cell, else what fits stderr."""
+    return TerminalDisplay(screen=NotebookScreen() if in_notebook() else None)
 
 
 class NotebookScreen:

@@ -80,7 +80,7 @@ def displayed(wish: Display | Literal["auto"] | None) -> AbstractContextManager[
         return nullcontext(wish)
     if not this_world().leads:
         return nullcontext(None)
-    from snugfit.display import display_here
+    from snugfit.display.notebook import display_here
 
     return display_here()
 

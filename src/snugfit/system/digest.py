@@ -9,11 +9,12 @@ import numbers
 import os
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _WHOLE_BYTES = 1 << 20
 """Bytes up to which content is read whole; of more, pieces that are spread evenly over it."""
@@ -74,6 +75,8 @@ def _content(value: Any, depth: int) -> tuple[str, bytes]:
 
 def _of_plain(value: Any) -> tuple[str, bytes] | None:
     """Return that of a value that holds no others; None for others."""
+    from torch import Tensor  # files are known by their digests before torch is imported
+
     if value is None or isinstance(value, (bool, np.bool_)):
         return "plain", str(value).encode()
     if isinstance(value, numbers.Integral):
@@ -125,6 +128,8 @@ def _is_absolute(text: str) -> bool:
 
 
 def _tensor(tensor: Tensor) -> tuple[str, bytes]:
+    import torch
+
     kind = f"tensor {tensor.dtype} {tuple(tensor.shape)}"
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
         return f"{kind} {tensor.layout}", b""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from snugfit.display import TerminalDisplay, display_here
-from snugfit.display.notebook import NotebookScreen, in_notebook
+from snugfit.display.notebook import NotebookScreen, display_here, in_notebook
+from snugfit.display.terminal import TerminalDisplay
 
 RUN = {
     "event": "run",

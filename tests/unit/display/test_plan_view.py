@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from snugfit.cli.plan import _with_command
-from snugfit.display import TerminalDisplay
 from snugfit.display.plan_view import show_plan
+from snugfit.display.terminal import TerminalDisplay
 from snugfit.planner.answers.answer import Answer, Rejected
 from tests.unit.report.fake_plan import (
     MIB,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from snugfit.data.splits.hold_out import VALIDATION
-from snugfit.data.splits.near_duplicates import NEAR_DUPLICATES, Near, near_texts
 from snugfit.errors import DataError, SettingError, short_path
+
+if TYPE_CHECKING:
+    from snugfit.data.splits.near_duplicates import Near
 
 Policy = Literal["warn", "fail", "drop"]
 LEAKS = "data.leaks"
@@ -47,6 +49,7 @@ class Inputs:
 
 def inputs_of_texts(parts: Sequence[Sequence[Any]], plural: str = "texts") -> Inputs:
     """Return the inputs of parts of rows that are texts, or some texts each."""
+    from snugfit.data.splits.near_duplicates import near_texts  # NumPy: a recipe is read without it
 
     def joined(part: int) -> list[str]:
         return ["\n".join([text] if isinstance(text, str) else text) for text in parts[part]]
@@ -79,6 +82,8 @@ def without_leaks(
         SettingError: nearly equal ones are asked for, and there is no search for them.
     """
     if settings.near and inputs.near is None:
+        from snugfit.data.splits.near_duplicates import NEAR_DUPLICATES
+
         raise SettingError(
             NEAR_DUPLICATES,
             f"is true, and {inputs.plural} are compared as they are alone",
