@@ -14,6 +14,7 @@ from snugfit.cli.output import show
 from snugfit.cli.training import split
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.results.verdicts import Certificate
@@ -129,6 +130,8 @@ def _print(certificate: Certificate) -> None:
             print(f"        module {law.module}, furthest off {law.worst}")
         for reason in law.reasons:
             print(f"        {reason}")
-    print(f"in {certificate.dtype} on {certificate.device}, {certificate.rows} examples in a window")
+    print(
+        f"in {certificate.dtype} on {certificate.device}, {counted(certificate.rows, 'example')} in a window"
+    )
     for condition in certificate.conditions:
         print(condition)

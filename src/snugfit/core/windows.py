@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import sub
 
+from snugfit.units import counted
+
 Sums = Callable[[int], Sequence[int]]
 """From an epoch to the running sum of its examples' tokens, in the order of that epoch."""
 
@@ -68,7 +70,7 @@ class Sizes:
             return f"{', '.join(f'{each:,}' for each in self.by_epoch)}, then {self.last:,} {unit} by epoch"
         if self.start is None:
             return f"{self.last:,} {unit}"
-        return f"{self.start:,} → {self.last:,} {unit} over {self.warmup:,} update{'' if self.warmup == 1 else 's'}"
+        return f"{self.start:,} → {self.last:,} {unit} over {counted(self.warmup, 'update')}"
 
 
 class Cuts:

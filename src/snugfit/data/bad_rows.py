@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import DataError, SettingError, nearest
+from snugfit.units import counted
 
 POLICIES = ("fail", "skip")
 SHOWN = 5
@@ -90,7 +91,7 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     if len(faults) > SHOWN:
         shown.append(f"  … and {len(faults) - SHOWN} more")
     reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.items())
-    rows = "1 row cannot" if len(faults) == 1 else f"{len(faults)} rows cannot"
+    rows = f"{counted(len(faults), 'row')} cannot"
     save = next(
         (f"{as_utf8(fault.source)} Or correct" for fault in faults if fault.reason == NOT_UTF8), "Correct"
     )

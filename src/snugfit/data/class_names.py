@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from snugfit.errors import DataError
+from snugfit.units import counted
 
 
 def check_classes(names: Collection[str], source: str, column: str) -> None:
@@ -38,7 +39,9 @@ def label_warnings(names: Sequence[str], rows: int, column: str) -> list[str]:
     """Return what looks like a mistake: about as many classes as rows, or names that differ in spaces or capitals alone."""
     many = []
     if rows >= 20 and len(names) > rows / 2:
-        many = [f"{len(names):,} classes for {rows:,} rows: does column '{column}' hold the labels?"]
+        many = [
+            f"{counted(len(names), 'class')} for {counted(rows, 'row')}: does column '{column}' hold the labels?"
+        ]
     by_form: dict[str, list[str]] = {}
     for name in names:
         by_form.setdefault(" ".join(name.split()).casefold(), []).append(name)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from snugfit.units import counted
+
 STREAMED = "streamed examples"
 """The unit of examples that are read as they come."""
 
@@ -92,9 +94,8 @@ def source_words(source: Mapping[str, Any]) -> str:
     >>> source_words({"name": "crawl", "rows": 100_000, "share": 0.5, "epochs": 0.0003})
     'crawl: 50% of the examples, 0.0003 epochs of 100,000 rows'
     """
-    epochs = f"{source['epochs']:,.0f}" if source["epochs"] >= 100 else f"{source['epochs']:.3g}"
-    rows = f"{source['rows']:,} row{'' if source['rows'] == 1 else 's'}"
-    return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {epochs} epoch{'' if epochs == '1' else 's'} of {rows}"
+    epochs = counted(round(source["epochs"]) if source["epochs"] >= 100 else float(source["epochs"]), "epoch")
+    return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {epochs} of {counted(source['rows'], 'row')}"
 
 
 def median(lengths: Sequence[int]) -> float:

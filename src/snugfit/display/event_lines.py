@@ -16,7 +16,7 @@ from snugfit.display.run_state import Standing
 from snugfit.errors import short_path
 from snugfit.results.run_folder import QUARANTINE
 from snugfit.tasks import known
-from snugfit.units import format_bytes, format_seconds
+from snugfit.units import counted, format_bytes, format_seconds
 
 _MOST_LABELS = 6
 _FEW_TO_VALIDATE_ON = 20
@@ -178,9 +178,9 @@ def evaluation_cells(
 def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
     """Return how the run ended, and its best evaluation."""
     status, reason = end["status"], end.get("stop_reason")
-    parts = [_many(end.get("updates", 0), "update")]
+    parts = [counted(end.get("updates", 0), "update")]
     if has_epochs(run.get("data") or {}):
-        parts.append(_many(end.get("epochs", 0), "epoch"))
+        parts.append(counted(end.get("epochs", 0), "epoch"))
     if end.get("seconds") is not None:
         parts.append(format_seconds(end["seconds"]))
     if rate := end.get("examples_per_second"):
@@ -218,7 +218,7 @@ def next_lines(
     lines = [f"{'run':<10}{folder}"]
     skipped = ((run.get("data") or {}).get("skipped") or {}).values()
     if skipped and os.path.exists(os.path.join(folder, QUARANTINE)):
-        lines.append(f"{'left out':<10}{_many(sum(skipped), 'row')} in {os.path.join(folder, QUARANTINE)}")
+        lines.append(f"{'left out':<10}{counted(sum(skipped), 'row')} in {os.path.join(folder, QUARANTINE)}")
     if os.path.exists(os.path.join(folder, "report.html")):
         lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")
     if of_many:
@@ -264,12 +264,15 @@ def _few_to_validate_on(data: Mapping[str, Any]) -> str:
     count, unit = data.get("validation", 0), data.get("unit", "rows")
     if not 0 < count < _FEW_TO_VALIDATE_ON or unit in ("blocks", "windows"):
         return ""
+    if count == 1:
+        return f"a single {unit.removesuffix('s')} decides which weights are kept: it is the whole score"
     return f"so few {unit} decide which weights are kept: each is {1 / count:.0%} of a score"
 
 
 def _data(data: Mapping[str, Any]) -> str:
     unit = data.get("unit", "rows")
-    parts = [f"{data.get('train', 0):,} {unit} to train on", f"{data.get('validation', 0):,} to validate on"]
+    to_train_on = counted(data.get("train", 0), unit.removesuffix("s"))
+    parts = [f"{to_train_on} to train on", f"{data.get('validation', 0):,} to validate on"]
     if data.get("skipped"):
         parts.append(f"{sum(data['skipped'].values()):,} left out ({', '.join(data['skipped'])})")
     return ", ".join(parts)
@@ -286,7 +289,7 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
         parts.append(f"{f'{devices} × ' if devices > 1 else ''}{of_each} examples an update")
     elif window:
         micro_batches = f" in micro-batches of {micro_batch}" if micro_batch else ""
-        parts.append(f"{window} examples an update{micro_batches}")
+        parts.append(f"{counted(window, 'example')} an update{micro_batches}")
     if plan.get("numerics"):
         parts.append(str(plan["numerics"]))
     if device := plan.get("device"):
@@ -296,7 +299,7 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
     if run.get("total_updates"):
         epochs = not sizes and has_epochs(run.get("data") or {})
         per_epoch = f" ({run.get('updates_per_epoch', 0):,} an epoch)" if epochs else ""
-        parts.append(f"{run['total_updates']:,} updates{per_epoch}")
+        parts.append(f"{counted(run['total_updates'], 'update')}{per_epoch}")
     return ", ".join(parts)
 
 
@@ -307,11 +310,6 @@ def _technique(entry: Any) -> str:
     ((name, settings),) = entry.items()
     first = next(iter((settings or {}).values()), None)
     return f"{name} {first:.3g}" if isinstance(first, (int, float)) and not isinstance(first, bool) else name
-
-
-def _many(count: float, thing: str) -> str:
-    text = f"{count:,}" if isinstance(count, int) else f"{count:.3g}"
-    return f"{text} {thing}{'' if count == 1 else 's'}"
 
 
 def _count(value: float) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from snugfit.doctor.findings import Finding, Severity
+from snugfit.units import counted
 
 FEW = 0.01
 MANY_CLASSES = 0.5
@@ -57,7 +58,7 @@ def classes(labels: Sequence[str], source: str = "") -> Iterator[Finding]:
         yield Finding(
             "imbalance",
             Severity.ERROR,
-            f"all {len(labels):,} rows are '{labels[0]}': there is nothing to tell apart",
+            f"all {counted(len(labels), 'row')} are '{labels[0]}': there is nothing to tell apart",
             where=source,
             fix="rows of another class; or another column: --label COLUMN",
         )
@@ -67,7 +68,7 @@ def classes(labels: Sequence[str], source: str = "") -> Iterator[Finding]:
         yield Finding(
             "rare_labels",
             Severity.NOTE if numbers else Severity.ERROR,
-            f"{len(labels):,} rows have {len(counts):,} labels: they {'are numbers' if numbers else 'name rows'}, no classes",
+            f"{counted(len(labels), 'row')} have {counted(len(counts), 'label')}: they {'are numbers' if numbers else 'name rows'}, no classes",
             where=source,
             evidence=(", ".join(f"'{_short(label, 20)}'" for label in list(counts)[:5]),),
             fix="another column: --label COLUMN"
@@ -96,7 +97,7 @@ def _spellings(counts: Counter[str], source: str) -> Iterator[Finding]:
         yield Finding(
             "label_spelling",
             Severity.WARNING,
-            f"{len(same):,} classes are spelled in more than one way: each spelling is learned as a class of its own",
+            f"{counted(len(same), 'class')} spelled in more than one way: each spelling is learned as a class of its own",
             where=source,
             evidence=tuple(
                 ", ".join(f"'{label}' {counts[label]:,}" for label in labels) for labels in same[:3]

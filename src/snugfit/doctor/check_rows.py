@@ -10,6 +10,7 @@ from typing import Any
 from snugfit.data.bad_rows import Fault
 from snugfit.doctor.check_cells import classes, garbled, placeholders
 from snugfit.doctor.findings import Finding, Severity
+from snugfit.units import counted
 
 FEW = 0.01
 """Part of the rows up to which a fault is told as a note; of validation rows, from which a score is no longer one on unseen data."""
@@ -114,7 +115,7 @@ def duplicates(
         yield Finding(
             "duplicates",
             Severity.WARNING if rows >= FEW * len(texts) else Severity.NOTE,
-            f"{len(against):,} texts ({rows:,} rows) stand with different labels",
+            f"{counted(len(against), 'text')} ({counted(rows, 'row')}) with different labels",
             evidence=tuple(
                 f"'{_short(text)}': {', '.join(sorted({labels[place] for place in repeated[text]}))}{on(repeated[text])}"
                 for text in against[:3]
@@ -162,7 +163,7 @@ def unseen_labels(train: Rows, validation: Rows) -> Iterator[Finding]:
         yield Finding(
             "unknown_label",
             Severity.ERROR,
-            f"{sum(unknown.values()):,} validation rows have labels that are not trained",
+            f"{counted(sum(unknown.values()), 'validation row')} with labels that are not trained",
             where=validation.source,
             evidence=tuple(f"'{label}' {count:,} times" for label, count in unknown.most_common(5)),
             fix="mend the labels, or split so that each class is in both parts",

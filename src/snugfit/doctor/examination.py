@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.doctor.findings import Finding, Severity, is_ill
 from snugfit.results.shown import Shown
+from snugfit.units import counted
 
 if TYPE_CHECKING:  # imports torch, which the report on a script does without
     from snugfit.doctor.check_tokens import TokenView
@@ -62,9 +63,7 @@ class Examination(Shown):
     @property
     def summary(self) -> str:
         """Return how many findings there are of each severity, in words."""
-        return ", ".join(
-            f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in self.counted().items()
-        )
+        return ", ".join(counted(count, grade) for grade, count in self.counted().items())
 
     def summary_lines(self) -> list[str]:
         """Return the counts, and a line for each finding."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import PITFALLS, Finding, Severity
-from snugfit.report.html import counted
 from snugfit.report.page import document, replace_page
 from snugfit.report.svg import escape
+from snugfit.units import counted
 
 PAGE = "doctor.html"
 

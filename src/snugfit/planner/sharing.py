@@ -35,7 +35,7 @@ from snugfit.planner.trace.dry_run import Subject, longest_rows
 from snugfit.planner.trace.segments import ROLES
 from snugfit.step.micro_batching import sizes
 from snugfit.strategies.registry import HYBRID, check_hybrid, known_strategy
-from snugfit.units import format_bytes
+from snugfit.units import counted, format_bytes
 
 _MOST_RUNS = 4
 """Ways in which a recipe's own plan is run, where none of them fits, before the answer is that none does."""
@@ -98,7 +98,7 @@ class _Shared:
         if rows < world:
             raise SettingError(
                 "devices",
-                f"{world} devices cannot share a window of {rows} examples",
+                f"{counted(world, 'device')} cannot share a window of {counted(rows, 'example')}",
                 f"Raise train.global_batch to {world} or more, or plan for fewer devices.",
             )
         each = math.ceil(rows / world)

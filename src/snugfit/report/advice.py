@@ -12,6 +12,7 @@ from snugfit.core.metric_directions import name_and_direction
 from snugfit.errors import SettingError
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import Story, mapping
+from snugfit.units import counted
 
 RAW = "raw"
 FEWEST = 6  # evaluations, below which a turn of the curve is told by one or two values
@@ -92,7 +93,7 @@ def read_curve(curve: Sequence[tuple[float, float]], *, higher: bool, what: str 
         return Advice(
             "unknown",
             None,
-            f"{count} evaluation{'s' if count != 1 else ''} of the {what} cannot be told from chance; {FEWEST} or more can. Evaluate "
+            f"{counted(count, 'evaluation')} of the {what} cannot be told from chance; {FEWEST} or more can. Evaluate "
             "more often: evaluate.every.",
         )
     epochs = [epoch for epoch, _ in curve]

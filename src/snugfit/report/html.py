@@ -126,15 +126,6 @@ def shortened(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun in the right number.
-
-    >>> counted(1, "window"), counted(1200, "window")
-    ('1 window', '1,200 windows')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _number(value: float, name: str) -> str:
     if as_number(value) is not None:
         if name.endswith("bytes"):

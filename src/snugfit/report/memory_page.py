@@ -11,7 +11,7 @@ from snugfit.report.html import figures, table
 from snugfit.report.page import document, replace_page
 from snugfit.report.stack import STACK_STYLE, TONES, layered
 from snugfit.report.svg import escape
-from snugfit.units import format_bytes
+from snugfit.units import counted, format_bytes
 
 NAME = "memory.html"
 MEMORY_STYLE = (
@@ -113,7 +113,7 @@ def _owned(piece: Piece) -> str:
 
 
 def _made(piece: Piece) -> str:
-    tensors = f"{piece.count:,} tensor{'s' * (piece.count > 1)}"
+    tensors = counted(piece.count, "tensor")
     return f" {tensors}, most of it by {piece.operator}" if piece.operator else f" {tensors}"
 
 

@@ -28,7 +28,7 @@ from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
 from snugfit.report.svg import Chart, Frame, escape, figure
 from snugfit.results.run_folder import QUARANTINE
 from snugfit.results.verdicts import Certificate
-from snugfit.units import format_bytes, format_seconds
+from snugfit.units import counted, format_bytes, format_seconds
 
 MOST_LABELS = 24
 MOST_ROWS = 200

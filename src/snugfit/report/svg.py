@@ -23,6 +23,7 @@ from snugfit.report.series import (
     tick_labels,
 )
 from snugfit.system.redaction import redact
+from snugfit.units import counted
 
 GRID = 1000  # the nested drawing's own units in each direction
 MOST_DOTS = 60
@@ -293,7 +294,7 @@ def _notes(chart: Chart, axis: Axis, frame: Frame) -> list[str]:
         name = series.name.capitalize()
         gaps = len(series.points) - len(values)
         if gaps:
-            notes.append(f"{name}: {gaps:,} value{'s' * (gaps > 1)} not finite, left out.")
+            notes.append(f"{name}: {counted(gaps, 'value')} not finite, left out.")
         for beyond, extreme, word in (
             ([pair for pair in values if pair[0] > axis.high], max, "above"),
             ([pair for pair in values if pair[0] < axis.low], min, "below"),

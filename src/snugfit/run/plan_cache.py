@@ -31,6 +31,7 @@ from snugfit.system.cache_folder import cache_folder
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
 from snugfit.system.mkl_mode import DEFAULT_MODE
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -225,7 +226,7 @@ def _ago(seconds: float) -> str:
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size:
             count = int(seconds // size)
-            return f"{count} {unit}{'s' * (count > 1)}"
+            return counted(count, unit)
     return "less than a minute"
 
 

@@ -28,6 +28,7 @@ from snugfit.results.run_folder import START_SCORES
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.micro_batching import first_line
 from snugfit.system.memory import is_out_of_memory, release_memory
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.core.job import Train
@@ -86,7 +87,7 @@ def fill_start_scores(
     if stored is not None:
         scores = stored
     else:
-        tell(f"scoring {len(examples):,} rows with the model as it is before the first update")
+        tell(f"scoring {counted(len(examples), 'row')} with the model as it is before the first update")
         scores = _scored_by_ranks(step, material, forward, examples, at_once)
         if folder is not None and strategy.rank == 0:
             folder.write_json(START_SCORES, {"examples": key, LOG_PROBABILITIES: scores})

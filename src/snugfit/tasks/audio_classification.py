@@ -13,6 +13,7 @@ from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows, MapStyle
@@ -170,7 +171,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     where = "one folder each" if of_folder else f"in column '{label}'"
     return Recognition(
         data={} if of_folder else {"audio": audio, "label": label},
-        reason=f"{len(source.rows):,} sounds, {len(classes):,} classes, {where}",
+        reason=f"{counted(len(source.rows), 'sound')}, {counted(len(classes), 'class')}, {where}",
         score=0.9,
         examples=len(source.rows),
         comments={"data.train": f"{len(classes):,} classes of {source.class_sizes(label)} sounds each"},

@@ -25,6 +25,7 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
@@ -76,7 +77,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     size = sum(source.characters(columns))
     return Recognition(
         data={"text": columns, "max_length": length_of_stream(size)},
-        reason=f"{len(source.rows):,} rows, {size:,} characters of text",
+        reason=f"{counted(len(source.rows), 'row')}, {counted(size, 'character')} of text",
         score=0.3,
         examples=blocks_of(size),
     )

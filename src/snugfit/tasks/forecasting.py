@@ -16,6 +16,7 @@ from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
@@ -184,11 +185,11 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         **({"bad_rows": "skip"} if empty else {}),
     }
     left_out = (
-        f"{empty:,} rows have no '{label}': they are gaps, which are not scored; fail ends the run instead"
+        f"{counted(empty, 'row')} without '{label}': gaps, which are not scored; fail ends the run instead"
     )
     return Recognition(
         data=settings,
-        reason=f"{len(source.rows):,} rows of {count:,} series, {step} a step in column '{time}', a number to predict in '{label}'",
+        reason=f"{counted(len(source.rows), 'row')} of {count:,} series, {step} a step in column '{time}', a number to predict in '{label}'",
         score=0.95,
         examples=len(source.rows),
         comments={

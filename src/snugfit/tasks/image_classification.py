@@ -17,6 +17,7 @@ from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -55,7 +56,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     where = "one folder each" if source.in_folders else f"in column '{label}'"
     return Recognition(
         data={**columns, "augment": ("crop", "flip")},
-        reason=f"{len(source.rows):,} pictures, {len(classes):,} classes, {where}",
+        reason=f"{counted(len(source.rows), 'picture')}, {counted(len(classes), 'class')}, {where}",
         score=0.9,
         examples=len(source.rows),
         comments={

@@ -25,6 +25,7 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -96,7 +97,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "completion": completion,
             **length_of_conversations(source.characters(columns)),
         },
-        reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}) and its answer ({completion})",
+        reason=f"{counted(len(source.rows), 'row')} with a prompt ({', '.join(prompts)}) and its answer ({completion})",
         score=0.9,
         examples=len(source.rows),
         comments={"data.text": "the prompt"},

@@ -24,6 +24,7 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -192,7 +193,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     lengths = source.characters(columns)
     return Recognition(
         data={"text": columns, "max_length": length_of_rows(lengths)},
-        reason=f"{len(source.rows):,} texts",
+        reason=f"{counted(len(source.rows), 'text')}",
         score=_OF_ROWS,
         examples=len(source.rows),
     )

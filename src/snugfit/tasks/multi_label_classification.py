@@ -20,6 +20,7 @@ from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -78,7 +79,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             **labels.settings,
             "max_length": length_of_texts(source, texts, second),
         },
-        reason=f"{len(source.rows):,} rows, {labels.reason}",
+        reason=f"{counted(len(source.rows), 'row')}, {labels.reason}",
         score=labels.score,
         examples=len(source.rows),
     )

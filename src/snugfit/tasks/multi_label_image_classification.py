@@ -18,6 +18,7 @@ from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
@@ -57,7 +58,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         return None
     return Recognition(
         data={"image": image, **labels.settings, "augment": ("crop", "flip")},
-        reason=f"{len(source.rows):,} pictures, {labels.reason}",
+        reason=f"{counted(len(source.rows), 'picture')}, {labels.reason}",
         score=labels.score + _BEFORE_CLASSES,
         examples=len(source.rows),
         comments={

@@ -18,6 +18,7 @@ from snugfit.tasks.recognition import (
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.core.preferences import PreferenceLoss
@@ -147,7 +148,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             ),
         },
         settings={"loss": "kto"},
-        reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}), its answer ({completion}) and whether it is good ({label})",
+        reason=f"{counted(len(source.rows), 'row')} with a prompt ({', '.join(prompts)}), its answer ({completion}) and whether it is good ({label})",
         score=0.97,
         examples=len(source.rows),
         comments={"data.text": "the prompt", "loss": "the answers come one by one, each good or bad"},
@@ -166,7 +167,7 @@ def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> 
             "answers": answers,
             **length_of_conversations(lengths),
         },
-        reason=f"{len(source.rows):,} rows with {prompt}a better answer ({answers[0]}) and a worse one ({answers[-1]})",
+        reason=f"{counted(len(source.rows), 'row')} with {prompt}a better answer ({answers[0]}) and a worse one ({answers[-1]})",
         score=0.98,
         examples=len(source.rows),
         comments={"data.text": "the prompt", "data.answers": "the better answer, and the worse one"},

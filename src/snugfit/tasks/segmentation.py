@@ -14,6 +14,7 @@ from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -297,7 +298,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "size": _SIDE,
             "augment": ("crop", "flip"),
         },
-        reason=f"{len(source.rows):,} pictures, each with a mask {'of its name' if of_folder else f'in column {label!r}'}",
+        reason=f"{counted(len(source.rows), 'picture')}, each with a mask {'of its name' if of_folder else f'in column {label!r}'}",
         score=0.96,
         examples=len(source.rows),
         comments={

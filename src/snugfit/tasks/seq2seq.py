@@ -15,6 +15,7 @@ from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -269,7 +270,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "max_length": length_of_rows(source.characters(text)),
             "target_length": length_of_rows(source.characters([target])),
         },
-        reason=f"{len(source.rows):,} rows with a text ({', '.join(text)}) and one to write after it ({target})",
+        reason=f"{counted(len(source.rows), 'row')} with a text ({', '.join(text)}) and one to write after it ({target})",
         score=score,
         examples=len(source.rows),
         comments={"data.text": "the text that is read", "data.target": "the text that is written"},

@@ -23,6 +23,7 @@ from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
@@ -56,7 +57,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     left_out, comment = without_label(source, label)
     return Recognition(
         data={**columns.settings, "label": label, **left_out},
-        reason=f"{len(source.rows):,} rows, {columns.counted}, {len(classes):,} classes in column '{label}'",
+        reason=f"{counted(len(source.rows), 'row')}, {columns.counted}, {counted(len(classes), 'class')} in column '{label}'",
         score=score_of(source, label, columns, named=named),
         examples=len(source.rows),
         comments={

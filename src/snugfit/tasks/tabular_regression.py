@@ -24,6 +24,7 @@ from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
@@ -65,7 +66,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     left_out, comment = without_label(source, label)
     return Recognition(
         data={**columns.settings, "label": label, **left_out},
-        reason=f"{len(source.rows):,} rows, {columns.counted}, a number to predict in column '{label}'",
+        reason=f"{counted(len(source.rows), 'row')}, {columns.counted}, a number to predict in column '{label}'",
         score=score_of(source, label, columns, named=named) - 0.02,
         examples=len(source.rows),
         comments={

@@ -19,6 +19,7 @@ from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,7 +104,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "label": label,
             "max_length": length_of_texts(source, columns, second),
         },
-        reason=f"{len(source.rows):,} rows, {len(classes):,} classes in column '{label}'",
+        reason=f"{counted(len(source.rows), 'row')}, {counted(len(classes), 'class')} in column '{label}'",
         score=score,
         examples=len(source.rows),
         comments={"data.label": f"{len(classes):,} classes of {source.class_sizes(label)} rows each"},

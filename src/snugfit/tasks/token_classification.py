@@ -15,6 +15,7 @@ from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -139,7 +140,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
                         "label": label,
                         "max_length": length_of_rows([_characters(row.get(text)) for row in source.rows]),
                     },
-                    reason=f"{len(source.rows):,} rows, {what} in column '{label}'",
+                    reason=f"{counted(len(source.rows), 'row')}, {what} in column '{label}'",
                     score=0.95,
                     examples=len(source.rows),
                 )

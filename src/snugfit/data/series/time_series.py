@@ -18,6 +18,7 @@ from snugfit.data.series.time_steps import TimeStep, are_counted, check_counted,
 from snugfit.data.sources import Table
 from snugfit.data.tables.table_cells import category_of, missing_column, parsed_cell
 from snugfit.errors import DataError
+from snugfit.units import counted
 
 Key = tuple[str, ...]
 """A series' values in the columns that tell series apart."""
@@ -206,7 +207,7 @@ def on_grid(
     if steps > 2 * longest:
         raise DataError(
             "data.frequency",
-            f"{len(own):,} rows{_of(columns, key)} in {own[0][1].source} spread over {steps:,} steps of {step}",
+            f"{counted(len(own), 'row')}{_of(columns, key)} in {own[0][1].source} spread over {counted(steps, 'step')} of {step}",
             "Correct the times of the rows, or name the step between them.",
         )
     values = np.full(steps, np.nan)

@@ -11,6 +11,7 @@ from snugfit.data.examples import Balance, Examples, whole_examples
 from snugfit.data.mixture import mixed
 from snugfit.data.splits.sides import groups_of
 from snugfit.errors import DataError
+from snugfit.units import counted
 
 BALANCE = "data.balance"
 _OFTEN = 20
@@ -52,7 +53,7 @@ def _check(counts: Counter[str], column: str, examples: Examples) -> None:
     if len(counts) > len(examples) / 2:
         raise DataError(
             BALANCE,
-            f"'{column}' has {len(counts):,} values in {len(examples):,} rows, so that about each row has one of its own",
+            f"'{column}' has {counted(len(counts), 'value')} in {counted(len(examples), 'row')}, so that about each row has one of its own",
             "Name a column with a few values.",
         )
 
@@ -65,7 +66,7 @@ def _often(examples: Examples, column: str) -> list[str]:
     if not often:
         return []
     shown = ", ".join(
-        f"{each['name']} ({each['rows']:,} row{'' if each['rows'] == 1 else 's'}, {each['epochs']:,.0f} times)"
+        f"{each['name']} ({counted(each['rows'], 'row')}, {each['epochs']:,.0f} times)"
         for each in often[:_SHOWN]
     )
     return [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from snugfit.data.splits.hold_out import VALIDATION
 from snugfit.errors import DataError, SettingError, short_path
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.splits.near_duplicates import Near
@@ -117,9 +118,7 @@ def without_leaks(
     remaining = [place for place in places if place not in leaking]
     if not remaining:
         raise DataError(LEAKS, f"{text}, and no row is left to train on", "Give other rows to validate on.")
-    return remaining, [
-        f"{text}: {len(leaking):,} row{'' if len(leaking) == 1 else 's'} left out of training (data.leaks: drop)."
-    ]
+    return remaining, [f"{text}: {counted(len(leaking), 'row')} left out of training (data.leaks: drop)."]
 
 
 def _of_both(

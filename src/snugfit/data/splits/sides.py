@@ -27,6 +27,7 @@ from snugfit.data.splits.leaks import Inputs, LeakSettings, Side, without_leaks
 from snugfit.data.splits.split import split_groups, split_rows, split_times
 from snugfit.data.tables.table_cells import is_gap, parsed_cell
 from snugfit.errors import DataError
+from snugfit.units import counted
 
 Validation = float | HoldOut | RowSource | None
 """A share of the training rows to validate on, a source of its own, or none."""
@@ -192,9 +193,7 @@ def _split(
         return (
             places,
             aside,
-            _far_off(
-                len(aside), len(examples), share, f"{held:,} whole group{'' if held == 1 else 's'} by {named}"
-            ),
+            _far_off(len(aside), len(examples), share, f"{counted(held, 'whole group')} by {named}"),
         )
     if len(set(examples.rows)) < len(examples):  # the examples of one row stay together
         places, aside = split_groups(list(examples.rows), strata, share, seed)

@@ -25,6 +25,7 @@ from snugfit.data.tables.table_cells import (
     parsed_cell,
 )
 from snugfit.errors import DataError
+from snugfit.units import counted
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _QUARTERS = 4
@@ -212,7 +213,7 @@ def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
     if names_each_row(cells):
         raise DataError(
             "data.columns",
-            f"column '{name}' has {len(counts):,} different values in {len(cells):,} rows, of which nothing can be learned",
+            f"column '{name}' has {len(counts):,} different values in {counted(len(cells), 'row')}, of which nothing can be learned",
             "Leave it out: name the columns to learn from in data.columns.",
         )
     return Categories(name, tuple(sorted(counts)), counts.total() < len(cells))

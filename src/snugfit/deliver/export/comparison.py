@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from snugfit.errors import ModelError
+from snugfit.units import counted
 
 EXACT = 1e-4
 """Difference, in parts of the spread of the logits, that other kernels make in float32."""
@@ -72,8 +73,7 @@ class Comparison:
             parts.append("{} of {} greedy answers are equal".format(*self.answers))
         if self.checked:
             parts.append(f"equal are {', '.join(self.checked)}")
-        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
-        return f"{self.reader}, {rows}: {'; '.join(parts)}"
+        return f"{self.reader}, {counted(self.rows, 'row')}: {'; '.join(parts)}"
 
 
 def differences(scored: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[float, float]:

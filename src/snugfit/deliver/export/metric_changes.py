@@ -14,6 +14,7 @@ from torch import nn
 from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.predict import scores_beside
 from snugfit.errors import UserError
+from snugfit.units import counted
 
 ROWS = 256
 """Rows that both models are scored on, at most: the quantised one is computed with on the processor."""
@@ -52,7 +53,7 @@ class MetricChanges:
             f"{name} from {value:.4g} to {self.after[name]:.4g}" for name, value in self.before.items()
         )
         share = self.bytes_after / self.bytes_before
-        return f"on {self.rows} rows of {self.source}, {', '.join(changes)}; weights take {share:.0%} of their bytes"
+        return f"on {counted(self.rows, 'row')} of {self.source}, {', '.join(changes)}; weights take {share:.0%} of their bytes"
 
 
 def metric_changes(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
 from snugfit.kit.generation import Generation, generate, positions_of, writes_another_text
+from snugfit.units import counted
 
 ANSWER_TOKENS = 32
 """Of a greedy answer that is compared."""
@@ -64,8 +65,8 @@ class ScoredRows:
     def in_words(self) -> str:
         """The rows or inputs that are compared."""
         if not self.drawn:
-            return "1 row" if len(self.inputs) == 1 else f"{len(self.inputs)} rows"
-        kind = f"{len(self.inputs)} inputs drawn at random" if self.inputs else "the tensors alone"
+            return counted(len(self.inputs), "row")
+        kind = f"{counted(len(self.inputs), 'input')} drawn at random" if self.inputs else "the tensors alone"
         return f"{kind}, as {self.drawn}"
 
 

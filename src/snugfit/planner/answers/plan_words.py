@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snugfit.planner.answers.answer import Answer, Choice, Prediction
-from snugfit.units import format_seconds
+from snugfit.units import counted, format_seconds
 
 KINDS = (
     "weights",
@@ -191,7 +191,7 @@ def choice_words(choice: Choice) -> list[str]:
     parts = [f"micro-batch {choice.micro_batch}", printable(choice.numerics)]
     parts += [technique_words(entry) for entry in choice.techniques]
     if choice.devices > 1 or choice.strategy != "single":
-        parts.append(f"{printable(choice.strategy)} on {choice.devices} device{'s' * (choice.devices > 1)}")
+        parts.append(f"{printable(choice.strategy)} on {counted(choice.devices, 'device')}")
     return parts
 
 

@@ -14,6 +14,7 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.planner.answers.plan_words import brief_bytes, brief_seconds
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.goals import least, worthwhile
+from snugfit.units import counted
 
 _UPDATES = 1000
 """Updates that are paid for where nobody knows how long the run is."""
@@ -88,7 +89,7 @@ def make_cheapest(
         return replace(nearest, why=(*nearest.why, *_lines(offers, problems, price)))
     best = worthwhile(fitting, lambda each: each.level, _least, lambda each: each.price, worth)
     answer = best.answer
-    first = f"Cheapest on {_devices(best.devices)}: {_figure(best.price)} for {_length(answer)}, at {price:g} an hour of each."
+    first = f"Cheapest on {counted(best.devices, 'device')}: {_figure(best.price)} for {_length(answer)}, at {price:g} an hour of each."
     planned = sum(each.answer.planned_seconds for each in offers)
     why = (first, *_lines(offers, problems, price), *answer.why)
     return replace(answer, why=why, planned_seconds=planned)
@@ -104,7 +105,7 @@ def _lines(
     """Yield what each number of devices comes to."""
     for each in offers:
         prediction = each.answer.prediction
-        name = _devices(each.devices)
+        name = counted(each.devices, "device")
         if not each.answer.fits:
             yield f"On {name}: nothing fits, the smallest plan takes {brief_bytes(prediction.reserved_bytes)} of each."
             continue
@@ -114,7 +115,7 @@ def _lines(
             f"{_figure(each.price)}, at {each.answer.choice.fidelity}."
         )
     for devices, error in problems:
-        yield f"On {_devices(devices)}: {str(error).splitlines()[0]}"
+        yield f"On {counted(devices, 'device')}: {str(error).splitlines()[0]}"
 
 
 def _hours(answer: Answer) -> float:
@@ -126,10 +127,6 @@ def _hours(answer: Answer) -> float:
 
 def _length(answer: Answer) -> str:
     return f"{_UPDATES:,} updates" if answer.prediction.seconds_total is None else "the run"
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
 
 
 def _figure(price: float) -> str:

@@ -47,6 +47,7 @@ from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.tasks.task import Answers
+from snugfit.units import counted
 
 
 @dataclass
@@ -156,7 +157,7 @@ class Training:
             save_best(self, {})
             self._answer()
             return
-        self.emit(DOING, text=f"evaluating {self.validation.order.examples:,} rows")
+        self.emit(DOING, text=f"evaluating {counted(self.validation.order.examples, 'row')}")
         with closing(_whole(self.validation, stop)) as windows:
             scored = replace(
                 Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch

@@ -12,10 +12,9 @@ from torch import nn
 
 from snugfit.errors import RunFolderError
 from snugfit.report.history import history_rows
-from snugfit.report.html import counted
 from snugfit.report.page import REPORT_NAME, render_curves
 from snugfit.results.shown import Shown
-from snugfit.units import format_bytes, format_seconds
+from snugfit.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from snugfit.run.afterwards import Afterwards

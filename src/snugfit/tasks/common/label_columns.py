@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.recognition import Rows, columns_of
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.label_sets import LabelSets
@@ -53,11 +54,11 @@ def label_columns(
     if label is not None:
         columns: tuple[str, ...] = (label,)
         settings: dict[str, Any] = {"label": label, **({"separator": separator} if separator else {})}
-        reason = f"any number of {count:,} labels in column '{label}'"
+        reason = f"any number of {counted(count, 'label')} in column '{label}'"
         score = _JOINED if separator else _LISTED
     elif columns := _binary_columns(rows, data, has_content):
         settings = {"label_columns": columns}
-        reason, score = f"a column of 0 and 1 for each of {len(columns):,} labels", _BINARY
+        reason, score = f"a column of 0 and 1 for each of {counted(len(columns), 'label')}", _BINARY
     else:
         return None
     class_column = None if data.get("label") or data.get("label_columns") else rows.named(_CLASSES)

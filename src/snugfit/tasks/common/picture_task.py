@@ -13,6 +13,7 @@ from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -263,7 +264,7 @@ def recognize_without_labels(
         return None
     return Recognition(
         data={**({} if of_folder else {"image": image}), "augment": tuple(augment)},
-        reason=f"{len(source.rows):,} pictures, without labels",
+        reason=f"{counted(len(source.rows), 'picture')}, without labels",
         score=score,
         examples=len(source.rows),
         comments={"data.augment": comment},

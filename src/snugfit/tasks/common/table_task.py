@@ -14,6 +14,7 @@ from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Rows, columns_of
 from snugfit.tasks.task import Task, loss_of
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.core.loss_terms import Loss
@@ -180,7 +181,7 @@ class Columns:
     @property
     def counted(self) -> str:
         """Their number, in words."""
-        return f"{len(self.useful):,} {'column' if len(self.useful) == 1 else 'columns'}"
+        return counted(len(self.useful), "column")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def without_label(rows: Rows, label: str) -> tuple[dict[str, Any], dict[str, str
     if not count:
         return {}, {}
     return {"bad_rows": "skip"}, {
-        "data.bad_rows": f"{count:,} rows have no '{label}' to learn; fail ends the run instead"
+        "data.bad_rows": f"{counted(count, 'row')} without a '{label}' to learn; fail ends the run instead"
     }
 
 

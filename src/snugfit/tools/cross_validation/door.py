@@ -40,6 +40,7 @@ from snugfit.tools.cross_validation.result import (
     leaking,
 )
 from snugfit.tools.many_runs.engine import ManyRuns, Tell, Watch
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -81,7 +82,7 @@ def cross_validate(
     settings = FoldSettings(folds, repeats, wanted, recipe.train.seed, forward=time is not None)
     rows = fold_rows(recipe, group_by, labelled=wanted, time=time)
     how = f"by {' and '.join(group_by)} " if group_by else f"in the order of {time} " if time else ""
-    tell(f"dealing {rows.count:,} rows {how}into {folds} folds …")
+    tell(f"dealing {counted(rows.count, 'row')} {how}into {counted(folds, 'fold')} …")
     dealt = deal(rows.count, settings, rows.labels, rows.groups, rows.times)
     made = _checked(dealt, rows)
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
@@ -89,7 +90,7 @@ def cross_validate(
     folder.write_text(RECIPE, recipe.to_yaml())
     if rows.left_out:
         folder.write_text(QUARANTINE, quarantine_text(rows.left_out))
-        tell(f"{len(rows.left_out):,} rows that cannot be used are in {folder.path / QUARANTINE}")
+        tell(f"{counted(len(rows.left_out), 'row')} that cannot be used: see {folder.path / QUARANTINE}")
     record = {
         "settings": asdict(settings),
         "group_by": list(group_by),
@@ -204,7 +205,9 @@ class _Folds(ManyRuns[Fold, CrossValidation]):
             self.tell(f"{title}: finished before")
             result: dict[str, Any] = home.read_json(RESULT)
         else:
-            self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
+            self.tell(
+                f"{title}: {counted(len(fold.training), 'row')} to train on, {len(fold.validation):,} held out"
+            )
             home.path.mkdir(exist_ok=True)
             recipe, options = self._planned()
             if self.rows.records is None:

@@ -13,6 +13,7 @@ from typing import Any
 from snugfit.core.random import derive_seed
 from snugfit.errors import DataError, MissingExtra, SettingError
 from snugfit.tools.many_runs.outcome import Outcome
+from snugfit.units import counted
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _refuse_shared(fold: Fold, what: str, keys: Sequence[Hashable]) -> None:
     if shared:
         raise DataError(
             fold.name,
-            f"{len(shared)} {what}{('' if len(shared) == 1 else 's')} ({_some(shared)}) both trained and scored: "
+            f"{counted(len(shared), what)} ({_some(shared)}) both trained and scored: "
             "its scores would say nothing",
             "Begin a new cross-validation.",
         )
@@ -344,7 +345,7 @@ def _check_counts(
         if count < settings.folds:
             raise DataError(
                 "folds",
-                f"the label {label!r} has {count} row{('' if count == 1 else 's')}, so it cannot be in each of "
+                f"the label {label!r} has {counted(count, 'row')}, so it cannot be in each of "
                 f"{settings.folds} folds",
                 f"Ask for {max(count, 2)} folds, add rows, or use --no-stratified.",
             )

@@ -11,7 +11,7 @@ from snugfit.report.page import document, replace_page
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
 from snugfit.tools.find_batch.result import FoundBatch, Size
-from snugfit.units import format_bytes
+from snugfit.units import counted, format_bytes
 
 PAGE = "find_batch.html"
 
@@ -39,7 +39,7 @@ def render_batch_page(name: str, result: FoundBatch) -> str:
     about = [
         (
             "window",
-            f"{result.window_rows} examples, the {'largest there are' if result.longest else 'first ones'}",
+            f"{counted(result.window_rows, 'example')}, the {'largest there are' if result.longest else 'first ones'}",
         ),
         ("updates timed of each size", len(next((row.seconds for row in result.rows if row.seconds), ()))),
         ("device", result.device),

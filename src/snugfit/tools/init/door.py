@@ -33,6 +33,7 @@ from snugfit.tools.init.recipe_text import SCHEMA, commented
 from snugfit.tools.init.request import Request
 from snugfit.tools.init.source import Source, Tell, find_model, find_source
 from snugfit.tools.init.surroundings import no_task
+from snugfit.units import counted
 
 _EPOCHS = 3
 _LARGEST_BATCH = 32
@@ -404,11 +405,9 @@ def _tree(
     if place.faults:
         data["bad_rows"] = "skip"
         lines = ", ".join(f"{_line(fault)}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
-        count = len(place.faults)
-        comments["data.bad_rows"] = (
-            f"{count:,} {'row' if count == 1 else 'rows'} cannot be read ({lines}); fail ends the run instead"
-        )
-        notes.append(f"{count:,} rows of {place.path.name} cannot be read, and are left out ({lines})")
+        count = counted(len(place.faults), "row")
+        comments["data.bad_rows"] = f"{count} cannot be read ({lines}); fail ends the run instead"
+        notes.append(f"{count} of {place.path.name} cannot be read, and left out ({lines})")
         if any(fault.reason == NOT_UTF8 for fault in place.faults):
             notes.append(as_utf8(os.path.relpath(place.path)))
     batch = _LARGEST_BATCH
@@ -452,9 +451,7 @@ def _missing(rows: Rows, data: Mapping[str, Any]) -> str:
     if texts:
         written = zip(*(_is_written(rows, column) for column in texts), strict=True)
         counts.append((sum(not any(row) for row in written), " and no ".join(f"'{each}'" for each in texts)))
-    words = [
-        f"{count:,} {'row has' if count == 1 else 'rows have'} no {what}" for count, what in counts if count
-    ]
+    words = [f"{counted(count, 'row')} without {what}" for count, what in counts if count]
     return ", ".join(words)
 
 

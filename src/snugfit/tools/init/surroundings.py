@@ -24,6 +24,7 @@ from snugfit.errors import DataError, nearest_file
 from snugfit.tasks import discover
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
 from snugfit.tools.init.request import Request
+from snugfit.units import counted
 
 Part = Literal["training", "validation", "test"]
 
@@ -218,7 +219,7 @@ def no_task(rows: Rows, request: Request) -> DataError:
     if label is not None:
         return DataError(
             request.name("data.label"),
-            f"column '{label}' of {rows.path} has {len(rows.classes(label)):,} different values in {len(rows.rows):,} rows, "
+            f"column '{label}' of {rows.path} has {len(rows.classes(label)):,} different values in {counted(len(rows.rows), 'row')}, "
             "which no task can learn from the other columns",
             "Name another. A class needs rows of two of them, a number to predict ten different ones, and the rows a column to tell it by.",
         )
@@ -253,14 +254,14 @@ def nothing_here(here: Surroundings) -> DataError:
     if here.pictures:
         return DataError(
             here.folder,
-            f"holds {here.pictures:,} pictures, and no two folders of them that could be classes",
+            f"holds {counted(here.pictures, 'picture')}, and no two folders of them that could be classes",
             "Put the pictures of each class into a folder named by it, or give a table with columns of paths and labels. "
             f"To learn from pictures without labels, write a recipe of task: {' or '.join(_without_labels('pictures'))} (snugfit tasks NAME).",
         )
     if here.sounds:
         return DataError(
             here.folder,
-            f"holds {here.sounds:,} sounds, and no two folders of them that could be classes",
+            f"holds {counted(here.sounds, 'sound')}, and no two folders of them that could be classes",
             "Put the sounds of each class into a folder named by it, or give a table with columns of paths and labels.",
         )
     if here.others:

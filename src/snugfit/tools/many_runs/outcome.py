@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snugfit.report.html import counted
 from snugfit.report.page import document
 from snugfit.report.svg import escape
 from snugfit.results.shown import Shown
-from snugfit.units import format_seconds
+from snugfit.units import counted, format_seconds
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

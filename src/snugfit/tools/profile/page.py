@@ -11,6 +11,7 @@ from snugfit.report.memory_page import MEMORY_STYLE, memory_sections, piece_word
 from snugfit.report.page import document, replace_page
 from snugfit.report.svg import escape
 from snugfit.tools.profile.result import Profile
+from snugfit.units import counted
 
 NAME = "profile.html"
 
@@ -71,7 +72,7 @@ def _header(profile: Profile) -> str:
     return (
         f"<header><p class=about>{escape(about)}</p><h1>{escape(printable(profile.name))}</h1>"
         f'<p class=identity><span class="status stopped">Limited by {escape(profile.limit)}</span>'
-        f"<span>{profile.updates} updates of {profile.rows:,} examples, in micro-batches of {profile.micro_batch:,}</span></p>"
+        f"<span>{counted(profile.updates, 'update')} of {counted(profile.rows, 'example')}, in micro-batches of {profile.micro_batch:,}</span></p>"
         f"<p>{escape(profile.verdict)}</p>{memory}{_figures(profile)}</header>"
     )
 

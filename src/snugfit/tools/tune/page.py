@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from snugfit.report.html import aligned, counted, figures, table
+from snugfit.report.html import aligned, figures, table
 from snugfit.report.series import as_number, format_number, nice_ticks, robust_range, tick_labels
 from snugfit.report.svg import Chart, Dot, Frame, LogFrame, Series, escape, figure
 from snugfit.tools.many_runs.outcome import render_page
 from snugfit.tools.tune.result import Choices, Parameter, Trial, Tuned, shown
-from snugfit.units import format_seconds
+from snugfit.units import counted, format_seconds
 
 LONGEST_LABEL = 16
 MOST_ROWS = 200
