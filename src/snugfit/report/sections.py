@@ -13,7 +13,6 @@ from snugfit.report.html import (
     aligned,
     breakable,
     clock,
-    counted,
     details,
     facts,
     figures,
