@@ -196,9 +196,10 @@ class Data(Section):
     )
     augment: tuple[str, ...] = setting(
         "changes that are drawn for each picture that is trained on: crop (35 to 100% of its area), flip (left to right), rotate (up to 15 degrees), "
-        "color (brightness, contrast and saturation by up to 30%), erase (a rectangle, of one picture in four)",
+        "color (brightness, contrast and saturation by up to 30%), erase (a rectangle, of one picture in four), and transforms of torchvision, which "
+        "come behind color, such as v2.TrivialAugmentWide or v2.RandomPosterize(bits=4)",
         ("crop", "flip"),
-        takes=f"a list of {', '.join(AUGMENTATIONS)}",
+        takes=f"a list of {', '.join(AUGMENTATIONS)} and transforms of torchvision",
     )
     mask_probability: Annotated[float, Bound(above=0, below=1)] | None = setting(
         "part of the tokens of a text, or of a picture, that is hidden and predicted, drawn anew in each epoch; null: 0.15 of tokens, 0.6 of a picture",

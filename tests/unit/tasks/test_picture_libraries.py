@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 
 from snugfit.core.losses import IGNORE_INDEX
+from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.pictures.pixels import pixels, pixels_with_mask
+from snugfit.data.pictures.torchvision_transforms import UNKNOWN
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.recipe import load_recipe
@@ -56,7 +60,8 @@ def test_a_classifier_is_resumed_in_an_epoch_and_predicts_alike_after_a_reload(
     folder: Path, library: str
 ) -> None:
     pytest.importorskip(library)
-    recipe = written(*MODELS[library])
+    drawn = {"torchvision": ["data.augment=[crop, v2.TrivialAugmentWide]", "plan.num_workers=1"]}
+    recipe = written(*MODELS[library], *drawn.get(library, []))
     whole = train_recipe(recipe, RunOptions())
     stopped = train_recipe(recipe, RunOptions(stop=AfterWindows(2)))
     assert stopped.updates == 2
@@ -169,3 +174,60 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.setattr(f"snugfit.models.{module}.find_spec", lambda _name: None)
     with pytest.raises(MissingExtra, match=rf"pip install 'snugfit\[{library}\]'"):
         recipe_setup(written(*MODELS[library]))
+
+
+def test_a_mask_is_moved_with_its_picture_by_a_transform_of_torchvision() -> None:
+    pytest.importorskip("torchvision")
+    numbers = np.repeat(np.arange(1, 9, dtype=np.uint8), 8)[None].repeat(64, 0)
+    mask = Image.fromarray(numbers)
+    picture = Image.merge("RGB", [Image.fromarray(numbers * 20)] * 3)
+    as_is = PictureFormat(64, 64, None, (0.0,) * 3, (1.0,) * 3)
+    torch.manual_seed(0)
+    names = ("flip", "v2.RandomAffine(degrees=40, translate=[0.2, 0.2])", "v2.RandomVerticalFlip(p=1)")
+    for _ in range(5):
+        seen, moved = pixels_with_mask(picture, mask, as_is, names)
+        outside = moved == UNKNOWN
+        assert outside.any() and not outside.all()
+        assert not seen[:, outside].any()
+        torch.testing.assert_close(seen[0][~outside] * 255, moved[~outside] * 20.0)
+        assert not torch.equal(moved, torch.from_numpy(numbers))
+
+
+def test_a_transform_is_that_of_torchvision_by_the_same_draws() -> None:
+    pytest.importorskip("torchvision")
+    from torchvision.transforms import v2
+
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    name = "v2.RandomApply([v2.ColorJitter(0.5, hue=0.2), v2.RandomPosterize(bits=3, p=1)], p=0.7)"
+    theirs = v2.RandomApply([v2.ColorJitter(0.5, hue=0.2), v2.RandomPosterize(bits=3, p=1)], p=0.7)
+    as_is = PictureFormat(32, 32, None, (0.0,) * 3, (1.0,) * 3)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        made = pixels(Image.fromarray(noise), as_is, (name,))
+        torch.manual_seed(seed)
+        expected = np.asarray(theirs(Image.fromarray(noise)))
+        assert torch.equal((made * 255).round().permute(1, 2, 0), torch.from_numpy(expected.copy()).float())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v2.TrivialAugment", r"torchvision has no v2\.TrivialAugment\. Did you mean 'TrivialAugmentWide'"),
+        ("v2.RandomPosterize", "v2.RandomPosterize cannot be made: .*bits"),
+        ("v2.RandomPosterize(bits=open('/etc/passwd'))", "cannot be made"),
+        ("v2.RandomPosterize(bits=3", "cannot be made"),
+        (
+            "v2.Resize(size=8)",
+            "of a picture of 32 × 32 pixels, mode RGB v2.Resize.* makes one of 8 × 8 pixels",
+        ),
+        ("v2.ToImage", "v2.ToImage makes a Image of a picture of Pillow"),
+        ("v2.GaussianNoise", "v2.GaussianNoise does not take a picture: "),
+    ],
+)
+def test_a_transform_that_no_picture_comes_out_of_is_refused_before_the_run(
+    folder: Path, name: str, words: str
+) -> None:
+    pytest.importorskip("torchvision")
+    recipe = written(MODELS["torchvision"][0], 32, f'data.augment=["{name}"]')
+    with pytest.raises(SettingError, match=rf"data\.augment: .*{words}"):
+        recipe_setup(recipe)

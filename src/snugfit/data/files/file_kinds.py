@@ -11,6 +11,8 @@ from snugfit.errors import DataError, SettingError
 PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
 """Kinds of pictures that Pillow reads everywhere."""
 AUGMENTATIONS = ("crop", "flip", "rotate", "color", "erase")
+_OF_TORCHVISION = "v2."
+"""Beginning of the names of torchvision's transforms among them, such as v2.RandomPosterize(bits=4)."""
 
 SOUND_SUFFIXES = frozenset((".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff", ".au"))
 """Kinds of sounds that soundfile reads everywhere."""
@@ -70,6 +72,11 @@ def files_in(folder: Path, suffixes: Set[str]) -> list[Path]:
     return sorted(files)
 
 
+def of_torchvision(names: Sequence[str]) -> list[str]:
+    """Return those of the augmentations of pictures that are transforms of torchvision."""
+    return [name for name in names if name.startswith(_OF_TORCHVISION)]
+
+
 def check_augmentations(
     names: Sequence[str], among: Sequence[str] = AUGMENTATIONS, setting: str = "data.augment"
 ) -> None:
@@ -80,9 +87,15 @@ def check_augmentations(
 
     >>> check_augmentations(("crop", "crop"))
     Traceback (most recent call last):
-    snugfit.errors.SettingError: data.augment: 'crop' stands there twice. Choose from crop, flip, rotate, color, erase.
+    snugfit.errors.SettingError: data.augment: 'crop' stands there twice. Choose from crop, flip, rotate, color, erase, or transforms of torchvision such as v2.TrivialAugmentWide.
     """
+    own = of_torchvision(names) if among is AUGMENTATIONS else []
     for name in names:
-        if name not in among or names.count(name) > 1:
-            problem = "stands there twice" if name in among else "is no augmentation"
-            raise SettingError(setting, f"'{name}' {problem}", f"Choose from {', '.join(among)}.")
+        if name not in [*among, *own] or names.count(name) > 1:
+            problem = "stands there twice" if name in [*among, *own] else "is no augmentation"
+            others = (
+                ", or transforms of torchvision such as v2.TrivialAugmentWide"
+                if among is AUGMENTATIONS
+                else ""
+            )
+            raise SettingError(setting, f"'{name}' {problem}", f"Choose from {', '.join(among)}{others}.")

@@ -18,6 +18,7 @@ from snugfit.data.label_sets import LabelSets
 from snugfit.data.pictures.picture_files import PICTURE_FILES
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.pictures.pixels import opened, pixels
+from snugfit.data.pictures.torchvision_transforms import check_transforms
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource
 from snugfit.data.splits.leaks import LeakSettings
@@ -69,6 +70,8 @@ class Pictures(FromRows):
     ) -> None:
         super().__init__(rows, alike=True)
         self.format, self.augment, self.change = picture_format, tuple(augment), change
+        size = picture_format.width, picture_format.height
+        check_transforms(self.augment, size, picture_format.channels, masks=False)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]

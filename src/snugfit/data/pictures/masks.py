@@ -23,7 +23,8 @@ from snugfit.data.files.tar_members import file_of
 from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.pictures.picture_files import PICTURE_FILES, read_pictures
 from snugfit.data.pictures.picture_format import PictureFormat
-from snugfit.data.pictures.pixels import UNKNOWN, opened, pixels, pixels_with_mask, upright_size
+from snugfit.data.pictures.pixels import opened, pixels, pixels_with_mask, upright_size
+from snugfit.data.pictures.torchvision_transforms import UNKNOWN, check_transforms
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.splits.hold_out import SHARES
@@ -82,6 +83,8 @@ class PicturesWithMasks(FromRows):
     def __init__(self, rows: Examples, picture_format: PictureFormat, augment: Sequence[str] = ()) -> None:
         super().__init__(rows, alike=True)
         self.format, self.augment = picture_format, tuple(augment)
+        size = picture_format.width, picture_format.height
+        check_transforms(self.augment, size, picture_format.channels, masks=True)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]

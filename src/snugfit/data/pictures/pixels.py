@@ -1,7 +1,7 @@
 """A picture as numbers for a model: decoded, cut, resized and normalised by Pillow, and changed by chance where it is trained on.
 
-Pillow does what torchvision does with Pillow's pictures; torchvision has no build beside torch's own for processors, and transformers
-imports whichever it finds, for texts too.
+Pillow does what torchvision does with Pillow's pictures. torchvision is imported where one of its transforms is named alone: it has no build
+beside torch's own for processors, and transformers imports whichever it finds, for texts too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from snugfit.data.files.tar_members import file_of
 from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.pictures.torchvision_transforms import UNKNOWN, transformed
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,8 +32,6 @@ _ERASED_AREA = (0.02, 0.2)
 _TRIES = 10
 _LYING = (5, 6, 7, 8)
 """Orientations of EXIF in which width and height are exchanged."""
-UNKNOWN = 255
-"""The pixel of a mask that is not scored."""
 
 
 def pixels(
@@ -44,26 +43,13 @@ def pixels(
     """Return a picture as a model sees it: float32, shape (channels, height, width).
 
     Args:
-        augment: names of `AUGMENTATIONS`; what they draw comes from torch's global generator.
+        augment: names of `AUGMENTATIONS` and transforms of torchvision, which come last of them but for `erase`; what they draw comes from torch's global generator.
         change: is made to the placed picture, while its pixels are numbers of 8 bits.
     """
-    from PIL import Image
-
-    width, height = picture_format.width, picture_format.height
-    how = Image.Resampling[picture_format.interpolation.upper()]
-    picture = _placed(picture, picture_format, augment, how, Image.Resampling.BILINEAR)
-    if "color" in augment:
-        picture = _jittered(picture)
+    picture, _ = _drawn(picture, None, picture_format, augment)
     if change is not None:
         picture = change(picture)
-    values = np.asarray(picture, dtype=np.uint8).reshape(height, width, picture_format.channels)
-    tensor = torch.from_numpy(values.transpose(2, 0, 1).copy()).to(torch.float32) / 255
-    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (picture_format.mean, picture_format.std))
-    tensor = (tensor - mean) / std
-    if "erase" in augment and _between(0, 1) < _ERASED:
-        left, top, right, bottom = _part(width, height, _ERASED_AREA)
-        tensor[:, top:bottom, left:right] = 0  # the mean of all pictures
-    return tensor
+    return _numbers(picture, picture_format, augment)
 
 
 def pixels_with_mask(
@@ -73,15 +59,39 @@ def pixels_with_mask(
 
     Each pixel of the mask is one of those that it had; what a turn brings in from outside is `UNKNOWN`.
     """
+    picture, drawn = _drawn(picture, mask, picture_format, augment)
+    return _numbers(picture, picture_format, augment), torch.from_numpy(np.array(drawn, dtype=np.uint8))
+
+
+def _drawn(
+    picture: Image.Image, mask: Image.Image | None, picture_format: PictureFormat, augment: Sequence[str]
+) -> tuple[Image.Image, Image.Image | None]:
+    """Return a picture of the format's size after all that is drawn for its colours and places, and its mask after what is drawn for places."""
     from PIL import Image
 
-    nearest = Image.Resampling.NEAREST
-    # what places a picture is drawn first, so that the same state places both alike
-    state = torch.get_rng_state()
-    placed = _placed(mask, picture_format, augment, nearest, nearest, outside=UNKNOWN)
-    torch.set_rng_state(state)
-    tensor = pixels(picture, picture_format, augment)
-    return tensor, torch.from_numpy(np.asarray(placed, dtype=np.uint8).copy())
+    how, nearest = Image.Resampling[picture_format.interpolation.upper()], Image.Resampling.NEAREST
+    if mask is not None:
+        # what places a picture is drawn first, so that the same state places both alike
+        state = torch.get_rng_state()
+        mask = _placed(mask, picture_format, augment, nearest, nearest, outside=UNKNOWN)
+        torch.set_rng_state(state)
+    picture = _placed(picture, picture_format, augment, how, Image.Resampling.BILINEAR)
+    if "color" in augment:
+        picture = _jittered(picture)
+    return transformed(picture, mask, augment)
+
+
+def _numbers(picture: Image.Image, picture_format: PictureFormat, augment: Sequence[str]) -> Tensor:
+    """Return a picture of the format's size as a model sees it, where that is drawn with a part erased."""
+    width, height = picture_format.width, picture_format.height
+    values = np.asarray(picture, dtype=np.uint8).reshape(height, width, picture_format.channels)
+    tensor = torch.from_numpy(values.transpose(2, 0, 1).copy()).to(torch.float32) / 255
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (picture_format.mean, picture_format.std))
+    tensor = (tensor - mean) / std
+    if "erase" in augment and _between(0, 1) < _ERASED:
+        left, top, right, bottom = _part(width, height, _ERASED_AREA)
+        tensor[:, top:bottom, left:right] = 0  # the mean of all pictures
+    return tensor
 
 
 def _placed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from snugfit.data.pictures.labelled_pictures import Pictures, PictureSettings, c
 from snugfit.data.pictures.picture_files import read_pictures
 from snugfit.data.pictures.picture_format import PictureFormat, format_of
 from snugfit.data.pictures.pixels import opened, pixels
-from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.errors import DataError, MissingExtra, ModelError, SettingError
 
 FORMAT = PictureFormat(8, 8, None)
 CONFIG: dict[str, Any] = {"num_channels": 3}
@@ -321,6 +322,17 @@ def test_every_mode_of_pillow_is_taken(mode: str, tmp_path: Path) -> None:
 def test_unknown_augmentations_are_refused() -> None:
     with pytest.raises(SettingError, match="'mosaic' is no augmentation"):
         PictureSettings("p", augment=("mosaic",))
+
+
+def test_a_transform_of_torchvision_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    settings = PictureSettings(
+        write(tmp_path / "p", {"a": 3, "b": 3}), None, augment=("crop", "v2.RandomSolarize(threshold=9)")
+    )
+    with pytest.raises(MissingExtra, match=r"pip install 'snugfit\[torchvision\]'"):
+        load_pictures(settings, FORMAT)
 
 
 def test_pictures_are_all_of_one_shape_for_the_largest_window(tmp_path: Path) -> None:
