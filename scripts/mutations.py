@@ -3,25 +3,35 @@
     python -m scripts.mutations                 all of them
     python -m scripts.mutations sam token       those whose names contain one of these words
 
-A mutation names a file, a passage that occurs in it once, what to write instead, and the tests that have to notice. The
-tests are first run on the unbroken copy, so that a failure later is the mutation's.
+A mutation names a file, a passage that occurs in it once, what to write instead, and the tests that have to notice. All
+those tests are first run on the unbroken copy, in one session, so that a failure later is the mutation's. Each mutation is
+then tried in a fork of this process, which has imported the libraries and nothing of Snugfit: that is most of what a test costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILED = 1
 """Pytest's exit status when a test failed; an error at collection has another."""
+NOTICED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
+"""Pytest's line of a test that failed."""
+LIBRARIES = ("pytest", "hypothesis", "torch", "torch._dynamo", "transformers.modeling_utils")
+"""What most tests import."""
+CORES = 2
 
 
 @dataclass(frozen=True)
@@ -430,29 +440,74 @@ MUTATIONS = (
 )
 
 
-def run_tests(source: Path, tests: tuple[str, ...]) -> int:
-    """Pytest's exit status for the package under `source`."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    return process.returncode
+def run_tests(source: Path, tests: Iterable[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest on the package under `source`, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def caught(mutation: Mutation) -> str:
-    """'' if the tests notice the mutation, else what went wrong."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "src")
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        path = source / "snugfit" / mutation.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(mutation.passage) != 1:
-            return f"its passage occurs {text.count(mutation.passage)} times in {mutation.file}: bring it up to date"
-        status = run_tests(source, mutation.tests)
-        if status:
-            return f"the tests already fail on the unbroken copy (status {status})"
-        path.write_text(text.replace(mutation.passage, mutation.broken), encoding="utf-8")
-        status = run_tests(source, mutation.tests)
-        return "" if status == FAILED else f"no test noticed (status {status})"
+def import_libraries() -> None:
+    """Import what most tests import, and no module of Snugfit: each fork takes that from a source of its own."""
+    import tests.quiet_libraries  # noqa: F401 - before they are imported
+
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):  # tests that need it skip, or say what is missing
+            importlib.import_module(name)
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "snugfit"]
+    assert not loaded, loaded
+
+
+def copy_broken(mutation: Mutation, unbroken: Path, source: Path) -> None:
+    """Copy the source, and break it."""
+    shutil.copytree(unbroken, source, copy_function=os.link)  # compiled files too
+    path = source / "snugfit" / mutation.file
+    text = path.read_text(encoding="utf-8")
+    path.unlink()  # the other copies have the same file
+    path.write_text(text.replace(mutation.passage, mutation.broken), encoding="utf-8")
+
+
+def begin_tests(source: Path, tests: Iterable[str], output: Path) -> int:
+    """Run pytest in a fork of this process and return its id; its exit code is pytest's."""
+    process = os.fork()
+    if process:
+        return process
+    status = -1
+    try:
+        with output.open("wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        os.environ["PYTHONPATH"] = str(source)
+        sys.path.insert(0, str(source))
+        import pytest
+
+        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
+        atexit._run_exitfuncs()  # folders that tests made
+    finally:
+        os._exit(status)
+
+
+def try_all(mutations: Iterable[Mutation], unbroken: Path, folder: Path) -> int:
+    """Try mutations, as many at a time as there are cores; print of each which test noticed, and return how many none did."""
+    waiting = list(mutations)
+    running: dict[int, tuple[Mutation, Path]] = {}
+    missed = 0
+    while waiting or running:
+        while waiting and len(running) < CORES:
+            mutation, place = waiting.pop(0), Path(tempfile.mkdtemp(dir=folder))
+            copy_broken(mutation, unbroken, place / "src")
+            running[begin_tests(place / "src", mutation.tests, place / "output")] = mutation, place
+        process, code = os.wait()
+        mutation, place = running.pop(process)
+        output = (place / "output").read_text(encoding="utf-8", errors="replace")
+        shutil.rmtree(place)
+        status, noticed = os.waitstatus_to_exitcode(code), NOTICED.search(output)
+        if status == FAILED and noticed:
+            print(f"caught     {mutation.name}\n           {noticed[1]}", flush=True)
+        else:
+            print(f"NOT CAUGHT {mutation.name}: pytest ended with {status}\n{output[-2000:]}", flush=True)
+            missed += 1
+    return missed
 
 
 def main() -> int:
@@ -461,12 +516,24 @@ def main() -> int:
     options = parser.parse_args()
     words = options.words or [""]
     mutations = [each for each in MUTATIONS if any(word in each.name for word in words)]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        results = list(pool.map(caught, mutations))
-    for mutation, problem in zip(mutations, results, strict=True):
-        print(f"{'NOT CAUGHT' if problem else 'caught':<11}{mutation.name}{problem and ': ' + problem}")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    folder = Path(
+        tempfile.mkdtemp()
+    )  # whoever is forked removes nothing at its end, as it would with TemporaryDirectory
+    try:
+        unbroken = folder / "unbroken"
+        shutil.copytree(ROOT / "src", unbroken)
+        tests = dict.fromkeys(test for mutation in mutations for test in mutation.tests)
+        done = run_tests(unbroken, tests, "-n", str(CORES), "--dist", "worksteal")
+        if done.returncode:
+            print(f"The tests already fail on the unbroken copy:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+            return 1
+        import_libraries()
+        missed = try_all(mutations, unbroken, folder)
+    finally:
+        shutil.rmtree(folder)
     print(f"{len(mutations)} of {len(MUTATIONS)} mutations tried.")
-    return int(any(results) or not mutations)
+    return int(bool(missed) or not mutations)
 
 
 if __name__ == "__main__":

@@ -13,22 +13,11 @@ from pathlib import Path
 
 import pytest
 
-# Before anything imports transformers, mlflow or torch: they read these when they are imported.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-os.environ["DO_NOT_TRACK"] = "true"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-# the user's plans and calibrations are not seen, and none is left to them; what other libraries keep there stays theirs
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-for name, folder in (("MPLCONFIGDIR", "matplotlib"), ("HF_HOME", "huggingface"), ("TORCH_HOME", "torch")):
-    os.environ.setdefault(name, str(_CACHE / folder))
+import tests.quiet_libraries  # noqa: F401 - before anything imports them
+
+# the user's plans and calibrations are not seen, and none is left to them
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="snugfit-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
-os.environ.setdefault(
-    "MKL_CBWR", "AUTO"
-)  # as runs have it: what multiplies first, a test or a run, is not known here
 for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
     del os.environ[name]
 for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
