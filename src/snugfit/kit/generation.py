@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +77,16 @@ def padded_left(prompts: Sequence[Sequence[int]], padding: int) -> dict[str, Ten
 
 def generate(
     model: nn.Module,
-    batch: dict[str, Tensor],
+    batch: Mapping[str, Tensor],
     places: Sequence[int],
     stops: Sequence[int],
     settings: Generation,
     streamer: Any = None,
 ) -> list[list[int]]:
     """Return the tokens of each row's answer, without the one that ends it.
+
+    A row may have as many as the model has positions for behind its own prompt, whatever stands beside it: what the longest prompt cuts is
+    written again without it.
 
     Args:
         batch: `padded_left`, on the model's device; padded on the right for a model that writes one text after reading another.
@@ -94,18 +97,61 @@ def generate(
         ModelError: the model generates nothing.
         DataError: a prompt fills the model's positions.
     """
-    from transformers import GenerationConfig, LogitsProcessorList
-
-    whole_answers: Any = getattr(model, "generate", None)
-    if whole_answers is None:
+    if getattr(model, "generate", None) is None:
         raise ModelError(
             "model", f"is a {type(model).__name__}, which generates nothing", "Take a causal language model."
         )
-    width = batch["input_ids"].shape[1]
-    writes_another = writes_another_text(model)
-    read_before = 0 if writes_another else width
+    rooms = _rooms(model, batch, settings.max_new_tokens)
+    answers: list[list[int]] = [[] for _ in rooms]
+    rows = list(range(len(rooms)))
+    while rows:
+        most, cut = min(rooms[row] for row in rows), list[int]()
+        part = batch if len(rows) == len(rooms) else _rows_of(batch, rows)
+        seeded = [places[row] for row in rows]
+        for row, tokens in zip(
+            rows, _written(model, part, seeded, stops, most, settings, streamer), strict=True
+        ):
+            answers[row] = _until(tokens, set(stops))
+            ended = len(answers[row]) < most and settings.num_beams == 1  # a likelier beam may be longer
+            if most < rooms[row] and not ended:
+                cut.append(row)
+        rows = cut
+    return answers
+
+
+def _rooms(model: nn.Module, batch: Mapping[str, Tensor], wanted: int) -> list[int]:
+    """Return how many tokens each row's answer may have."""
+    rows, width = batch["input_ids"].shape
+    if writes_another_text(model):
+        width = 0
+    most = room(model, width, wanted)
+    if most == wanted:
+        return [wanted] * rows
+    lengths = read(batch["attention_mask"].sum(dim=1), assume=[width] * rows)
+    return [room(model, length, wanted) for length in lengths]
+
+
+def _rows_of(batch: Mapping[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return some prompts of a batch, without what is padding in all of them."""
+    part = {name: tensor[list(rows)] for name, tensor in batch.items()}
+    longest = read(part["attention_mask"].sum(dim=1).max(), assume=1)
+    return {name: tensor[:, -longest:] for name, tensor in part.items()}
+
+
+def _written(
+    model: Any,
+    batch: Mapping[str, Tensor],
+    places: Sequence[int],
+    stops: Sequence[int],
+    most: int,
+    settings: Generation,
+    streamer: Any,
+) -> list[list[int]]:
+    """Return what is written behind each prompt, `most` tokens at most, filled up behind the one that ends it."""
+    from transformers import GenerationConfig, LogitsProcessorList
+
     config = GenerationConfig(
-        max_new_tokens=room(model, read_before, settings.max_new_tokens),
+        max_new_tokens=most,
         do_sample=False,
         num_beams=settings.num_beams,
         eos_token_id=list(stops) or None,
@@ -113,13 +159,12 @@ def generate(
     )
     processors = LogitsProcessorList([] if settings.temperature == 0 else [Draws(places, settings)])
     with torch.no_grad():
-        whole = whole_answers(
+        whole = model.generate(
             **batch, generation_config=config, logits_processor=processors, streamer=streamer
         )
-    answers = read(
-        whole[:, 1 if writes_another else width :], assume=[]
-    )  # behind the token that it begins with
-    return [_until(answer, set(stops)) for answer in answers]
+    begin = 1 if writes_another_text(model) else batch["input_ids"].shape[1]
+    answers: list[list[int]] = read(whole[:, begin:], assume=[])  # behind the token that it begins with
+    return answers
 
 
 def writes_another_text(model: nn.Module) -> bool:

@@ -1,0 +1,102 @@
+"""A row's answer is that of the row alone, up to the model's last position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from snugfit.errors import DataError
+from snugfit.kit.generation import Generation, generate, padded_left
+
+POSITIONS, WANTED = 16, 9
+LENGTHS = (14, 11, 14, 8, 2)
+"""Of prompts: four of the five leave fewer positions than are wanted, two of them as many as each other."""
+
+
+def gpt2() -> Any:
+    """Learned positions, of which there is none behind the last."""
+    return GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=4))
+
+
+def llama() -> Any:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=40,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=POSITIONS,
+        )
+    )
+
+
+def made(make: Any) -> Any:
+    torch.manual_seed(3)
+    model = make().double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)  # so that the likeliest token changes from place to place
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def prompts() -> list[list[int]]:
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randint(1, 40, (length,), generator=draw).tolist() for length in LENGTHS]
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize(
+    "settings",
+    [Generation(WANTED), Generation(WANTED, temperature=1.0, top_p=0.9), Generation(WANTED, num_beams=2)],
+    ids=["greedy", "drawn", "beams"],
+)
+def test_a_batch_near_the_last_position_has_each_answer_of_its_row_alone(
+    make: Any, settings: Generation
+) -> None:
+    model, rows = made(make), prompts()
+
+    def together(stops: Sequence[int]) -> list[list[int]]:
+        return generate(model, padded_left(rows, 0), range(len(rows)), stops, settings)
+
+    def alone(stops: Sequence[int]) -> list[list[int]]:
+        each = [(padded_left([row], 0), [place]) for place, row in enumerate(rows)]
+        return [generate(model, *row, stops, settings)[0] for row in each]
+
+    endless, rooms = together(()), [min(WANTED, POSITIONS - length) for length in LENGTHS]
+    assert endless == alone(())
+    assert [len(answer) for answer in endless] == rooms
+    stop = endless[3][-2]  # of a row that goes on where the longest have ended
+    ended = together([stop])
+    assert ended == alone([stop])
+    assert len(ended[3]) < rooms[3]
+
+
+def test_a_row_that_ends_in_the_room_of_all_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, passes = made(llama), list[int]()
+    whole = model.generate
+
+    def counted(**arguments: Any) -> Any:
+        passes.append(len(arguments["input_ids"]))
+        return whole(**arguments)
+
+    monkeypatch.setattr(model, "generate", counted)
+    generate(model, padded_left(prompts(), 0), range(len(LENGTHS)), range(40), Generation(WANTED))
+    assert passes == [len(LENGTHS)]
+    passes.clear()
+    generate(model, padded_left(prompts(), 0), range(len(LENGTHS)), (), Generation(WANTED))
+    assert passes == [
+        5,
+        3,
+        2,
+        1,
+    ]  # the two longest, the next two, and the one with room for all that is wanted
+
+
+def test_a_prompt_without_a_position_behind_it_is_refused() -> None:
+    with pytest.raises(DataError, match="it has 16 tokens, and the model reads 16 with its answer"):
+        generate(made(gpt2), padded_left([[1] * POSITIONS, [2]], 0), range(2), (), Generation(1))
