@@ -82,7 +82,7 @@ def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
         true = TRUE_AFTER_ALL.get(case.script.stem, "").partition(":")[0]
         ill = [finding for finding in case.findings if is_ill([finding])]
         alarm = "false alarm" if any(finding.pitfall != true for finding in ill) else "a true finding"
-        outcome = alarm if ill else "no error, no warning"
+        outcome = alarm if ill else "nothing certain or likely"
     elif not case.found:
         outcome = "not found"
     else:
@@ -94,7 +94,7 @@ def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
         "pitfall": "" if clean else case.found[0].pitfall if case.found else case.pitfalls[0],
         "fault": first,
         "outcome": outcome,
-        "severity": str(case.found[0].severity) if case.found and not clean else "",
+        "certainty": str(case.found[0].certainty) if case.found and not clean else "",
         "findings": [finding.pitfall for finding in case.findings],
         "seconds": round(seconds, 2),
     }
@@ -112,18 +112,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     first = sum(row["script"] not in MISSED_AT_FIRST for row in fresh)
     lines = [
         f"Written with the detectors: {_count(rows, 'faulty')}. Written after the detectors were frozen: {first} of "
-        f"{len(fresh)} found by these, {_count(rows, 'fresh')} after mending. Clean scripts: {len(clean)}, with an error or a "
-        f"warning on {len(alarms) or 'none'}{': ' + ', '.join(alarms) if alarms else ''}.",
+        f"{len(fresh)} found by these, {_count(rows, 'fresh')} after mending. Clean scripts: {len(clean)}, with something certain or "
+        f"likely on {len(alarms) or 'none'}{': ' + ', '.join(alarms) if alarms else ''}.",
         "",
-        "| pitfall | scripts | found | severity |",
+        "| pitfall | scripts | found | certainty |",
         "|---|---|---|---|",
     ]
     for pitfall in PITFALLS:
         mine = by_pitfall.get(pitfall, [])
         if mine:
             hits = sum(row["outcome"].startswith("found") for row in mine)
-            severity = ", ".join(dict.fromkeys(row["severity"] for row in mine if row["severity"]))
-            lines.append(f"| {PITFALLS[pitfall]} | {len(mine)} | {hits} | {severity} |")
+            certainty = ", ".join(dict.fromkeys(row["certainty"] for row in mine if row["certainty"]))
+            lines.append(f"| {PITFALLS[pitfall]} | {len(mine)} | {hits} | {certainty} |")
     lines += [
         "",
         "The faults that were written afterwards:",
@@ -152,7 +152,7 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
         "",
         f"Written by a second hand that had read no detector: {len(faulty)} faults. As shipped: {at_mark} found at a marked line, "
         f"{len(ELSEWHERE_AT_FIRST)} at another line, {len(MISSED_OF_SECOND_HAND)} not found. After mending: {now} and {other_line} "
-        f"at another line. Its {len(clean)} clean scripts: as shipped an error or a warning on {len(ALARMS_AT_FIRST)}, of which "
+        f"at another line. Its {len(clean)} clean scripts: as shipped something certain or likely on {len(ALARMS_AT_FIRST)}, of which "
         f"{len(false)} was false; after mending {len(alarms) or 'none'} false.",
         "",
         "| script | kind | pitfall | as shipped | after mending |",
@@ -173,7 +173,7 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for row in clean:
         name, about = row["script"], table["clean"][row["script"]]
-        first = "no error, no warning"
+        first = "nothing certain or likely"
         if name in ALARMS_AT_FIRST:
             first = "a true finding" if name in TRUE_AFTER_ALL else "false alarm"
         lines.append(f"| `{name}` | {about['kind']} | {about['looks_like']} | {first} | {row['outcome']} |")
@@ -197,8 +197,8 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
         "",
         f"Written by a third hand: {len(about)} faults, {len(about) - len(faulty)} of them on ranks, which are started as commands and are not in "
         f"this table. As shipped {len(FOUND_BY_THIRD_HAND)} of all were found at a marked line and {len(ELSEWHERE_BY_THIRD_HAND)} at another one. "
-        f"After mending, of the others: {now} and {other_line}. Of its {len(clean)} clean scripts in one process {len(alarms) or 'none'} has an error "
-        "or a warning.",
+        f"After mending, of the others: {now} and {other_line}. Of its {len(clean)} clean scripts in one process {len(alarms) or 'none'} has something certain "
+        "or likely.",
         "",
         "| script | kind | pitfall | as shipped | after mending |",
         "|---|---|---|---|---|",
@@ -224,8 +224,8 @@ def fourth_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "",
         f"Written from reports, before a detector had seen them, by the writer of the detectors: {len(faulty)} faults. As shipped "
-        f"{len(FOUND_OF_FOURTH_HAND)} were found, after mending {now}. Of its {len(clean)} clean scripts one had an error as shipped, and "
-        f"{len(alarms) or 'none'} has one after mending.",
+        f"{len(FOUND_OF_FOURTH_HAND)} were found, after mending {now}. Of its {len(clean)} clean scripts on one something certain was found as shipped, and "
+        f"on {len(alarms) or 'none'} after mending.",
         "",
         "| script | kind | report | as shipped | after mending |",
         "|---|---|---|---|---|",

@@ -47,7 +47,7 @@ ELSEWHERE_BY_THIRD_HAND = (
     "ppo_old_probabilities_are_new",
     "second_loss_overwrites",
 )
-"""Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as a note."""
+"""Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as worth a look."""
 
 AT_ANOTHER_LINE = {
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
@@ -107,7 +107,7 @@ FOUND_BY_THIRD_HAND = (
     "trainer_loss_unshifted",
     "validated_on_training_rows",
 )
-"""Faults of `third_hand` that the detectors as they were found at a marked line; the last as a note."""
+"""Faults of `third_hand` that the detectors as they were found at a marked line; the last as worth a look."""
 
 MENDED_OF_THIRD_HAND = (
     "accelerate_divides_twice",
@@ -169,13 +169,13 @@ MENDED_OF_FOURTH_HAND = (
 """Faults of `fourth_hand` that were missed at first, and that a check written for them finds."""
 
 ALARM_OF_FOURTH_HAND = "decoder_starts_with_a_token"
-"""The clean script of `fourth_hand` that got an error at first: the embedding of the source was taken for that of the target."""
+"""The clean script of `fourth_hand` on which something certain was found at first: the embedding of the source was taken for that of the target."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""
 
 ALARMS_AT_FIRST = ("hf_bert_trainer", "nanogpt_bf16")
-"""Clean scripts of `second_hand` that got an error or a warning at first."""
+"""Clean scripts of `second_hand` that had something certain or likely at first."""
 
 TRUE_AFTER_ALL = {
     "hf_bert_trainer": "accumulation: transformers 5.23 hands num_items_in_batch to a classifier whose loss ignores it, and does "

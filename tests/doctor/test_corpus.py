@@ -1,4 +1,4 @@
-"""Every planted fault is found at its line, and clean scripts get no warning."""
+"""Every planted fault is found at its line, and nothing certain or likely on clean scripts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     ],
     ids=_stem,
 )
-def test_a_clean_script_runs_to_its_end_and_gets_no_error_and_no_warning(script: Path) -> None:
+def test_nothing_certain_or_likely_is_found_on_a_clean_script_which_runs_to_its_end(script: Path) -> None:
     case = _examine(script)
     assert case.log.failure == ""
     assert case.log.complete

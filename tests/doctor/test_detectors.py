@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.detectors.data_faults import (
     leakage,
@@ -76,20 +76,20 @@ def _epochs(count: int, loader: int = 1) -> list[Event]:
     return one * count
 
 
-def _severities(findings: list[Finding]) -> list[Severity]:
-    return [finding.severity for finding in findings]
+def _certainties(findings: list[Finding]) -> list[Certainty]:
+    return [finding.certainty for finding in findings]
 
 
 def test_ranks_that_begin_with_the_same_rows_are_reported_though_their_loader_looks_split() -> None:
     logs = [Log(rank=r, events=_epochs(1), loaders=[_loader()], first_rows=["a", "b"]) for r in (0, 1)]
-    assert _severities(same_rows_on_every_rank(logs)) == [Severity.ERROR]
+    assert _certainties(same_rows_on_every_rank(logs)) == [Certainty.CERTAIN]
     logs[1].first_rows = ["c", "d"]
     assert same_rows_on_every_rank(logs) == []
     assert same_rows_on_every_rank(logs[:1]) == []
 
 
 def test_a_distributed_sampler_that_is_never_told_the_epoch_is_reported_from_the_second_epoch() -> None:
-    assert _severities(not_distributed(Log(events=_epochs(2), loaders=[_loader()]))) == [Severity.WARNING]
+    assert _certainties(not_distributed(Log(events=_epochs(2), loaders=[_loader()]))) == [Certainty.LIKELY]
     assert not_distributed(Log(events=_epochs(1), loaders=[_loader()])) == []
     loader = _loader()
     loader.epochs_set = 2
@@ -109,9 +109,11 @@ def test_an_evaluation_loader_that_is_not_split_over_ranks_is_left_alone() -> No
     assert not_distributed(Log(events=events, loaders=[loader, whole])) == []
 
 
-def test_emulated_bfloat16_is_a_warning_on_a_gpu_and_a_note_on_a_processor() -> None:
-    assert _severities(emulated_bf16(Log(events=[_forward("cuda", native=False)]))) == [Severity.WARNING]
-    assert _severities(emulated_bf16(Log(events=[_forward("cpu", native=False)]))) == [Severity.NOTE]
+def test_emulated_bfloat16_is_likely_a_fault_on_a_gpu_and_worth_a_look_on_a_processor() -> None:
+    assert _certainties(emulated_bf16(Log(events=[_forward("cuda", native=False)]))) == [Certainty.LIKELY]
+    assert _certainties(emulated_bf16(Log(events=[_forward("cpu", native=False)]))) == [
+        Certainty.WORTH_A_LOOK
+    ]
     assert emulated_bf16(Log(events=[_forward("cuda")])) == []
 
 
@@ -121,7 +123,7 @@ def test_a_schedule_that_steps_after_a_step_that_the_scaler_refused_is_in_order(
     after_step: list[Event] = [ScalerStep(AT, 0, 1), _step(0), ScheduleStep(AT, 1, 5)]
     assert scheduler_order(Log(events=[*after_refusal, *after_step], schedulers=[scheduler])) == []
     early: list[Event] = [ScheduleStep(AT, 0, 5), _step(0), ScheduleStep(AT, 1, 5), _step(1)]
-    assert _severities(scheduler_order(Log(events=early, schedulers=[scheduler]))) == [Severity.ERROR]
+    assert _certainties(scheduler_order(Log(events=early, schedulers=[scheduler]))) == [Certainty.CERTAIN]
 
 
 def test_a_schedule_that_catches_up_with_a_resumed_run_before_training_is_in_order() -> None:
@@ -131,31 +133,33 @@ def test_a_schedule_that_catches_up_with_a_resumed_run_before_training_is_in_ord
 
 def test_a_schedule_that_is_never_stepped_is_reported_only_when_the_script_ended() -> None:
     log = Log(events=[_step(0), _step(1)], schedulers=[SchedulerSeen(5, "StepLR", AT, 1, 0)], complete=True)
-    assert _severities(scheduler_order(log)) == [Severity.WARNING]
+    assert _certainties(scheduler_order(log)) == [Certainty.LIKELY]
     log.complete = False
     assert scheduler_order(log) == []
 
 
-def test_a_run_that_ends_before_its_schedule_is_a_note_unless_the_length_counts_something_else() -> None:
+def test_a_run_that_ends_before_its_schedule_is_worth_a_look_unless_the_length_counts_something_else() -> (
+    None
+):
     moves: list[Event] = [
         event for update in range(4) for event in (_step(update), ScheduleStep(AT, update + 1, 5))
     ]
     log = Log(events=moves, schedulers=[SchedulerSeen(5, "OneCycleLR", AT, 1, 10)], complete=True)
-    assert _severities(schedule_length(log)) == [Severity.NOTE]
+    assert _certainties(schedule_length(log)) == [Certainty.WORTH_A_LOOK]
     log.loaders = [_loader()]
     log.schedulers[0].total = 8
     (found,) = schedule_length(log)
-    assert found.severity is Severity.WARNING
+    assert found.certainty is Certainty.LIKELY
     assert "2 ranks" in found.evidence[-1]
     log.complete = False
     assert schedule_length(log) == []
 
 
-def test_scoring_the_training_data_beside_a_clean_validation_is_a_note() -> None:
+def test_scoring_the_training_data_beside_a_clean_validation_is_worth_a_look() -> None:
     overlaps = [Overlap(2, AT, 40, 40, whole=True), Overlap(3, AT, 20, 0, whole=False)]
     loaders = [_loader(1, data=1), _loader(2, data=2), _loader(3, data=3)]
-    assert _severities(leakage(Log(loaders=loaders, overlaps=overlaps))) == [Severity.NOTE]
-    assert _severities(leakage(Log(loaders=loaders, overlaps=overlaps[:1]))) == [Severity.ERROR]
+    assert _certainties(leakage(Log(loaders=loaders, overlaps=overlaps))) == [Certainty.WORTH_A_LOOK]
+    assert _certainties(leakage(Log(loaders=loaders, overlaps=overlaps[:1]))) == [Certainty.CERTAIN]
 
 
 def test_rows_that_an_agent_acts_on_and_then_learns_from_are_no_leak() -> None:
@@ -163,7 +167,7 @@ def test_rows_that_an_agent_acts_on_and_then_learns_from_are_no_leak() -> None:
     acted = Log(events=[_forward(grad=False)], overlaps=[overlap])
     assert leakage(acted) == []
     scored = Log(events=[_forward(grad=False), _loss(grad=False)], overlaps=[overlap])
-    assert _severities(leakage(scored)) == [Severity.ERROR]
+    assert _certainties(leakage(scored)) == [Certainty.CERTAIN]
 
 
 def test_a_parameter_that_is_given_twice_is_named() -> None:
@@ -179,7 +183,7 @@ def test_two_optimizers_that_follow_each_other_may_share_parameters() -> None:
     in_phases = Log(events=[_step(0), _step(1), _step(0, 2)], parameters=[parameter], optimizers=optimizers)
     assert twice_in_optimizer(in_phases) == []
     in_turns = Log(events=[_step(0), _step(0, 2), _step(1)], parameters=[parameter], optimizers=optimizers)
-    assert _severities(twice_in_optimizer(in_turns)) == [Severity.WARNING]
+    assert _certainties(twice_in_optimizer(in_turns)) == [Certainty.LIKELY]
 
 
 def test_a_loader_that_is_slow_and_hidden_behind_longer_work_does_not_starve_the_model() -> None:
@@ -187,10 +191,10 @@ def test_a_loader_that_is_slow_and_hidden_behind_longer_work_does_not_starve_the
     loader.waits, loader.works = [0.02] * 6, [0.05] * 6
     assert starving(Log(events=_epochs(1), loaders=[loader])) == []
     loader.works = [0.01] * 6
-    assert _severities(starving(Log(events=_epochs(1), loaders=[loader]))) == [Severity.WARNING]
+    assert _certainties(starving(Log(events=_epochs(1), loaders=[loader]))) == [Certainty.LIKELY]
 
 
-def test_batches_that_go_to_a_gpu_from_memory_that_is_not_pinned_are_a_note() -> None:
+def test_batches_that_go_to_a_gpu_from_memory_that_is_not_pinned_are_worth_a_look() -> None:
     loader = _loader()
     loader.waits, loader.works = [0.001] * 6, [0.05] * 6
     log = Log(events=_epochs(1), loaders=[loader])
@@ -198,7 +202,7 @@ def test_batches_that_go_to_a_gpu_from_memory_that_is_not_pinned_are_a_note() ->
     loader.cuda = True
     (finding,) = starving(log)
     assert (
-        finding.severity is Severity.NOTE
+        finding.certainty is Certainty.WORTH_A_LOOK
         and "not pinned" in finding.what
         and "pin_memory=True" in finding.fix
     )
@@ -219,9 +223,9 @@ def test_findings_of_several_ranks_are_told_once_and_the_worst_first() -> None:
     events = [_forward(native=False), *_epochs(1)]
     logs = [Log(rank=rank, events=events, loaders=[whole], models=[model]) for rank in (0, 1)]
     found = diagnose(logs)
-    assert [(finding.pitfall, finding.severity) for finding in found] == [
-        ("not_distributed", Severity.ERROR),
-        ("emulated_bf16", Severity.NOTE),
+    assert [(finding.pitfall, finding.certainty) for finding in found] == [
+        ("not_distributed", Certainty.CERTAIN),
+        ("emulated_bf16", Certainty.WORTH_A_LOOK),
     ]
 
 
@@ -229,7 +233,7 @@ def _pass(update: int, **facts: bool) -> Backward:
     return Backward(AT, update, 1.0, "", [], [1], **facts)
 
 
-def test_a_read_in_each_micro_batch_is_a_warning_on_a_device_that_is_waited_for() -> None:
+def test_a_read_in_each_micro_batch_is_likely_a_fault_on_a_device_that_is_waited_for() -> None:
     def log(device: str, reads: int) -> Log:
         events = [
             event
@@ -238,8 +242,8 @@ def test_a_read_in_each_micro_batch_is_a_warning_on_a_device_that_is_waited_for(
         ]
         return Log(events=events[: 2 * reads] + [_pass(0)] * (12 - reads))
 
-    assert _severities(device_reads(log("cuda", 12))) == [Severity.WARNING]
-    assert _severities(device_reads(log("cpu", 12))) == [Severity.NOTE]
+    assert _certainties(device_reads(log("cuda", 12))) == [Certainty.LIKELY]
+    assert _certainties(device_reads(log("cpu", 12))) == [Certainty.WORTH_A_LOOK]
     assert device_reads(log("cuda", 6)) == [], "one in two is for printing"
     updates = Log(events=[*log("cpu", 12).events, *map(_step, range(12))])
     assert device_reads(updates) == [], "one for each update costs nothing on a CPU"
@@ -247,10 +251,10 @@ def test_a_read_in_each_micro_batch_is_a_warning_on_a_device_that_is_waited_for(
 
 def test_what_is_switched_on_for_some_updates_is_not_left_on() -> None:
     whole = Log(events=[_pass(place, anomaly=True) for place in range(12)])
-    assert _severities(debugging_left_on(whole)) == [Severity.WARNING]
+    assert _certainties(debugging_left_on(whole)) == [Certainty.LIKELY]
     assert debugging_left_on(Log(events=[*whole.events, _pass(12)])) == []
     assert debugging_left_on(Log(events=whole.events[:9])) == [], "a look for a fault"
-    assert _severities(debugging_left_on(Log(passes_unseen=12, passes_profiled=12))) == [Severity.WARNING]
+    assert _certainties(debugging_left_on(Log(passes_unseen=12, passes_profiled=12))) == [Certainty.LIKELY]
     for log in (
         Log(passes_unseen=9, passes_profiled=9),
         Log(passes_unseen=13, passes_profiled=12),
@@ -264,7 +268,7 @@ def test_a_loss_that_is_finite_again_says_nothing_and_labels_that_are_all_ignore
 ):
     bad = [_pass(place, finite=False) for place in range(4)]
     (finding,) = non_finite_loss(Log(events=[_pass(0), *bad]))
-    assert finding.severity is Severity.ERROR and "4 backward passes" in finding.evidence[0]
+    assert finding.certainty is Certainty.CERTAIN and "4 backward passes" in finding.evidence[0]
     assert non_finite_loss(Log(events=[*bad, _pass(5)])) == []
     assert non_finite_loss(Log(events=bad[:2])) == []
     ignored = Loss(AT, 0, "cross_entropy", True, "", True, 5, 0, 8, None, True, {}, False, 0.0)
@@ -274,7 +278,7 @@ def test_a_loss_that_is_finite_again_says_nothing_and_labels_that_are_all_ignore
 def test_an_optimizer_is_not_missed_where_another_moves_its_parameters_or_nothing_can_be_said() -> None:
     passes = [_pass(place) for place in range(9)]
     alone = Log(events=list(passes), optimizers=[OptimizerSeen(1, "Adam", AT, [7])], complete=True)
-    assert _severities(never_stepped(alone)) == [Severity.ERROR]
+    assert _certainties(never_stepped(alone)) == [Certainty.CERTAIN]
     alone.complete = False
     assert never_stepped(alone) == [], "it may step later"
     alone.complete = True
@@ -291,8 +295,8 @@ def test_a_few_targets_outside_of_a_range_are_noise() -> None:
             events=[Unreachable(AT, place, "mse_loss", "Sigmoid", 0.0, 1.0, share) for place in range(times)]
         )
 
-    assert _severities(unreachable_targets(log(0.5))) == [Severity.ERROR]
-    assert _severities(unreachable_targets(log(0.1))) == [Severity.WARNING]
+    assert _certainties(unreachable_targets(log(0.5))) == [Certainty.CERTAIN]
+    assert _certainties(unreachable_targets(log(0.1))) == [Certainty.LIKELY]
     assert unreachable_targets(log(0.02)) == unreachable_targets(log(0.5, times=1)) == []
 
 
@@ -300,9 +304,11 @@ def test_scores_that_a_relu_cut_are_certain_where_half_of_the_answers_cannot_be_
     def log(function: str, given: str, grad: bool = True) -> Log:
         return Log(events=[Loss(AT, 0, function, grad, given, True, 0, 0, 0, None, False, {}, False, 0.0)])
 
-    assert _severities(wrong_scores(log("binary_cross_entropy_with_logits", "rectified"))) == [Severity.ERROR]
-    assert _severities(wrong_scores(log("cross_entropy", "rectified"))) == [Severity.WARNING]
-    assert _severities(wrong_scores(log("nll_loss", "raw scores"))) == [Severity.ERROR]
+    assert _certainties(wrong_scores(log("binary_cross_entropy_with_logits", "rectified"))) == [
+        Certainty.CERTAIN
+    ]
+    assert _certainties(wrong_scores(log("cross_entropy", "rectified"))) == [Certainty.LIKELY]
+    assert _certainties(wrong_scores(log("nll_loss", "raw scores"))) == [Certainty.CERTAIN]
     assert wrong_scores(log("nll_loss", "raw scores", grad=False)) == []
 
 
@@ -313,25 +319,25 @@ def _tokens(**counts: int) -> MaskedTokens:
 
 def test_padding_and_ends_are_told_from_two_batches_on() -> None:
     padded = _tokens(scored=90, scored_padding=30, tokens=120)
-    assert _severities(scored_padding(Log(events=[padded] * 2))) == [Severity.ERROR]
+    assert _certainties(scored_padding(Log(events=[padded] * 2))) == [Certainty.CERTAIN]
     assert scored_padding(Log(events=[padded])) == []
     assert scored_padding(Log(events=[_tokens(scored=90, scored_padding=1)] * 2)) == []
     bare = _tokens(unmasked=20, tokens=100)
-    assert _severities(unmasked_padding(Log(events=[bare] * 2))) == [Severity.WARNING]
+    assert _certainties(unmasked_padding(Log(events=[bare] * 2))) == [Certainty.LIKELY]
     assert unmasked_padding(Log(events=[_tokens(unmasked=2, tokens=100)] * 2)) == []
     ended = _tokens(scored=80, ends=8)
-    assert _severities(end_never_scored(Log(events=[ended] * 2))) == [Severity.WARNING]
+    assert _certainties(end_never_scored(Log(events=[ended] * 2))) == [Certainty.LIKELY]
     assert end_never_scored(Log(events=[ended, _tokens(scored=80, ends=8, scored_ends=1)])) == []
     assert end_never_scored(Log(events=[_tokens(scored=80, ends=3)] * 2)) == []
 
 
-def test_inputs_in_units_of_their_own_are_worth_a_look_and_bytes_of_pictures_a_warning() -> None:
+def test_inputs_in_units_of_their_own_are_worth_a_look_and_bytes_of_pictures_likely_a_fault() -> None:
     model = ModelSeen(1, "Net", AT, [], [], 0, {}, False, "", "float32", "", input_scale=140.0)
     log = Log(models=[model], optimizers=[OptimizerSeen(1, "Adam", AT, [7])])
     log.parameters = [ParameterSeen(7, "weight", 9, 2, 1, False)]
-    assert _severities(unscaled_inputs(log)) == [Severity.NOTE]
+    assert _certainties(unscaled_inputs(log)) == [Certainty.WORTH_A_LOOK]
     model.image = True
-    assert _severities(unscaled_inputs(log)) == [Severity.WARNING]
+    assert _certainties(unscaled_inputs(log)) == [Certainty.LIKELY]
     model.input_scale = 2.0
     assert unscaled_inputs(log) == []
     model.input_scale, log.optimizers = 140.0, []
@@ -345,7 +351,7 @@ def _rank(number: int, weights: list[str], exchanges: int = 100) -> Log:
 
 def test_ranks_whose_weights_part_are_found_and_those_that_never_shared_them_or_meet_again_are_not() -> None:
     (found,) = ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "b", "d"])])
-    assert (found.pitfall, found.severity, found.where) == ("ranks_differ", Severity.ERROR, AT)
+    assert (found.pitfall, found.certainty, found.where) == ("ranks_differ", Certainty.CERTAIN, AT)
     assert "from update 3 on" in found.what
     assert not ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "x", "c"])])  # averaged now and then
     assert not ranks_differ([_rank(0, ["a", "b"]), _rank(1, ["x", "y"])])  # parts of one model

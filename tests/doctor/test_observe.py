@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from snugfit.cli.app import main
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe import Observation, observe
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.log import read_log, write_log
@@ -90,26 +90,26 @@ def test_a_command_that_is_stopped_has_not_failed(given: dict[str, int], failed:
 
 
 @pytest.mark.parametrize(
-    ("given", "severity", "code"),
+    ("given", "certainty", "code"),
     [
         ({}, None, 0),
-        ({}, Severity.WARNING, 0),
-        ({}, Severity.ERROR, 1),
-        ({"traced": ("torch.compile",)}, Severity.WARNING, 3),
+        ({}, Certainty.LIKELY, 0),
+        ({}, Certainty.CERTAIN, 1),
+        ({"traced": ("torch.compile",)}, Certainty.LIKELY, 3),
         ({"updates_seen": 0}, None, 3),
-        ({"unwatched": ("half of it",)}, Severity.ERROR, 1),
-        ({"exit_code": 7}, Severity.ERROR, 4),
+        ({"unwatched": ("half of it",)}, Certainty.CERTAIN, 1),
+        ({"exit_code": 7}, Certainty.CERTAIN, 4),
         ({"exit_code": -2, "stopped": True}, None, 0),
     ],
 )
 def test_the_exit_code_says_what_was_found_left_out_or_failed(
     given: dict[str, Any],
-    severity: Severity | None,
+    certainty: Certainty | None,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    findings = () if severity is None else (Finding("zero_grad", severity, "something"),)
+    findings = () if certainty is None else (Finding("zero_grad", certainty, "something"),)
     seen = replace(_seen(**given), findings=findings)
     monkeypatch.setattr("snugfit.doctor.observe.observe", lambda command, **limits: seen)
     assert main(["doctor", "--json", "--", "python", "train.py"]) == code

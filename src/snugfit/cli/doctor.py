@@ -80,8 +80,8 @@ def doctor(
     """Look for pitfalls: in a recipe or a run, a model, a file of rows, or a training script of your own.
 
     A script is given behind two dashes: snugfit doctor -- python train.py. Each finding has its evidence and its fix. Exit code
-    0: no error was found, 1: an error, of other than a script a warning too, 2: the doctor was asked wrongly, 3: something of a
-    script was not looked at, 4: the script failed.
+    0: nothing certain was found, 1: something certain, 2: the doctor was asked wrongly, 3: something of a script was not looked
+    at, 4: the script failed.
     """
     command = context.meta.get(_COMMAND)
     if command is not None:
@@ -116,7 +116,7 @@ def doctor(
         _print(examination.findings)
         _print_left_out(examination)
         print(examination.summary)
-    return CERTAIN_FINDING if examination.ill else 0
+    return CERTAIN_FINDING if examination.certain else 0
 
 
 def _examine(
@@ -184,7 +184,7 @@ def _observe(command: Sequence[str], limits: dict[str, Any], html: Path | None, 
         _print(examination.findings)
         _print_left_out(examination)
         for line in seen.error.splitlines() if seen.failed else ():
-            print(f"{'':<9}| {line}")
+            print(f"{'':<14}| {line}")
         print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
         print(examination.summary)
     if seen.failed:
@@ -206,11 +206,11 @@ def _page(examination: Examination, folder: Path | None) -> str | None:
 def _print(findings: Sequence[Finding]) -> None:
     for finding in findings:
         where = f"  ({finding.where})" if finding.where else ""
-        print(f"{finding.severity:<9}{finding.pitfall}: {finding.what}{where}")
+        print(f"{finding.certainty:<14}{finding.pitfall}: {finding.what}{where}")
         for line in finding.evidence:
-            print(f"{'':<9}- {line}")
+            print(f"{'':<14}- {line}")
         for line in finding.fix.splitlines():
-            print(f"{'':<9}> {line}")
+            print(f"{'':<14}> {line}")
 
 
 def _print_left_out(examination: Examination) -> None:
@@ -223,5 +223,5 @@ def _print_tokens(examination: Examination) -> None:
         special = ", ".join(f"{name} {count}" for name, count in view.special.items()) or "no special token"
         text = view.text if len(view.text) <= 160 else f"{view.text[:159]}…"
         print(
-            f"{'reads':<9}{view.tokens} tokens, {special}{', fills the length' if view.cut else ''}: {text}"
+            f"{'reads':<14}{view.tokens} tokens, {special}{', fills the length' if view.cut else ''}: {text}"
         )

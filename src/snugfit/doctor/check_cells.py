@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.units import counted
 
 FEW = 0.01
@@ -22,7 +22,7 @@ def garbled(texts: Sequence[str], lines: Sequence[int | str] = (), source: str =
         return
     yield Finding(
         "wrong_encoding",
-        Severity.WARNING if len(bad) >= FEW * len(texts) else Severity.NOTE,
+        Certainty.LIKELY if len(bad) >= FEW * len(texts) else Certainty.WORTH_A_LOOK,
         f"{len(bad):,} of {len(texts):,} texts were decoded wrongly",
         where=source,
         evidence=tuple(
@@ -41,7 +41,7 @@ def placeholders(
     if bad:
         yield Finding(
             "empty_rows",
-            Severity.WARNING if len(bad) >= FEW * len(texts) else Severity.NOTE,
+            Certainty.LIKELY if len(bad) >= FEW * len(texts) else Certainty.WORTH_A_LOOK,
             f"{len(bad):,} of {len(texts):,} texts are a word for nothing",
             where=source,
             evidence=tuple(f"{_line(lines, place)}'{texts[place]}'" for place in bad[:3]),
@@ -57,7 +57,7 @@ def classes(labels: Sequence[str], source: str = "") -> Iterator[Finding]:
     if len(counts) == 1:
         yield Finding(
             "imbalance",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"all {counted(len(labels), 'row')} are '{labels[0]}': there is nothing to tell apart",
             where=source,
             fix="rows of another class; or another column: --label COLUMN",
@@ -67,7 +67,7 @@ def classes(labels: Sequence[str], source: str = "") -> Iterator[Finding]:
         numbers = all(map(_is_number, counts))
         yield Finding(
             "rare_labels",
-            Severity.NOTE if numbers else Severity.ERROR,
+            Certainty.WORTH_A_LOOK if numbers else Certainty.CERTAIN,
             f"{counted(len(labels), 'row')} have {counted(len(counts), 'label')}: they {'are numbers' if numbers else 'name rows'}, no classes",
             where=source,
             evidence=(", ".join(f"'{_short(label, 20)}'" for label in list(counts)[:5]),),
@@ -79,7 +79,7 @@ def classes(labels: Sequence[str], source: str = "") -> Iterator[Finding]:
     if alone:
         yield Finding(
             "rare_labels",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(alone):,} of {len(counts):,} classes have one row: it is trained or validated, never both",
             where=source,
             evidence=(", ".join(f"'{_short(label, 20)}'" for label in alone[:5]),),
@@ -96,7 +96,7 @@ def _spellings(counts: Counter[str], source: str) -> Iterator[Finding]:
     if same:
         yield Finding(
             "label_spelling",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{counted(len(same), 'class')} spelled in more than one way: each spelling is learned as a class of its own",
             where=source,
             evidence=tuple(

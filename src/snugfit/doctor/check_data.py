@@ -16,7 +16,7 @@ from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch, inputs_of, labels_of
 from snugfit.data.examples import Examples
 from snugfit.data.loader import Loader
 from snugfit.doctor.check_rows import FEW, overlap
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.errors import DataError
 from snugfit.step.step import Step
 
@@ -61,17 +61,17 @@ def ignored_labels(examples: Sequence[Any]) -> Iterator[Finding]:
     if total and ignored == total:
         yield Finding(
             "ignored_labels",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             "no label counts: nothing is learned",
             evidence=evidence,
             fix=fix,
         )
     elif empty >= FEW * len(flat):
         what = f"{empty:,} of {len(flat):,} examples ({empty / len(flat):.1%}) have no label that counts"
-        yield Finding("ignored_labels", Severity.WARNING, what, evidence=evidence, fix=fix)
+        yield Finding("ignored_labels", Certainty.LIKELY, what, evidence=evidence, fix=fix)
     elif ignored >= NEARLY_ALL * total:
         what = f"{ignored / total:.1%} of all labels are ignored"
-        yield Finding("ignored_labels", Severity.WARNING, what, evidence=evidence, fix=fix)
+        yield Finding("ignored_labels", Certainty.LIKELY, what, evidence=evidence, fix=fix)
 
 
 def shifted_labels(windows: Sequence[Batch], ahead: int | None) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def shifted_labels(windows: Sequence[Batch], ahead: int | None) -> Iterator[Find
     if ahead == 1 and moved / moved_of > NEARLY_ALL and equal / counted < NEARLY_ALL:
         yield Finding(
             "shifted_labels",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             "labels are the next tokens already, and the loss shifts them once more: each token learns the one after the next",
             evidence=(f"{moved:,} of {moved_of:,} labels are the token behind them",),
             fix='batch["labels"] = batch["input_ids"].clone()  # the loss shifts',
@@ -108,7 +108,7 @@ def shifted_labels(windows: Sequence[Batch], ahead: int | None) -> Iterator[Find
     elif ahead == 0 and equal / counted > NEARLY_ALL:
         yield Finding(
             "shifted_labels",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             "labels are the tokens themselves and the loss does not shift them: each token learns to repeat itself",
             evidence=(f"{equal:,} of {counted:,} labels are the token at their own place",),
             fix="loss: causal_lm   # which shifts; or labels that are the next tokens",
@@ -122,7 +122,7 @@ def truncation(truncated: int, texts: int, max_length: int, longest: int) -> Ite
     share = truncated / texts
     yield Finding(
         "truncation",
-        Severity.WARNING if share >= CUT else Severity.NOTE,
+        Certainty.LIKELY if share >= CUT else Certainty.WORTH_A_LOOK,
         f"{truncated:,} of {texts:,} texts ({share:.1%}) are cut to {max_length} tokens",
         where="data.max_length",
         evidence=(f"the longest has {longest:,} tokens",),
@@ -155,7 +155,7 @@ def starving(
         wanted = min(8, workers + 1 + round(loading / max(computing, loading / 8)))
         yield Finding(
             "starving",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"a window takes at least {loading:.2g} s to load and {computing:.2g} s to compute: the device waits for "
             f"{loading / (loading + computing):.0%} of the time",
             where="plan.num_workers",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import listed
 
 LARGE = 10.0
@@ -84,7 +84,7 @@ def unscaled_inputs(seen: SeenLayers) -> Iterator[Finding]:
     )
     yield Finding(
         "unscaled_inputs",
-        Severity.WARNING,
+        Certainty.LIKELY,
         f"the first layer gets values of {seen.scale:.3g} (root mean square), and is drawn for values of about 1: it learns slowly or not "
         "at all, at the rate that suits the others",
         where=seen.first,
@@ -99,7 +99,7 @@ def biases_before_norms(seen: SeenLayers) -> Iterator[Finding]:
         return
     yield Finding(
         "bias_before_norm",
-        Severity.NOTE,
+        Certainty.WORTH_A_LOOK,
         f"{len(seen.before_norm)} layers have a bias that the norm behind them takes away: it gets no gradient but rounding, and costs memory",
         where=seen.before_norm[0],
         evidence=(listed(seen.before_norm),),

@@ -17,7 +17,7 @@ from snugfit.core.random import preserved_randomness
 from snugfit.core.tolerances import in_float64
 from snugfit.doctor.check_layers import biases_before_norms, layers_seen, unscaled_inputs
 from snugfit.doctor.check_optimizer import late_holes, optimizer_groups
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject, class_labels, listed
 from snugfit.errors import UserError
 from snugfit.step.step import Step
@@ -81,7 +81,7 @@ def reused_modules(model: nn.Module, calls: Counter[nn.Module]) -> Iterator[Find
         kind = type(module).__name__
         yield Finding(
             "shared_module",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             f"one {kind} is called {count} times in a forward: hooks, quantisation and in-place changes cannot tell its places apart",
             where=names[module][0],
             evidence=(f"{count} calls", f"names: {', '.join(names[module])}"),
@@ -99,7 +99,7 @@ def mixed_modes(model: nn.Module) -> Iterator[Finding]:
     if asleep and model.training:
         yield Finding(
             "train_mode",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(asleep)} modules came in evaluation mode within a model in training mode; they will train",
             where=asleep[0],
             evidence=(listed(asleep),),
@@ -113,7 +113,7 @@ def last_softmax(model: nn.Module) -> Iterator[Finding]:
     if parts and isinstance(parts[-1][1], (nn.Softmax, nn.Softmax2d)):
         yield Finding(
             "softmax_twice",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             "the last module is a softmax; cross-entropy takes one of its own",
             where=parts[-1][0],
             fix="return logits  # and take the softmax where you predict",
@@ -133,7 +133,7 @@ def batch_norms(subject: Subject, model: nn.Module) -> Iterator[Finding]:
     if size < SMALL_BATCH:
         yield Finding(
             "batch_norm",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"batch norm takes its statistics from {size} rows; below {SMALL_BATCH} they are mostly noise",
             where=norms[0],
             evidence=evidence,
@@ -142,7 +142,7 @@ def batch_norms(subject: Subject, model: nn.Module) -> Iterator[Finding]:
     elif size < subject.window_rows:
         yield Finding(
             "batch_norm",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             f"windows of {subject.window_rows} rows are accumulated from {size}, and batch norm sees the {size}: its size is part "
             "of what is learned",
             where=norms[0],
@@ -159,7 +159,7 @@ def normalised_outputs(subject: Subject, outputs: Any) -> Iterator[Finding]:
     if bool((scores >= 0).all() and ((sums - 1).abs() < 1e-3).all()):
         yield Finding(
             "softmax_twice",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             "the model gives probabilities, and cross-entropy takes a softmax of its own: gradients vanish where it is sure",
             evidence=(
                 f"all {sums.numel():,} rows of scores are positive and sum to 1 (largest distance {(sums - 1).abs().max():.1e})",
@@ -178,7 +178,7 @@ def strange_labels(subject: Subject, outputs: Any) -> Iterator[Finding]:
     if low < 0 or high >= scores.shape[-1]:
         yield Finding(
             "unknown_label",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"labels go from {low} to {high}, and the model gives {scores.shape[-1]} scores, for 0 to {scores.shape[-1] - 1}",
             evidence=(f"labels of the first window: {sorted(set(labels[0].tolist()))[:10]}",),
             fix=f"a last layer of {high + 1} outputs, or labels counted from 0; -100 is ignored",
@@ -211,7 +211,7 @@ def gradients(subject: Subject, step: Step) -> Iterator[Finding]:
     if moved:
         yield Finding(
             "frozen_moves",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(moved)} parameters do not require a gradient and have changed after {len(subject.windows)} updates",
             where=moved[0],
             evidence=(listed(moved),),
@@ -230,7 +230,7 @@ def _without_gradient(
         if names:
             yield Finding(
                 "no_gradient",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"{len(names)} of {len(trained)} parameters that train {what} in {windows} windows: they never move",
                 where=names[0],
                 evidence=(listed(names),),

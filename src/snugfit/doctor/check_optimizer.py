@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from snugfit.core.parameters import decayed
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import listed
 from snugfit.step.step import Step
 
@@ -21,7 +21,7 @@ def optimizer_groups(step: Step) -> Iterator[Finding]:
     if missing:
         yield Finding(
             "not_in_optimizer",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(missing)} of {len(named)} parameters get gradients and are in no group of the optimizer: they never move",
             where=missing[0],
             evidence=(listed(missing),),
@@ -30,7 +30,7 @@ def optimizer_groups(step: Step) -> Iterator[Finding]:
     if twice:
         yield Finding(
             "twice_in_optimizer",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(twice)} parameters are in the optimizer more than once, and are updated as often",
             where=twice[0],
             evidence=(listed(twice),),
@@ -43,7 +43,7 @@ def optimizer_groups(step: Step) -> Iterator[Finding]:
     if vectors:
         yield Finding(
             "decay_on_vectors",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             f"{len(vectors)} biases and norm scales decay toward 0 with the matrices",
             where=vectors[0],
             evidence=(listed(vectors),),
@@ -70,7 +70,7 @@ def late_holes(step: Step) -> Iterator[Finding]:
     if later:
         yield Finding(
             "group_holes",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(later)} parameters are unfrozen later in the run and are in no group of the optimizer",
             where=later[0],
             evidence=(listed(later),),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from snugfit.core.parameters import decayed
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject
 from snugfit.kit.bf16_rounding import alternative, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16
@@ -52,7 +52,7 @@ def bf16_in_fp16(subject: Subject) -> Iterator[Finding]:
         )
         yield Finding(
             "bf16_in_fp16",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"the weights were pretrained in bfloat16, and '{in_float16[0]}' computes in float16: activations beyond 65504 become infinite",
             where="plan.numerics",
             evidence=(f"largest weight {largest:.3g}", "the checkpoint says bfloat16"),
@@ -69,7 +69,7 @@ def emulated_bf16(subject: Subject) -> Iterator[Finding]:
     if not has_bf16(device):
         yield Finding(
             "emulated_bf16",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"'{in_bfloat16[0]}' computes in bfloat16, which {device} only emulates: slower than float32, and coarser",
             where="plan.numerics",
             evidence=(f"device {device}",),
@@ -78,7 +78,7 @@ def emulated_bf16(subject: Subject) -> Iterator[Finding]:
     elif device.type == "cpu" and (flags := processor_flags()) and not flags & _FLAGS_WITH_BF16:
         yield Finding(
             "emulated_bf16",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             f"'{in_bfloat16[0]}' computes in bfloat16, for which this processor has no instructions: it saves memory here, not time",
             where="plan.numerics",
             evidence=(f"none of {', '.join(sorted(_FLAGS_WITH_BF16))} among the processor's flags",),
@@ -111,7 +111,7 @@ def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:
     if peak > median:
         yield Finding(
             "learning_rate",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"each update moves every weight by about {peak:.2g}, more than a typical weight has ({median:.2g}): it forgets its initialisation "
             "at once",
             where="optimizer.learning_rate",
@@ -121,7 +121,7 @@ def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:
     elif subject.pretrained and share > 0.5 and peak > TUNED_AT_MOST:
         yield Finding(
             "learning_rate",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"a rate of {peak:.2g} for {share:.0%} of a pretrained model's weights: from {TUNED_AT_MOST:g} on tuning is known to forget "
             "what was learned",
             where="optimizer.learning_rate",
@@ -131,7 +131,7 @@ def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:
     elif way < LEAST_SHARE * median:
         yield Finding(
             "learning_rate",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"all {subject.total_updates:,} updates together can move a weight by {way:.1e}, {way / median:.2%} of a typical one",
             where="optimizer.learning_rate",
             evidence=evidence,
@@ -149,7 +149,7 @@ def endless_warmup(subject: Subject, step: Step) -> Iterator[Finding]:
     )
     yield Finding(
         "schedule_length",
-        Severity.WARNING,
+        Certainty.LIKELY,
         f"the rate of '{schedule}' rises to the last of {subject.total_updates:,} updates: its warm-up is as long as the run, or longer",
         where=f"schedule.{schedule}",
         evidence=(
@@ -168,7 +168,7 @@ def late_average(subject: Subject, step: Step) -> Iterator[Finding]:
     if rule is not None:
         yield Finding(
             "average_and_best",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"'{name}' averages the end of the run, and early stopping may end it before: then nothing is averaged",
             where="early_stopping",
             evidence=(
@@ -185,7 +185,7 @@ def evaluation(subject: Subject) -> Iterator[Finding]:
     if subject.validation is None or not len(subject.validation):
         yield Finding(
             "never_evaluated",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             "nothing is held out, so the last weights are kept and nobody knows how good they are",
             where="data.validation",
             fix="data: {validation: 0.1}",
@@ -193,7 +193,7 @@ def evaluation(subject: Subject) -> Iterator[Finding]:
     elif every != "epoch" and every > subject.total_updates:
         yield Finding(
             "never_evaluated",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"evaluated every {every:,} updates, and the run has {subject.total_updates:,}: only its end is evaluated",
             where="evaluate.every",
             evidence=(f"{subject.total_updates:,} updates",),

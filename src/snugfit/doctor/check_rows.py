@@ -9,11 +9,11 @@ from typing import Any
 
 from snugfit.data.bad_rows import Fault
 from snugfit.doctor.check_cells import classes, garbled, placeholders
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import LARGE_LEAK, Certainty, Finding
 from snugfit.units import counted
 
 FEW = 0.01
-"""Part of the rows up to which a fault is told as a note; of validation rows, from which a score is no longer one on unseen data."""
+"""Part of the rows up to which a fault is worth a look; of validation rows, from which a score is no longer one on unseen data."""
 ONE_CLASS = 0.9
 MOST = 0.5
 """Part of the rows from which a fault is one of the file."""
@@ -60,7 +60,7 @@ def faulty_rows(faults: Sequence[Fault], usable: int = 0) -> Iterator[Finding]:
         unknown = reason == "unknown label"
         yield Finding(
             _FAULTS.get(reason, "empty_rows"),
-            Severity.ERROR if unknown or count >= MOST * total else Severity.WARNING,
+            Certainty.CERTAIN if unknown or count >= MOST * total else Certainty.LIKELY,
             f"{count:,} of {total:,} rows cannot be used: {reason}",
             where=f"{own[0].source}:{own[0].line}",
             evidence=tuple(f"line {fault.line}: {fault.detail}" for fault in own[:3]),
@@ -83,7 +83,11 @@ def overlap(train: Iterable[Any], validation: Sequence[Any], what: str) -> Itera
     shown = tuple(f"'{_short(each)}'" for each in (same + nearly)[:3] if isinstance(each, str))
     yield Finding(
         "leakage",
-        Severity.WARNING if share >= FEW else Severity.NOTE,
+        Certainty.CERTAIN
+        if share >= LARGE_LEAK
+        else Certainty.LIKELY
+        if share >= FEW
+        else Certainty.WORTH_A_LOOK,
         f"{len(same) + len(nearly):,} of {len(own):,} validation {what} ({share:.1%}) are among those to train on",
         where="data.validation",
         evidence=(f"{len(same):,} exactly, {len(nearly):,} but for case and spaces", *shown),
@@ -114,7 +118,7 @@ def duplicates(
         rows = sum(len(repeated[text]) for text in against)
         yield Finding(
             "duplicates",
-            Severity.WARNING if rows >= FEW * len(texts) else Severity.NOTE,
+            Certainty.LIKELY if rows >= FEW * len(texts) else Certainty.WORTH_A_LOOK,
             f"{counted(len(against), 'text')} ({counted(rows, 'row')}) with different labels",
             evidence=tuple(
                 f"'{_short(text)}': {', '.join(sorted({labels[place] for place in repeated[text]}))}{on(repeated[text])}"
@@ -125,7 +129,7 @@ def duplicates(
     if extra:
         yield Finding(
             "duplicates",
-            Severity.WARNING if extra >= REPEATED * len(texts) else Severity.NOTE,
+            Certainty.LIKELY if extra >= REPEATED * len(texts) else Certainty.WORTH_A_LOOK,
             f"{extra:,} of {len(texts):,} rows repeat another one",
             evidence=tuple(
                 f"{len(places)} times '{_short(text)}'{on(places)}"
@@ -145,7 +149,7 @@ def imbalance(counts: Mapping[str, int], where: str = "") -> Iterator[Finding]:
     if share >= ONE_CLASS:
         yield Finding(
             "imbalance",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{share:.1%} of {total:,} rows are '{name}': a model that always says so is right as often",
             where=where,
             evidence=tuple(
@@ -162,7 +166,7 @@ def unseen_labels(train: Rows, validation: Rows) -> Iterator[Finding]:
     if unknown and train.labels:
         yield Finding(
             "unknown_label",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{counted(sum(unknown.values()), 'validation row')} with labels that are not trained",
             where=validation.source,
             evidence=tuple(f"'{label}' {count:,} times" for label, count in unknown.most_common(5)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.core.batch import IGNORE_INDEX
 from snugfit.data.texts.chat_template import ChatTemplate
 from snugfit.data.texts.tokens import sequences_in, special_frame
-from snugfit.doctor.findings import LEAST_ENDS, Finding, Severity
+from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.errors import DataError, SettingError
 from snugfit.kit.generation import stops_of
 
@@ -89,7 +89,7 @@ def examine_tokens(
         name = tokenizer.convert_ids_to_tokens(first)
         yield Finding(
             "special_tokens",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"in {len(doubled):,} of {len(ids):,} examples '{name}' stands twice in a row: it is in the texts, and the tokenizer adds one",
             evidence=(f"begins with {' '.join(map(str, tokenizer.convert_ids_to_tokens(doubled[0][:6])))}",),
             fix=f"remove '{name}' from the texts, or tokenizer(text, add_special_tokens=False)",
@@ -114,7 +114,7 @@ def end_never_scored(
     names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(sorted(counts))))
     yield Finding(
         "end_never_scored",
-        Severity.WARNING,
+        Certainty.LIKELY,
         f"none of {counts.total():,} tokens that end a text or a turn ({names}) is scored: the model does not learn to stop",
         where="data.train",
         fix="let the end of an answer count: its label is the token itself, not -100",
@@ -137,7 +137,7 @@ def _frames(ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) ->
     except DataError as error:
         yield Finding(
             "special_tokens",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             str(error),
             where="tokenizer",
             fix='"add_bos_token": false   # in tokenizer_config.json',
@@ -154,7 +154,7 @@ def _frames(ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) ->
         names = " ".join(map(str, tokenizer.convert_ids_to_tokens([*prefix, *suffix])))
         yield Finding(
             "special_tokens",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(bare):,} of {len(ids):,} examples lack special tokens that the model was trained with ({names})",
             evidence=(
                 f"begins with {' '.join(map(str, tokenizer.convert_ids_to_tokens(list(bare[0][:6]))))}",

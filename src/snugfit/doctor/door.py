@@ -22,7 +22,7 @@ from snugfit.doctor import check_recipe as settings_of
 from snugfit.doctor.check_rows import FEW, Rows, examine_rows, imbalance
 from snugfit.doctor.check_tokens import TokenView, examine_tokens, views
 from snugfit.doctor.examination import Examination
-from snugfit.doctor.findings import Finding, Severity, is_ill
+from snugfit.doctor.findings import Certainty, Finding, is_ill
 from snugfit.doctor.subject import WINDOWS, Subject
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.train_settings import TrainSettings, takes_settings
@@ -55,8 +55,8 @@ def examine(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> E
 
     >>> rows = [(torch.randn(4), number % 3) for number in range(32)]
     >>> found = examine(nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=-1)), rows, validation=0.25)
-    >>> [(finding.pitfall, str(finding.severity)) for finding in found.findings]
-    [('softmax_twice', 'error')]
+    >>> [(finding.pitfall, str(finding.certainty)) for finding in found.findings]
+    [('softmax_twice', 'certain')]
     """
     return _examine_setup(module_setup(model, data, **settings), pretrained=False)
 
@@ -158,7 +158,7 @@ def skipped_windows(run: Path) -> Iterator[Finding]:
     reasons = Counter(str(event.get("reason")) for event in skipped)
     yield Finding(
         "skipped_windows",
-        Severity.WARNING if len(skipped) >= FEW * max(1, windows) else Severity.NOTE,
+        Certainty.LIKELY if len(skipped) >= FEW * max(1, windows) else Certainty.WORTH_A_LOOK,
         f"{len(skipped):,} of {windows:,} windows were skipped",
         where=f"{run / SPOOL_NAME}",
         evidence=tuple(f"{count} times: {reason}" for reason, count in reasons.most_common(3)),

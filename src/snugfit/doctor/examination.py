@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from snugfit.doctor.findings import Finding, Severity, is_ill
+from snugfit.doctor.findings import Certainty, Finding, is_ill
 from snugfit.results.shown import Shown
-from snugfit.units import counted
 
 if TYPE_CHECKING:  # imports torch, which the report on a script does without
     from snugfit.doctor.check_tokens import TokenView
 
-_ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+_ORDER = tuple(Certainty)
 
 
 @dataclass(frozen=True, repr=False)
 class Examination(Shown):
-    """Findings, the worst first.
+    """Findings, the surest first.
 
     Args:
         checked: what was looked at, in words.
@@ -43,34 +42,34 @@ class Examination(Shown):
     ) -> Examination:
         """Sorted; what was found twice is there once."""
         once = list(dict.fromkeys(findings))
-        ordered = sorted(once, key=lambda finding: _ORDER.index(finding.severity))
+        ordered = sorted(once, key=lambda finding: _ORDER.index(finding.certainty))
         return cls(name, tuple(ordered), tuple(checked), tuple(left_out), tuple(tokens))
 
     @property
     def ill(self) -> bool:
-        """Return whether there is an error or a warning."""
+        """Return whether something is wrong for certain or likely."""
         return is_ill(self.findings)
 
     @property
     def certain(self) -> bool:
-        """Return whether there is an error, which nothing but the fault explains."""
-        return any(each.severity is Severity.ERROR for each in self.findings)
+        """Return whether something is wrong for certain."""
+        return any(each.certainty is Certainty.CERTAIN for each in self.findings)
 
     def counted(self) -> dict[str, int]:
-        """Return how many findings there are of each severity, the worst first."""
-        return {str(each): sum(finding.severity is each for finding in self.findings) for each in _ORDER}
+        """Return how many findings there are of each certainty, the surest first."""
+        return {str(each): sum(finding.certainty is each for finding in self.findings) for each in _ORDER}
 
     @property
     def summary(self) -> str:
-        """Return how many findings there are of each severity, in words."""
-        return ", ".join(counted(count, grade) for grade, count in self.counted().items())
+        """Return how many findings there are of each certainty, in words."""
+        return ", ".join(f"{count} {grade}" for grade, count in self.counted().items())
 
     def summary_lines(self) -> list[str]:
         """Return the counts, and a line for each finding."""
         lines = [f"Doctor: {self.name}: {self.summary}"]
         for finding in self.findings:
             where = f" ({finding.where})" if finding.where else ""
-            lines.append(f"  {finding.severity:<8} {finding.pitfall}: {finding.what}{where}")
+            lines.append(f"  {finding.certainty:<12} {finding.pitfall}: {finding.what}{where}")
         return lines + [f"  not looked at: {sentence}" for sentence in self.left_out]
 
     def page(self) -> str:

@@ -9,14 +9,16 @@ from typing import Any
 
 LEAST_ENDS = 8
 """Tokens that end a text or a turn, below which it says little that none of them is scored."""
+LARGE_LEAK = 0.1
+"""Rows to validate on that are trained on, from which share on a split is wrong for certain."""
 
 
-class Severity(StrEnum):
-    """The weight of a finding: an error makes the result another one than was meant, a warning costs quality or time, a note is worth knowing."""
+class Certainty(StrEnum):
+    """How sure it is that a training goes wrong: nothing but a fault explains what is there; it is one in most trainings; it may be meant."""
 
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    WORTH_A_LOOK = "worth a look"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Finding:
     """
 
     pitfall: str
-    severity: Severity
+    certainty: Certainty
     what: str
     where: str = ""
     evidence: tuple[str, ...] = ()
@@ -40,12 +42,12 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "severity": str(self.severity), "title": PITFALLS[self.pitfall]}
+        return {**asdict(self), "certainty": str(self.certainty), "title": PITFALLS[self.pitfall]}
 
 
 def is_ill(findings: Sequence[Finding]) -> bool:
-    """Return whether something is wrong, which a note is not."""
-    return any(each.severity is not Severity.NOTE for each in findings)
+    """Return whether something is wrong for certain or likely."""
+    return any(each.certainty is not Certainty.WORTH_A_LOOK for each in findings)
 
 
 PITFALLS: dict[str, str] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.examination import Examination
-from snugfit.doctor.findings import PITFALLS, Finding, Severity
+from snugfit.doctor.findings import PITFALLS, Certainty, Finding
 from snugfit.report.page import document, replace_page
 from snugfit.report.svg import escape
 from snugfit.units import counted
@@ -16,7 +16,7 @@ PAGE = "doctor.html"
 
 DOCTOR_STYLE = """
 .finding{border-top:1px solid var(--rule);padding:18px 0;display:grid;grid-template-columns:96px 1fr;gap:0 20px}
-.finding .grade{font-weight:620}.finding .error{color:var(--bad)}.finding .warning{color:var(--fair)}.finding .note{color:var(--muted)}
+.finding .grade{font-weight:620}.finding .certain{color:var(--bad)}.finding .likely{color:var(--fair)}.finding .worth_a_look{color:var(--muted)}
 .finding p{max-width:80ch}.finding .about{margin:2px 0 8px}.finding ul{margin:8px 0 0 18px;color:var(--muted);font-size:14px}
 .finding pre{margin-top:12px;padding:10px 14px;white-space:pre-wrap}
 .decoded{margin-top:16px}.decoded pre{white-space:pre-wrap}
@@ -57,8 +57,8 @@ def examination_page(examination: Examination) -> str:
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
-    grades = [sum(each.severity is grade for each in findings) for grade in Severity]
-    counts = [counted(count, str(grade)) for count, grade in zip(grades, Severity, strict=True) if count]
+    grades = [sum(each.certainty is grade for each in findings) for grade in Certainty]
+    counts = [f"{count} {grade}" for count, grade in zip(grades, Certainty, strict=True) if count]
     status = "failed" if grades[0] else "stopped" if grades[1] else "finished"
     return ", ".join(counts) or "Healthy", status
 
@@ -67,7 +67,7 @@ def _finding(finding: Finding) -> str:
     evidence = "".join(f"<li>{escape(each)}</li>" for each in finding.evidence)
     where = f"<code>{escape(finding.where)}</code> · " if finding.where else ""
     return (
-        f'<div class=finding><div class="grade {finding.severity}">{finding.severity}</div><div>'
+        f'<div class=finding><div class="grade {finding.certainty.name.lower()}">{finding.certainty}</div><div>'
         f"<p>{escape(finding.what[:1].upper() + finding.what[1:].rstrip('.'))}.</p>"
         f"<p class=about>{where}{escape(PITFALLS[finding.pitfall])}</p>"
         f"{f'<ul>{evidence}</ul>' if evidence else ''}"

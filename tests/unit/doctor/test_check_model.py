@@ -35,7 +35,7 @@ def found(model: nn.Module, rows=None, **settings) -> dict[str, str]:
     settings = {"global_batch": 8, "validation": 0.25, **settings}
     examination = examine(model, data() if rows is None else rows, **settings)
     assert all(finding.pitfall in PITFALLS for finding in examination.findings)
-    return {finding.pitfall: str(finding.severity) for finding in examination.findings}
+    return {finding.pitfall: str(finding.certainty) for finding in examination.findings}
 
 
 class Wired(nn.Module):
@@ -62,7 +62,7 @@ def test_a_stateless_module_in_two_places_is_noted():
 
     (finding,) = examine(Reusing(), data(), global_batch=8, validation=0.25).findings
     assert (finding.pitfall, finding.where) == ("shared_module", "act")
-    assert finding.severity == "note" and finding.evidence[0] == "2 calls"
+    assert finding.certainty == "worth a look" and finding.evidence[0] == "2 calls"
 
 
 def test_a_parameter_that_the_forward_leaves_out_gets_no_gradient():
@@ -91,7 +91,7 @@ def test_adapters_that_begin_at_zero_are_alive_after_the_first_update():
     assert found(Wired(), techniques=adapted) == {}
 
 
-def test_a_frozen_parameter_that_moves_is_an_error():
+def test_a_frozen_parameter_that_moves_is_certain():
     class Scaled(Wired):
         def __init__(self) -> None:
             super().__init__()
@@ -106,45 +106,49 @@ def test_a_frozen_parameter_that_moves_is_an_error():
             return super().forward(rows)
 
     assert found(Scaled()) == {}
-    assert found(Writing()) == {"frozen_moves": "error"}
+    assert found(Writing()) == {"frozen_moves": "certain"}
 
 
 def test_what_the_optimizer_does_not_hold_never_moves():
     model = Wired()
     part = torch.optim.SGD([*model.first.parameters(), *model.second.parameters()], lr=0.1)
-    assert found(model, optimizer=part) == {"not_in_optimizer": "warning"}
+    assert found(model, optimizer=part) == {"not_in_optimizer": "likely"}
     assert found(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)) == {}
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
-def test_a_parameter_that_the_optimizer_holds_twice_is_an_error():
+def test_a_parameter_that_the_optimizer_holds_twice_is_certain():
     model = Wired()
     twice = torch.optim.SGD([*model.parameters(), model.last.bias], lr=0.1)
     (finding,) = examine(model, data(), optimizer=twice, global_batch=8, validation=0.25).findings
-    assert (finding.pitfall, finding.severity, finding.where) == ("twice_in_optimizer", "error", "last.bias")
+    assert (finding.pitfall, finding.certainty, finding.where) == (
+        "twice_in_optimizer",
+        "certain",
+        "last.bias",
+    )
 
 
 def test_decay_on_biases_is_noted_and_not_where_a_technique_makes_the_groups():
     model = Wired()
     decaying = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    assert found(model, optimizer=decaying) == {"decay_on_vectors": "note"}
+    assert found(model, optimizer=decaying) == {"decay_on_vectors": "worth a look"}
     assert found(model, optimizer=sf.AdamW(weight_decay=0.1)) == {}
 
 
-def test_probabilities_before_cross_entropy_are_an_error_and_before_another_loss_are_not():
-    assert found(net(nn.Softmax(dim=-1))) == {"softmax_twice": "error"}
+def test_probabilities_before_cross_entropy_are_certain_and_before_another_loss_are_not():
+    assert found(net(nn.Softmax(dim=-1))) == {"softmax_twice": "certain"}
     rows = [(features, torch.eye(3)[label]) for features, label in data()]
     assert found(net(nn.Softmax(dim=-1)), rows, loss="mse") == {}
 
 
-def test_labels_without_a_score_are_an_error():
-    assert found(net(), data(labels=5)) == {"unknown_label": "error"}
+def test_labels_without_a_score_are_certain():
+    assert found(net(), data(labels=5)) == {"unknown_label": "certain"}
 
 
 def test_batch_norm_is_warned_of_in_tiny_micro_batches_and_noted_under_accumulation():
     settings = {"rows": data(96), "global_batch": 32}
-    assert found(net(norm=nn.BatchNorm1d(8)), micro_batch=4, **settings) == {"batch_norm": "warning"}
-    assert found(net(norm=nn.BatchNorm1d(8)), micro_batch=16, **settings) == {"batch_norm": "note"}
+    assert found(net(norm=nn.BatchNorm1d(8)), micro_batch=4, **settings) == {"batch_norm": "likely"}
+    assert found(net(norm=nn.BatchNorm1d(8)), micro_batch=16, **settings) == {"batch_norm": "worth a look"}
     assert found(net(norm=nn.BatchNorm1d(8)), **settings) == {}
     assert found(net(norm=nn.LayerNorm(8)), micro_batch=4, **settings) == {}
 
@@ -152,14 +156,14 @@ def test_batch_norm_is_warned_of_in_tiny_micro_batches_and_noted_under_accumulat
 def test_parts_in_evaluation_mode_are_told_of_a_model_that_trains_and_not_of_one_as_it_was_loaded():
     model = net(norm=nn.BatchNorm1d(8))
     model[1].eval()
-    assert found(model, data(96), global_batch=32) == {"train_mode": "warning"}
+    assert found(model, data(96), global_batch=32) == {"train_mode": "likely"}
     assert found(model.eval(), data(96), global_batch=32) == {}
 
 
 def test_parameters_that_are_unfrozen_later_need_a_group():
     model = Wired()
     held = torch.optim.SGD(model.last.parameters(), lr=0.1)
-    assert found(model, optimizer=held, techniques=[sf.GradualUnfreeze()]) == {"group_holes": "warning"}
+    assert found(model, optimizer=held, techniques=[sf.GradualUnfreeze()]) == {"group_holes": "likely"}
     whole = torch.optim.SGD(model.parameters(), lr=0.1)
     assert found(model, optimizer=whole, techniques=[sf.GradualUnfreeze()]) == {}
 
@@ -172,14 +176,14 @@ class SaidBfloat16(Wired):
         self.config = type("Config", (), {"dtype": "bfloat16"})()
 
 
-def test_weights_of_bfloat16_in_float16_are_an_error():
-    assert found(SaidBfloat16(), techniques=[sf.AdamW(), sf.FP16()])["bf16_in_fp16"] == "error"
+def test_weights_of_bfloat16_in_float16_are_certain():
+    assert found(SaidBfloat16(), techniques=[sf.AdamW(), sf.FP16()])["bf16_in_fp16"] == "certain"
     assert "bf16_in_fp16" not in found(Wired(), techniques=[sf.AdamW(), sf.FP16()])
 
 
 def test_bfloat16_without_instructions_for_it_is_noted(monkeypatch):
     with_it, without = {"avx2", "amx_bf16"}, {"avx2", "fma"}
-    for flags, expected in ((with_it, {}), (without, {"emulated_bf16": "note"}), (set(), {})):
+    for flags, expected in ((with_it, {}), (without, {"emulated_bf16": "worth a look"}), (set(), {})):
         monkeypatch.setattr("snugfit.doctor.check_recipe.processor_flags", lambda flags=flags: flags)
         assert found(Wired(), techniques=[sf.AdamW(), sf.BF16()]) == expected
 
@@ -194,7 +198,7 @@ def test_flags_are_read_of_x86_and_of_arm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rate", "expected"), [(3.0, "warning"), (1e-2, None), (1e-4, None), (1e-9, "warning")]
+    ("rate", "expected"), [(3.0, "likely"), (1e-2, None), (1e-4, None), (1e-9, "likely")]
 )
 def test_a_rate_is_judged_by_the_size_of_the_weights(rate, expected):
     assert found(Wired(), optimizer=sf.AdamW(learning_rate=rate)).get("learning_rate") == expected
@@ -208,12 +212,12 @@ def test_a_rate_of_plain_sgd_is_not_judged():
 def test_a_warm_up_longer_than_the_run_is_found():
     settings = {"rows": data(96), "epochs": 1}
     late = [sf.AdamW(), sf.InverseSqrt(warmup=1000)]
-    assert found(Wired(), techniques=late, **settings) == {"schedule_length": "warning"}
+    assert found(Wired(), techniques=late, **settings) == {"schedule_length": "likely"}
     assert found(Wired(), techniques=[sf.AdamW(), sf.InverseSqrt(warmup=2)], **settings) == {}
 
 
 def test_what_is_not_held_out_is_noted():
-    assert found(Wired(), validation=None) == {"never_evaluated": "note"}
+    assert found(Wired(), validation=None) == {"never_evaluated": "worth a look"}
 
 
 def test_a_model_without_data_is_looked_at_as_it_stands():
@@ -240,7 +244,7 @@ def test_inputs_that_are_not_normalised_are_found_at_the_layer_that_gets_them(sc
     findings = examine(Wired(), rows, global_batch=8, validation=0.25).findings
     assert [each.pitfall for each in findings] == ["unscaled_inputs"] * ill
     if ill:
-        assert findings[0].where == "first" and findings[0].severity == "warning"
+        assert findings[0].where == "first" and findings[0].certainty == "likely"
 
 
 def test_a_norm_before_the_first_layer_scales_its_inputs():

@@ -172,10 +172,10 @@ READ, READ_OF_ANOTHER = LengthRead(*AT, LOADER), LengthRead(*AT, LOADER + 1)
 
 
 @pytest.mark.parametrize(
-    ("events", "severity"),
+    ("events", "certainty"),
     [
-        ([*evaluation([8, 8, 8, 1]), READ], "warning"),
-        ([*evaluation([8, 8, 8, 6]), READ], "note"),
+        ([*evaluation([8, 8, 8, 1]), READ], "likely"),
+        ([*evaluation([8, 8, 8, 6]), READ], "worth a look"),
         ([*evaluation([8, 8, 8, 8]), READ], None),
         ([*evaluation([8]), READ], None),
         ([*evaluation([8, 8, 8, 1])[:-1], READ], None),  # before its end: the length of a bar
@@ -192,10 +192,10 @@ READ, READ_OF_ANOTHER = LengthRead(*AT, LOADER), LengthRead(*AT, LOADER + 1)
     ],
 )
 def test_means_of_batches_are_averaged_where_the_number_of_batches_is_read_after_them(
-    events: list[Event], severity: str | None
+    events: list[Event], certainty: str | None
 ) -> None:
     found = batch_mean_scores(log_of(events))
-    assert [str(finding.severity) for finding in found] == ([] if severity is None else [severity])
+    assert [str(finding.certainty) for finding in found] == ([] if certainty is None else [certainty])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors import (
     checkpoint_faults,
     data_faults,
@@ -40,7 +40,7 @@ DETECTORS: tuple[Detector, ...] = (
     *evaluation_faults.DETECTORS,
     *time_faults.DETECTORS,
 )
-_ORDER = list(Severity)
+_ORDER = list(Certainty)
 
 OBSERVED = (
     "zero_grad",
@@ -114,9 +114,9 @@ OBSERVED = (
 
 
 def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
-    """Return all findings of all processes, each once, the worst first."""
+    """Return all findings of all processes, each once, the surest first."""
     findings = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
     findings += data_faults.same_rows_on_every_rank(logs)
     findings += data_faults.ranks_differ(logs)
-    once = {(finding.pitfall, finding.where, finding.severity): finding for finding in reversed(findings)}
-    return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.severity)))
+    once = {(finding.pitfall, finding.where, finding.certainty): finding for finding in reversed(findings)}
+    return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.certainty)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
@@ -34,7 +34,7 @@ def pickle(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "pickle",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 "A whole module is pickled: it loads only with this code, and loading it can run any code.",
                 whole.at,
                 (),
@@ -46,7 +46,7 @@ def pickle(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "pickle",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 "torch.load(weights_only=False) runs whatever code the file contains.",
                 unsafe.at,
                 (),
@@ -84,7 +84,7 @@ def averaged_not_saved(log: Log) -> list[Finding]:
     return [
         Finding(
             "averaged_not_saved",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             "Averaged weights are scored, and the checkpoint holds the raw ones: the score is not that of the saved model.",
             saves[-1].at,
             (f"the averaged weights are scored at {averages[0].at}",),
@@ -111,7 +111,7 @@ def average_stands_still(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "average_stands_still",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"A copy of the model is scored before {len(updates)} different updates and saved, and its weights never move.",
                     passes[0].at,
                     (f"saved at {saved[0].at}",),
@@ -135,7 +135,7 @@ def average_and_best(log: Log) -> list[Finding]:
                 return [
                     Finding(
                         "average_and_best",
-                        Severity.WARNING,
+                        Certainty.LIKELY,
                         "A saved state is restored after averaging has begun: the average and the best checkpoint exclude each other.",
                         event.at,
                         (f"{len(averages)} averaging steps, the first at {averages[0].at}",),
@@ -147,7 +147,7 @@ def average_and_best(log: Log) -> list[Finding]:
         return [
             Finding(
                 "average_and_best",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 "Training ended before the averaging of weights began: the average is the initial model.",
                 scored.at if scored else models[0].at,
                 ("AveragedModel.update_parameters was never called",),
@@ -164,7 +164,7 @@ def nothing_restored(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "nothing_restored",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"None of the model's {event.entries} entries is in the checkpoint: it goes on with the weights it was drawn with.",
                     event.at,
                     (f"a name of the checkpoint that the model does not know: {event.foreign}",),
@@ -182,7 +182,7 @@ def overwritten(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "nothing_restored",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{event.lost} of {event.matrices} matrices that are loaded here are others at the first update: something draws them anew.",
                     event.at,
                     (
@@ -202,7 +202,7 @@ def best_not_copied(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "best_not_copied",
-                    Severity.ERROR if trained else Severity.WARNING,
+                    Certainty.CERTAIN if trained else Certainty.LIKELY,
                     "The state that is loaded holds the model's own tensors: "
                     + (
                         "it was trained on with them, and what it was taken for is gone."
@@ -259,7 +259,7 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
         return None
     return Finding(
         "partial_resume",
-        Severity.WARNING,
+        Certainty.LIKELY,
         f"Training goes on from a checkpoint, and {state} left out: the {what} begins anew.",
         at,
         (f"the checkpoint that is read at {read.at} holds the {what}'s state",),

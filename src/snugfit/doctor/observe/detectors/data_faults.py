@@ -5,13 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import LARGE_LEAK, Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
 from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward, RankWeights
 
 LEAK = 0.01
-LARGE_LEAK = 0.1
 LEAST_ROWS = 5
 LEAST_BATCHES = 5
 LEAST_BYPASSES = 3
@@ -48,7 +47,11 @@ def leakage(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "leakage",
-                Severity.NOTE if on_purpose else Severity.ERROR if share >= LARGE_LEAK else Severity.WARNING,
+                Certainty.WORTH_A_LOOK
+                if on_purpose
+                else Certainty.CERTAIN
+                if share >= LARGE_LEAK
+                else Certainty.LIKELY,
                 f"{overlap.shared} of {overlap.rows} evaluated rows ({share:.0%}) were trained on."
                 + (" This scores the training data." if on_purpose else ""),
                 overlap.at,
@@ -77,7 +80,7 @@ def unread_loader(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "leakage",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     "The rows that are trained on are scored, and the loader of the others is never read.",
                     event.at,
                     (f"the loader that is never read: {others[0].at}",),
@@ -107,7 +110,7 @@ def not_distributed(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "not_distributed",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     "DataParallel copies the model to every device in every step, from one process.",
                     model.at,
                     (),
@@ -120,7 +123,7 @@ def not_distributed(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "not_distributed",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{len(passes)} forward passes go around DistributedDataParallel: their gradients are not averaged over the ranks.",
                     passes[0].at,
                     (f"{model.name} is called, not what wraps it",),
@@ -132,7 +135,7 @@ def not_distributed(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "not_distributed",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"The training loader of {loader.world_size} ranks has a {loader.sampler}: every rank trains on all rows.",
                     loader.at,
                     (f"world size {loader.world_size}; data: {loader.dataset}",),
@@ -144,7 +147,7 @@ def not_distributed(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "not_distributed",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"The distributed sampler was never told the epoch: all {epochs} epochs have the same order.",
                     loader.at,
                     (),
@@ -166,7 +169,7 @@ def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
     return [
         Finding(
             "not_distributed",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"All {len(ranked)} ranks began with the same {len(first.first_rows)} rows.",
             loaders[0].at,
             ("digests of the first batch are equal on all ranks",),
@@ -199,7 +202,7 @@ def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
     return [
         Finding(
             "ranks_differ",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"The weights of {len(ranks)} ranks are the same at first, and differ from update {parted.update + 1} on: they train different models.",
             parted.at,
             ("the ranks exchange gradients; something changes them, or the weights, on some ranks alone",),
@@ -221,7 +224,7 @@ def starving(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "starving",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"Each batch is waited for {wait * 1000:.0f} ms and worked on {work * 1000:.0f} ms: the loader starves the model.",
                     loader.at,
                     (f"num_workers={loader.workers}, pin_memory={loader.pinned}",),
@@ -232,7 +235,7 @@ def starving(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "starving",
-                    Severity.NOTE,
+                    Certainty.WORTH_A_LOOK,
                     "Batches are copied to the GPU from memory that is not pinned.",
                     loader.at,
                     (),

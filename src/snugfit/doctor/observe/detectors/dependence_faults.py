@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import trained_models
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
@@ -27,7 +27,7 @@ def sees_the_future(log: Log) -> list[Finding]:
         return [
             Finding(
                 "sees_the_future",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 "The label is the next token, and the score depends on the tokens behind it: the model reads its answer.",
                 event.at,
                 (
@@ -51,7 +51,7 @@ def column_of_targets(log: Log) -> list[Finding]:
     return [
         Finding(
             "leakage",
-            Severity.ERROR if not first.exact else Severity.WARNING,
+            Certainty.CERTAIN if not first.exact else Certainty.LIKELY,
             f"Column {first.column} of {first.columns} (counted from 0) of the inputs {holds}: the target is among the inputs.",
             first.at,
             (f"in all {rows} rows of {len(seen)} batches",),
@@ -85,7 +85,7 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "leakage",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"The loss counts all {rows} rows of the batch, and {event.rows} of them are scored: they were trained on.",
                     loss.at,
                     (f"scored at {event.at}",),
@@ -116,7 +116,7 @@ def inverted_padding(log: Log) -> list[Finding]:
         return [
             Finding(
                 "unmasked_padding",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"The mask of padding hides {hidden_text} of {text} tokens of the text, and {hidden} of {padding} of the padding: it is inverted.",
                 seen[0].at,
                 (f"{len(seen)} calls; True hides",),
@@ -127,7 +127,7 @@ def inverted_padding(log: Log) -> list[Finding]:
         return [
             Finding(
                 "unmasked_padding",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"{padding} of {text + padding} tokens are padding, and attention gets no mask of it: it reads them as text.",
                 seen[0].at,
                 (f"{len(seen)} calls",),
@@ -143,7 +143,7 @@ def unready_norm(log: Log) -> list[Finding]:
         return [
             Finding(
                 "unready_norm",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"{event.what[0].upper()}{event.what[1:]}.",
                 event.at,
                 (),
@@ -158,7 +158,7 @@ def dark_pictures(log: Log) -> list[Finding]:
     return [
         Finding(
             "unscaled_inputs",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"The largest value of the pictures is {model.input_largest:.2g}: they were divided by 255 twice.",
             model.at,
             (f"first layer: {model.first_layer or model.name}; root mean square {model.input_scale:.2g}",),

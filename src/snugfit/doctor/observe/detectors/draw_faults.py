@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log, OptimizerSeen
 from snugfit.doctor.observe.script_events import (
@@ -32,7 +32,7 @@ def reseeded(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "reseeded",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"The seed {seed} is set {len(updates)} times while the model trains: each time the same order, dropout and noise follow.",
                     at,
                     (f"before updates {', '.join(str(update + 1) for update in updates[:6])}",),
@@ -55,7 +55,7 @@ def optimizer_rebuilt(log: Log) -> list[Finding]:
         return [
             Finding(
                 "optimizer_rebuilt",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"{made[0].name} is made {len(made)} times for the same parameters: its moments begin anew each time.",
                 at,
                 (f"steps of each: {', '.join(map(str, steps[:6]))}",),
@@ -92,7 +92,7 @@ def mismatched_rows(log: Log) -> list[Finding]:
     return [
         Finding(
             "mismatched_rows",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             "Inputs and targets come from two loaders, each of which shuffles its rows by itself: a target belongs to another row.",
             made[seen[0].targets],
             (f"{len(seen)} losses; the inputs' loader is made at {made[seen[0].inputs]}",),
@@ -109,7 +109,7 @@ def stale_state(log: Log) -> list[Finding]:
     return [
         Finding(
             "stale_state",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{seen[0].layer} begins each batch with the state of the batch before, and the rows are drawn at random: it belongs to others.",
             seen[0].at,
             (f"{len(seen)} of the first batches",),
@@ -123,7 +123,7 @@ def worker_seeds(log: Log) -> list[Finding]:
     return [
         Finding(
             "worker_seeds",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"The {loader.workers} workers draw the same random numbers: {loader.alike}.",
             loader.alike_at,
             (f"the loader is made at {loader.at}; data: {loader.dataset}",),

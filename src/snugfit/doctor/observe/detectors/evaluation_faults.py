@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
@@ -26,7 +26,7 @@ def random_validation(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "random_validation",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     "Each pass over the validation has the same labels and other inputs: they are augmented at random.",
                     scored.at,
                     (
@@ -72,7 +72,7 @@ def other_statistics(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "other_statistics",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"The model is trained on inputs of {before:.3g} (root mean square) and scored on inputs of {after:.3g}.",
                     scored[0].at,
                     (f"{len(trained)} passes in training, {len(scored)} that are scored",),
@@ -92,7 +92,7 @@ def batch_mean_scores(log: Log) -> list[Finding]:
                 return [
                     Finding(
                         "batch_mean_scores",
-                        Severity.WARNING if off >= FAR_OFF else Severity.NOTE,
+                        Certainty.LIKELY if off >= FAR_OFF else Certainty.WORTH_A_LOOK,
                         f"The means of {len(sizes)} batches are averaged: the last one has {sizes[-1]} of {total} rows "
                         f"({sizes[-1] / total:.0%}) and a weight of {1 / len(sizes):.0%}.",
                         read.at,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
     Backward,
@@ -34,7 +34,7 @@ def zero_grad(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "zero_grad",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{len(stale)} of {steps(log)} optimizer steps used gradients that an earlier step had used already.",
                 stale[0].at,
                 (
@@ -49,7 +49,7 @@ def zero_grad(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "zero_grad",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{len(cleared)} of {steps(log)} optimizer steps found no gradient: it was cleared after backward.",
                 clearing.at if clearing else cleared[0].at,
                 (f"the step is at {cleared[0].at}",),
@@ -91,7 +91,7 @@ def _thrown_away(log: Log) -> list[Finding]:
     return [
         Finding(
             "zero_grad",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(wasted)} of {len(wasted) + len(used)} backward passes are cleared before an optimizer steps: their rows teach nothing.",
             wasted[0][1].at,
             (f"the backward pass is at {wasted[0][0].at}",),
@@ -170,7 +170,7 @@ def accumulation(log: Log) -> list[Finding]:
         return [
             Finding(
                 "accumulation",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"The gradients of {length} micro-batches are summed, and no loss is divided by {length}: the gradient is "
                 f"{length} times that of the full batch.",
                 losses[0].at if by_library and losses else window.passes[0].at,
@@ -201,7 +201,7 @@ def _divided_twice(accumulating: list[Window]) -> list[Finding]:
     return [
         Finding(
             "accumulation",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"The losses of {length} micro-batches are divided by {length} twice: the gradient is 1/{length} of that of the full batch.",
             accumulating[0].passes[0].at,
             (
@@ -235,7 +235,7 @@ def _mean_of_means(accumulating: list[Window]) -> list[Finding]:
             return [
                 Finding(
                     "accumulation",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     "The means of micro-batches with different numbers of tokens are averaged: tokens of short "
                     "micro-batches weigh more.",
                     losses[0].at,
@@ -263,11 +263,11 @@ def last_window(log: Log) -> list[Finding]:
         fix = "if (index + 1) % accumulate == 0 or index + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()"
         if window.step is None and len(window.passes) < usual and (log.whole or _ends_epoch(window)):
             what = f"The last {len(window.passes)} micro-batches of an epoch are differentiated, and no step uses them."
-            return [Finding("last_window", Severity.WARNING, what, line, evidence, fix)]
+            return [Finding("last_window", Certainty.LIKELY, what, line, evidence, fix)]
         carried = _carried_over(window)
         if carried and window.step is not None:
             what = f"The last {carried} micro-batches of an epoch are added to the first of the next."
-            return [Finding("last_window", Severity.WARNING, what, line, evidence, fix)]
+            return [Finding("last_window", Certainty.LIKELY, what, line, evidence, fix)]
     return []
 
 
@@ -298,7 +298,7 @@ def clip_after_step(log: Log) -> list[Finding]:
     return [
         Finding(
             "clip_after_step",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(late)} of {len(clips)} times gradients are clipped after the optimizer has used them: no update is limited.",
             late[0].at,
             (f"first after update {late[0].update}",),
@@ -318,7 +318,7 @@ def foreign_gradients(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "zero_grad",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"In {len(left)} updates an optimizer uses the gradients that another one's loss has left, added to those of its own loss.",
                     used.at,
                     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from snugfit.doctor.findings import LEAST_ENDS, Finding, Severity
+from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
     Forward,
@@ -34,7 +34,7 @@ def softmax_twice(log: Log) -> list[Finding]:
         return [
             Finding(
                 "softmax_twice",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{drawn.function} gets probabilities as its logits: it applies a softmax or sigmoid to them once more.",
                 drawn.at,
                 ("the logits are made by a softmax or sigmoid",),
@@ -47,7 +47,7 @@ def softmax_twice(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "softmax_twice",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{loss.function} gets probabilities; it wants {wants}.",
                     loss.at,
                     ("the scores of each row lie between 0 and 1, or come from a softmax or sigmoid",),
@@ -58,7 +58,7 @@ def softmax_twice(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "softmax_twice",
-                    Severity.NOTE,
+                    Certainty.WORTH_A_LOOK,
                     "cross_entropy gets log-probabilities: the second log-softmax changes nothing and costs time.",
                     loss.at,
                     (),
@@ -79,7 +79,7 @@ def ignored_labels(log: Log) -> list[Finding]:
     return [
         Finding(
             "ignored_labels",
-            Severity.ERROR if empty else Severity.WARNING,
+            Certainty.CERTAIN if empty else Certainty.LIKELY,
             f"{ignored} of {counted + ignored} labels have the ignored value"
             + (f"; {len(empty)} batches have no other, and their mean loss is nan." if empty else "."),
             first.at,
@@ -96,7 +96,7 @@ def unknown_label(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "unknown_label",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"Label {loss.unknown} is outside of the model's {loss.classes} classes (0 to {loss.classes - 1}).",
                     loss.at,
                     (),
@@ -112,7 +112,7 @@ def outside_domain(log: Log) -> list[Finding]:
         return [
             Finding(
                 "unknown_label",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{event.function} takes {event.wanted}, and gets {event.value:g}.",
                 event.at,
                 (),
@@ -146,7 +146,7 @@ def imbalance(log: Log) -> list[Finding]:
     return [
         Finding(
             "imbalance",
-            Severity.WARNING if large >= LARGE_RATIO * small and not answered else Severity.NOTE,
+            Certainty.LIKELY if large >= LARGE_RATIO * small and not answered else Certainty.WORTH_A_LOOK,
             f"Class {most} has {large} labels, class {least} {small}: {large / small:.0f} to 1.",
             losses[0].at,
             (f"{len(counts)} classes, {counts.total()} labels seen",),
@@ -168,7 +168,7 @@ def sorted_classes(log: Log) -> list[Finding]:
     return [
         Finding(
             "sorted_classes",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(single)} of {len(losses)} batches have rows of one class alone, and the classes come in order.",
             losses[0].at,
             (f"classes of the first batches: {', '.join(map(str, single[:8]))}",),
@@ -185,7 +185,7 @@ def shifted_labels(log: Log) -> list[Finding]:
         return [
             Finding(
                 "shifted_labels",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 "The labels are the next tokens already, and the model shifts them again: it learns the token after the next.",
                 twice[0].at,
                 (f"{twice[0].shifted:.0%} of the labels equal the next input",),
@@ -200,7 +200,7 @@ def shifted_labels(log: Log) -> list[Finding]:
         return [
             Finding(
                 "shifted_labels",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 "Each label is the input token at the same place: the model learns to copy, not to predict the next token.",
                 copies[0].at,
                 (f"{copies[0].copies:.0%} of the labels equal the input",),
@@ -219,7 +219,7 @@ def special_tokens(log: Log) -> list[Finding]:
         return [
             Finding(
                 "special_tokens",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"Every row begins with the {name} token ({doubled[0].token}) twice.",
                 doubled[0].at,
                 (f"{len(seen)} batches",),
@@ -231,7 +231,7 @@ def special_tokens(log: Log) -> list[Finding]:
         return [
             Finding(
                 "special_tokens",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 "No row begins with the CLS token that the tokenizer has.",
                 missing[0].at,
                 (f"{len(seen)} batches begin with other tokens",),
@@ -251,7 +251,7 @@ def truncation(log: Log) -> list[Finding]:
     return [
         Finding(
             "truncation",
-            Severity.WARNING if cut >= MANY_CUT * texts and texts >= 10 else Severity.NOTE,
+            Certainty.LIKELY if cut >= MANY_CUT * texts and texts >= 10 else Certainty.WORTH_A_LOOK,
             f"{cut} of {texts} texts ({cut / texts:.0%}) are cut at {first.limit} tokens.",
             first.at,
             (),
@@ -269,7 +269,7 @@ def scored_padding(log: Log) -> list[Finding]:
     return [
         Finding(
             "scored_padding",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{padding} of {scored} labels that count ({padding / scored:.0%}) are those of padding, where the attention mask is 0.",
             seen[0].at,
             (f"{len(seen)} batches",),
@@ -287,7 +287,7 @@ def unmasked_padding(log: Log) -> list[Finding]:
     return [
         Finding(
             "unmasked_padding",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{padding} of {tokens} tokens are padding, and the model gets no attention mask: it reads them as text.",
             seen[0].at,
             (f"{len(seen)} batches",),
@@ -305,7 +305,7 @@ def end_never_scored(log: Log) -> list[Finding]:
     return [
         Finding(
             "end_never_scored",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"None of {ends} tokens that end a text is scored: the model does not learn to stop.",
             next(each.at for each in seen if each.ends),
             ("their labels have the ignored value, as where the padding token is the one that ends",),

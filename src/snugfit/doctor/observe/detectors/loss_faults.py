@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
     Backward,
@@ -36,7 +36,7 @@ def non_finite_loss(log: Log) -> list[Finding]:
     return [
         Finding(
             "non_finite_loss",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"The loss is not finite from update {bad[0].update + 1} on, and training goes on.",
             bad[0].at,
             (f"{len(bad)} backward passes and {steps} optimizer steps since",),
@@ -51,7 +51,7 @@ def broadcast_loss(log: Log) -> list[Finding]:
         return [
             Finding(
                 "broadcast_loss",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{event.function} gets {event.predictions} and {event.targets}: each prediction is compared with all targets.",
                 event.at,
                 ("one shape is broadcast against the other to more than there are of each",),
@@ -69,7 +69,7 @@ def masked_sum(log: Log) -> list[Finding]:
     return [
         Finding(
             "broadcast_loss",
-            Severity.WARNING,
+            Certainty.LIKELY,
             "One number, the sum over all rows, is multiplied by their mask: each row that counts gets the sum of all.",
             seen[0].at,
             (f"{len(seen)} products",),
@@ -90,7 +90,7 @@ def unreachable_targets(log: Log) -> list[Finding]:
     return [
         Finding(
             "unreachable_targets",
-            Severity.ERROR if mean >= MANY_OUTSIDE else Severity.WARNING,
+            Certainty.CERTAIN if mean >= MANY_OUTSIDE else Certainty.LIKELY,
             f"{mean:.0%} of the targets lie outside of {first.low:g} to {first.high:g}, which is all that the last {first.activation} gives.",
             first.at,
             (f"{len(seen)} calls of {first.function}",),
@@ -107,7 +107,7 @@ def wrong_scores(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "wrong_scores",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{loss.function} gets {'numbers above 0' if divergence else 'raw scores'}; it wants log-probabilities, and falls "
                     "without end as the scores grow.",
                     loss.at,
@@ -133,7 +133,7 @@ def wrong_scores(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "wrong_scores",
-                    Severity.ERROR if binary else Severity.WARNING,
+                    Certainty.CERTAIN if binary else Certainty.LIKELY,
                     f"{loss.function} gets scores that a ReLU has cut at 0: {effect}.",
                     loss.at,
                     ("the scores are made by a ReLU",),
@@ -147,7 +147,7 @@ def wrong_axis(log: Log) -> list[Finding]:
     """Detect a softmax, a reshape or an argmax on another axis than that of the classes."""
     first = {event.function: event for event in reversed(list(log.of(WrongAxis)))}
     return [
-        Finding("wrong_axis", Severity.ERROR, f"{name}: {event.what}.", event.at, (), event.fix)
+        Finding("wrong_axis", Certainty.CERTAIN, f"{name}: {event.what}.", event.at, (), event.fix)
         for name, event in first.items()
     ]
 
@@ -161,7 +161,7 @@ def unscaled_targets(log: Log) -> list[Finding]:
     return [
         Finding(
             "unscaled_targets",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{first.function} gets targets of {first.targets:.3g} (root mean square) and predictions of {first.predictions:.2g}: "
             "the updates go into the scale.",
             first.at,
@@ -180,7 +180,7 @@ def target_gradients(log: Log) -> list[Finding]:
         return [
             Finding(
                 "target_gradients",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 "A policy's log-probabilities are multiplied by an advantage with a graph: the policy's loss trains the value as well.",
                 advantages[0].at,
                 (
@@ -195,7 +195,7 @@ def target_gradients(log: Log) -> list[Finding]:
     return [
         Finding(
             "target_gradients",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{seen[0].function} gets targets with a graph: the targets are drawn to the predictions as much as the other way round.",
             seen[0].at,
             (f"{len(seen)} calls; the targets are a constant plus a multiple of a model's output",),
@@ -211,7 +211,7 @@ def growing_graph(log: Log) -> list[Finding]:
         return [
             Finding(
                 "growing_graph",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"{held} the graphs of {event.alive} losses that were differentiated before: memory grows with every update.",
                 event.at,
                 (f"seen after update {event.update}",),

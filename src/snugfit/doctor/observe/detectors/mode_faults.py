@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, ModelSeen
 from snugfit.doctor.observe.script_events import (
@@ -64,7 +64,7 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
     return [
         Finding(
             "train_mode",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(bad)} of {updates} updates are computed with the model in evaluation mode: dropout and batch norm are off.",
             bad[0].at,
             (
@@ -112,7 +112,7 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
     return [
         Finding(
             "train_mode",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(bad)} evaluation batches are scored with the model in training mode.",
             bad[0].at,
             (f"modules that are in training mode: {', '.join(modal[:4])}",),
@@ -147,7 +147,7 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
     return [
         Finding(
             "train_mode",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(passes)} evaluation batches are scored while {function} drops at random: eval() does not reach it.",
             at,
             ("a function has no mode of its own: it drops unless it is told not to",),
@@ -251,7 +251,7 @@ def batch_norm(log: Log) -> list[Finding]:
         return [
             Finding(
                 "batch_norm",
-                Severity.WARNING if bad else Severity.NOTE,
+                Certainty.LIKELY if bad else Certainty.WORTH_A_LOOK,
                 f"Batch norm estimates its statistics from {rows} values at a time{under}.",
                 model.at,
                 (f"batch norms: {', '.join(model.norms[:4])}",),
@@ -266,7 +266,7 @@ def shared_module(log: Log) -> list[Finding]:
     return [
         Finding(
             "shared_module",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             f"{len(model.shared)} modules without weights are used at several places.",
             model.at,
             tuple(
@@ -288,7 +288,7 @@ def bf16_in_fp16(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "bf16_in_fp16",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"{model.name} was pretrained in bfloat16 and runs in float16: activations above 65504 overflow.",
                     event.at,
                     (f"checkpoint: bfloat16; autocast: {event.autocast or 'off'}; weights: {model.dtype}",),
@@ -306,7 +306,7 @@ def emulated_bf16(log: Log) -> list[Finding]:
     return [
         Finding(
             "emulated_bf16",
-            Severity.NOTE if event.device == "cpu" else Severity.WARNING,
+            Certainty.WORTH_A_LOOK if event.device == "cpu" else Certainty.LIKELY,
             "The device computes bfloat16 by converting to float32: it saves memory and costs time.",
             event.at,
             ("the device reports no bfloat16 instructions",),
@@ -320,7 +320,7 @@ def bias_before_norm(log: Log) -> list[Finding]:
     return [
         Finding(
             "bias_before_norm",
-            Severity.NOTE,
+            Certainty.WORTH_A_LOOK,
             f"{len(model.biased)} layers have a bias that the norm behind them takes away: it gets no gradient but rounding.",
             model.at,
             (", ".join(model.biased[:4]),),
@@ -336,7 +336,7 @@ def unscaled_inputs(log: Log) -> list[Finding]:
     return [
         Finding(
             "unscaled_inputs",
-            Severity.WARNING if model.image and model.input_scale >= PICTURE else Severity.NOTE,
+            Certainty.LIKELY if model.image and model.input_scale >= PICTURE else Certainty.WORTH_A_LOOK,
             f"The first layer gets values of {model.input_scale:.3g} (root mean square), and is drawn for values of about 1.",
             model.at,
             (f"first layer: {model.first_layer or model.name}",),

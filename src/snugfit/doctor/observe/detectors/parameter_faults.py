@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.script_events import Backward, Step
 
@@ -51,7 +51,7 @@ def no_gradient(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "no_gradient",
-                _severity_by_share(rest, zero),
+                _certainty_by_share(rest, zero),
                 f"The gradient of {len(zero)} of {len(seen)} parameters was exactly zero in all {zero[0].updates} updates.",
                 _model_line(log, zero) or _home(log, zero),
                 (named(zero),),
@@ -64,7 +64,7 @@ def no_gradient(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "no_gradient",
-                _severity_by_share(rest, still),
+                _certainty_by_share(rest, still),
                 f"{len(still)} of {len(seen)} parameters have gradients and did not move in {still[0].updates} updates.",
                 _home(log, still),
                 (named(still), f"largest learning rate: {rate:g}"),
@@ -76,12 +76,12 @@ def no_gradient(log: Log) -> list[Finding]:
     return findings
 
 
-def _severity_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> Severity:
+def _certainty_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> Certainty:
     """Half of a model is no accident, one bias may be: before a batch norm, or where a difference of means cancels it."""
     if len(bad) == len(seen):
-        return Severity.ERROR
+        return Certainty.CERTAIN
     large = 2 * sum(each.elements for each in bad) >= sum(each.elements for each in seen)
-    return Severity.WARNING if large and any(each.largest_rate for each in bad) else Severity.NOTE
+    return Certainty.LIKELY if large and any(each.largest_rate for each in bad) else Certainty.WORTH_A_LOOK
 
 
 def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) -> Finding:
@@ -93,7 +93,7 @@ def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) 
         step = next(log.of(Step)).at
         return Finding(
             "no_gradient",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             what,
             step,
             (named(without),),
@@ -101,7 +101,7 @@ def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) 
         )
     return Finding(
         "no_gradient",
-        Severity.NOTE if harmless else Severity.WARNING,
+        Certainty.WORTH_A_LOOK if harmless else Certainty.LIKELY,
         what
         + (" They belong to a part of a library's model that the loss does not use." if harmless else ""),
         _model_line(log, without) or _home(log, without),
@@ -119,7 +119,7 @@ def frozen_moves(log: Log) -> list[Finding]:
     return [
         Finding(
             "frozen_moves",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{len(moved)} parameters with requires_grad=False are changed by optimizer.step().",
             _home(log, moved),
             (
@@ -143,7 +143,7 @@ def frozen_late(log: Log) -> list[Finding]:
     return [
         Finding(
             "frozen_moves",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{len(late)} parameters are frozen from update {first + 1} on, and were trained until then: train() is called first there.",
             _home(log, late),
             (named(late), f"{first} updates before the first train()"),
@@ -160,7 +160,7 @@ def frozen_for_good(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "no_gradient",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"{optimizer.name} steps {own} times in {log.updates} updates: all of its {len(optimizer.parameters)} parameters are frozen after that.",
                     optimizer.at,
                     ("requires_grad is False for each of them at the end",),
@@ -182,7 +182,7 @@ def _all_frozen(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "no_gradient",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"All {len(own)} parameters of {optimizer.name} are frozen: its {len(mine)} steps change nothing.",
                     mine[0].at,
                     (f"the optimizer is made at {optimizer.at}", "a loss without a graph is no loss of them"),
@@ -201,7 +201,7 @@ def not_frozen(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "not_frozen",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{name}.{attribute} = False freezes nothing: "
                     + ("a module has no such setting." if on_module else "the setting is requires_grad."),
                     model.at,
@@ -224,7 +224,7 @@ def not_in_optimizer(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "group_holes",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{len(late)} parameters were unfrozen after the optimizer was built, and are in none of its groups.",
                 log.optimizers[-1].at,
                 (named(late), f"they had gradients in {late[0].outside} updates"),
@@ -242,7 +242,7 @@ def not_in_optimizer(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "not_in_optimizer",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{len(holes)} parameters get gradients and are in no optimizer: they never train.",
                 optimizer.at,
                 (named(holes),),
@@ -254,7 +254,7 @@ def not_in_optimizer(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "not_in_optimizer",
-                Severity.WARNING,
+                Certainty.LIKELY,
                 f"A model in training mode gets gradients for {len(whole)} parameters, and is in no optimizer.",
                 _likely_home(log).at,
                 (named(whole), f"it is called at {_model_line(log, whole)}"),
@@ -286,7 +286,7 @@ def twice_in_optimizer(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "twice_in_optimizer",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{len(doubled)} parameters are given to {optimizer.name} twice.",
                     optimizer.doubled_at,
                     (named(doubled),),
@@ -302,7 +302,7 @@ def twice_in_optimizer(log: Log) -> list[Finding]:
                 findings.append(
                     Finding(
                         "twice_in_optimizer",
-                        Severity.WARNING,
+                        Certainty.LIKELY,
                         f"{len(doubled)} parameters are in two optimizers that step in turns: each keeps its own momentum of them.",
                         second.at,
                         (named(doubled), f"the other optimizer: {first.at}"),
@@ -325,7 +325,7 @@ def decay_on_vectors(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "decay_on_vectors",
-                    Severity.NOTE,
+                    Certainty.WORTH_A_LOOK,
                     f"{optimizer.name} decays {len(vectors)} biases and norms; most recipes leave them out.",
                     optimizer.at,
                     (named(vectors),),
@@ -349,7 +349,7 @@ def never_stepped(log: Log) -> list[Finding]:
         return [
             Finding(
                 "never_stepped",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"{optimizer.name} never steps, and {passes} backward passes gave its parameters gradients: they never train.",
                 optimizer.at,
                 (f"{len(own)} parameters; {log.updates} steps of another optimizer",),

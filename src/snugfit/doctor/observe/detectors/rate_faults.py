@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log, OptimizerSeen
 from snugfit.doctor.observe.script_events import Backward, Loss, Restore, ScheduleStep, Step
 
@@ -43,7 +43,7 @@ def learning_rate(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "learning_rate",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{what} The learning rate of {optimizer.name} is {max(rates):g}.",
                     optimizer.at,
                     (f"{len(values)} backward passes; the first loss is {values[0]:.4g}",),
@@ -148,7 +148,7 @@ def unrestored_range_test(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "range_test_kept",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"{tested} steps at rates from {rates[0]:.1g} to {rates[-1]:.2g} test the learning rate, and training goes on with "
                     "the weights that they leave.",
                     goes_on[-1].at,
@@ -176,7 +176,7 @@ def scheduled_rate(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "learning_rate",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"The rate of {optimizer.name} falls from {largest:.3g} to {rates[-1]:.2g}: {gone} of {len(rates)} steps have less than a "
                     "thousandth of it.",
                     schedule.at,
@@ -191,7 +191,7 @@ def scheduled_rate(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "learning_rate",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"{optimizer.name} is made with a rate of {base:g}, and the schedule takes it to {largest:.3g} at most.",
                     schedule.at,
                     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.gradient_faults import Window, steps, windows
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import Clip, Rescale, Step
@@ -23,7 +23,7 @@ def clip_before_unscale(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "clip_before_unscale",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 f"Gradients are clipped while they are multiplied by the loss scale, {clips[0].scale:g}: the limit is "
                 "that much too small.",
                 clips[0].at,
@@ -36,7 +36,7 @@ def clip_before_unscale(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "clip_before_unscale",
-                Severity.ERROR,
+                Certainty.CERTAIN,
                 "The optimizer steps on gradients that are still multiplied by the loss scale.",
                 scaled[0].at,
                 (f"{len(scaled)} of {steps(log)} steps went past the scaler",),
@@ -83,7 +83,7 @@ def _limit_finding(limited: list[_Change]) -> Finding:
     measure, before, after, first = limited[0]
     return Finding(
         "clip_before_unscale",
-        Severity.ERROR,
+        Certainty.CERTAIN,
         f"Gradients are brought to a {measure} of {after:.3g} while they are multiplied by the loss scale, {first.scale:g}: the limit "
         "is that much too small.",
         first.at,
@@ -104,7 +104,7 @@ def divided_after_clipping(log: Log) -> list[Finding]:
     return [
         Finding(
             "clip_before_unscale",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"Gradients are clipped to {clip.limit:g} while the loss is multiplied by {factor:g}, and divided only afterwards: the "
             "limit is that much too small.",
             clip.at,

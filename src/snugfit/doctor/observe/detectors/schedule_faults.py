@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, SchedulerSeen
@@ -53,7 +53,7 @@ def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
             return None
         return Finding(
             "scheduler_order",
-            Severity.ERROR,
+            Certainty.CERTAIN,
             f"{scheduler.name} is stepped {len(moves)} times, and its optimizer never steps: another one does.",
             moves[0].at,
             (f"the schedule was made at {scheduler.at}",),
@@ -64,7 +64,7 @@ def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
             return None
         return Finding(
             "scheduler_order",
-            Severity.WARNING,
+            Certainty.LIKELY,
             f"{scheduler.name} is made and never stepped in {len(updates)} updates: the learning rate stays.",
             scheduler.at,
             (),
@@ -76,7 +76,7 @@ def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
         return None
     return Finding(
         "scheduler_order",
-        Severity.ERROR,
+        Certainty.CERTAIN,
         f"{scheduler.name} is stepped before the optimizer's first step: the first learning rate is skipped.",
         early[0].at,
         (f"the optimizer steps at {updates[0].at}",),
@@ -96,7 +96,7 @@ def schedule_length(log: Log) -> list[Finding]:
     """Detect a schedule made for more steps than it gets, or for fewer.
 
     A run that stops early, and a cosine that is meant to rise again, look alike: only a length that fits the micro-batches,
-    the epochs or the ranks instead of the steps is a warning.
+    the epochs or the ranks instead of the steps is likely a fault.
     """
     if any(each.name == "SWALR" for each in log.schedulers):
         return []
@@ -119,7 +119,7 @@ def schedule_length(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "schedule_length",
-                Severity.WARNING if ill else Severity.NOTE,
+                Certainty.LIKELY if ill else Certainty.WORTH_A_LOOK,
                 what,
                 scheduler.at,
                 (f"stepped at {moves[0].at}; {log.updates} optimizer steps", *mistaken),
@@ -189,7 +189,7 @@ def plateau_metric(log: Log) -> list[Finding]:
             return [
                 Finding(
                     "plateau_metric",
-                    Severity.ERROR,
+                    Certainty.CERTAIN,
                     f"{scheduler.name} takes {'less' if mode == 'min' else 'more'} for better, and is given {clear[0]}.",
                     moves[0].at,
                     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import Backward, Read, Step
 
@@ -33,7 +33,7 @@ def debugging_left_on(log: Log) -> list[Finding]:
             findings.append(
                 Finding(
                     "debugging_left_on",
-                    Severity.WARNING,
+                    Certainty.LIKELY,
                     f"All {times} backward passes ran under {name}, which keeps a record of every operator.",
                     log.switches.get(name, ""),
                     (),
@@ -61,7 +61,7 @@ def device_reads(log: Log) -> list[Finding]:
     return [
         Finding(
             "device_reads",
-            Severity.WARNING if waits else Severity.NOTE,
+            Certainty.LIKELY if waits else Certainty.WORTH_A_LOOK,
             f"{first.function}() reads a number in {times} of {passes} micro-batches{effect}",
             at,
             (),
