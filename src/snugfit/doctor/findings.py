@@ -14,7 +14,7 @@ LARGE_LEAK = 0.1
 
 
 class Certainty(StrEnum):
-    """How sure it is that a training goes wrong: nothing but a fault explains what is there; it is one in most trainings; it may be meant."""
+    """The certainty that a training goes wrong: nothing but a fault explains what is there; it is one in most trainings; it may be meant."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
