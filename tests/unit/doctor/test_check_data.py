@@ -57,7 +57,7 @@ def test_repeated_rows_are_noted_and_those_of_two_labels_warned_of():
     assert finding.evidence == (f"3 times 'text number 0' (lines 10, {10 * count + 10}, {10 * count + 20})",)
     against = Rows([*TEXTS, *TEXTS[:5]], [*LABELS, *("other" for _ in range(5))])
     first, second = examine_rows(against, None)
-    assert first.certainty == "likely" and "5 texts (10 rows) stand with different labels" in first.what
+    assert first.certainty == "likely" and "5 texts (10 rows) with different labels" in first.what
     assert second.certainty == "worth a look"
 
 
