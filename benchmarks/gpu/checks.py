@@ -29,6 +29,8 @@ PASSED, FAILED, SKIPPED, ERROR, OVER_TIME, DIED, CUT_OFF, NOT_RUN = (
 )
 """How checks end; one that has begun is "cut off" until it has ended, so that a call that is killed has left word of it."""
 GREEN = (PASSED, SKIPPED)
+DEVICE = "device"
+"""The check that says whether the device computes at all; without it nothing else is begun."""
 
 
 class Skip(Exception):
@@ -96,6 +98,7 @@ class Check:
         alone: nothing else runs meanwhile, as its times or its memory are measured.
         always: it runs in each call, also where an earlier one has passed it.
         leaves: the file in the folder of all checks that others need; where it is not there, the check runs once more.
+        needs: the file that another check leaves, which is waited for.
         only_toy, only_whole: it is there with `--toy` alone, or without.
         environment: variables of its process.
         plants: faults that it must find, by their names.
@@ -109,6 +112,7 @@ class Check:
     alone: bool = False
     always: bool = False
     leaves: str = ""
+    needs: str = ""
     only_toy: bool = False
     only_whole: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -136,6 +140,7 @@ def check(
     environment: Mapping[str, str] | None = None,
     plants: Mapping[str, Callable[[], AbstractContextManager[Any]]] | None = None,
     leaves: str = "",
+    needs: str = "",
     **flags: bool,
 ) -> Callable[[Run], Run]:
     """Register a function as a check, in the order of definition; `flags` are those of `Check`."""
@@ -148,6 +153,7 @@ def check(
                 run,
                 tuple(modules),
                 leaves=leaves,
+                needs=needs,
                 environment=dict(environment or {}),
                 plants=dict(plants or {}),
                 **flags,
@@ -165,7 +171,7 @@ def checks_of(command: str) -> list[Check]:
     from device import look_at_device
 
     _REGISTERED.clear()
-    check("device", 60, always=True)(look_at_device)
+    check(DEVICE, 60, always=True)(look_at_device)
     for name in importlib.import_module(command).MODULES:
         module = importlib.import_module(f"{command}.{name}")
         if not any(each.run.__module__ == module.__name__ for each in _REGISTERED):

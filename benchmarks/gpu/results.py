@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks import CUT_OFF, GREEN, PASSED, Check, write_json
+from checks import CUT_OFF, DEVICE, GREEN, PASSED, Check, write_json
 
 
 @dataclass
@@ -20,12 +20,14 @@ class Results:
         folders: each gets the files.
         head: what is said of the whole call in each file: machine, versions, date, commit.
         began: the moment of `time.monotonic` from which seconds count.
+        device: the card's name, once it has been looked at: results of several calls may be those of several cards.
     """
 
     folders: Sequence[Path]
     head: dict[str, Any]
     began: float
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    device: str = ""
 
     def take_over(
         self, checks: Sequence[Check], passed: Mapping[str, Mapping[str, Any]], shared: Path
@@ -53,7 +55,9 @@ class Results:
     def put(self, check: Check, row: Mapping[str, Any]) -> None:
         """Write down how a check ended, or that it has begun."""
         about = {name: self.head[name] for name in ("date", "commit", "diff")}
-        self.commands[check.command]["checks"][check.name] = {**row, **about}
+        if check.name == DEVICE:
+            self.device = row["figures"].get("name", "")
+        self.commands[check.command]["checks"][check.name] = {**row, **about, "device": self.device}
         self.write(check.command)
 
     def finish(self) -> dict[str, Any]:

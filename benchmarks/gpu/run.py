@@ -30,10 +30,10 @@ if WHEELS := os.environ.get("SNUGFIT_WHEELS"):
     sys.path.append(str(Path(WHEELS, "all")))  # what the machine has itself comes first
 
 import machine  # noqa: E402
-from checks import COMMANDS, GREEN, NOT_RUN, Check, Settings, checks_of  # noqa: E402
+from checks import COMMANDS, DEVICE, GREEN, NOT_RUN, Check, Settings, checks_of  # noqa: E402
 from results import Results, earlier  # noqa: E402
 from runner import Runner, be_checks_process, in_process  # noqa: E402
-from stages import DEVICE, Stage, all_stages  # noqa: E402
+from stages import Planned, all_stages, in_tiny  # noqa: E402
 
 IMPORTED = (
     "numpy",
@@ -196,10 +196,6 @@ def default_out() -> Path:
     return Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results" / "gpu")
 
 
-Planned = tuple[Stage | None, list[Check]]
-"""A stage and the checks of it that are asked for; a command by itself is one stage without a name."""
-
-
 def chosen_stages(given: argparse.Namespace) -> list[Planned]:
     """Return the checks that are asked for in their stages, and always those that others need.
 
@@ -225,7 +221,8 @@ def chosen_stages(given: argparse.Namespace) -> list[Planned]:
         wanted = given.only is None or any(text in check.name for text in given.only)
         return check.needed or (wanted and not any(text in check.name for text in given.skip))
 
-    return [(stage, [each for each in own if asked(each)]) for stage, own in planned]
+    planned = [(stage, [each for each in own if asked(each)]) for stage, own in planned]
+    return in_tiny(planned) if given.toy else planned
 
 
 @contextlib.contextmanager

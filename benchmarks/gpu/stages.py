@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from checks import COMMANDS, Check, checks_of
-
-DEVICE = "device"
-"""The check that says whether the device computes at all; without it nothing else is begun."""
+from checks import COMMANDS, DEVICE, Check, checks_of
 
 
 @dataclass(frozen=True)
@@ -169,6 +166,16 @@ STAGES = (
         "inductor tries the kernels of each product",
     ),
 )
+
+
+Planned = tuple[Stage | None, list[Check]]
+"""A stage and the checks of it that are asked for; a command by itself is one stage without a name."""
+
+
+def in_tiny(planned: Sequence[Planned]) -> list[Planned]:
+    """Return the stages for `--toy`, where no check disturbs the figures of another: behind the first one all are one."""
+    first, *others = planned
+    return [first, (None, [each for _, own in others for each in own])]
 
 
 def all_stages() -> Iterator[tuple[Stage, Sequence[Check]]]:

@@ -137,7 +137,7 @@ def in_turns(
         except Exception as error:  # noqa: BLE001 (the others are to be seen)
             tallies[name].error = last_lines(error)
             rivals.pop(name, None)
-        note({each: row.error for each, row in tallies.items() if row.error})
+        note({each: row.figures(tokens, cuda) for each, row in tallies.items() if row.error})
     for repeat in range(repeats):
         order = list(rivals) if repeat % 2 == 0 else list(reversed(rivals))
         for name in order:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import os
@@ -180,6 +181,7 @@ def test_what_is_imported_before_checks_are_forked_touches_no_gpu() -> None:
 
 def a_runner(tmp_path: Path, rows: dict[str, Any], **more: Any) -> Any:
     checks, runner = importlib.import_module("checks"), importlib.import_module("runner")
+    importlib.import_module("torch")  # once, and not in each check's seconds
     settings = checks.Settings("cpu", True, tmp_path)
     usual = {"settings": settings, "jobs": 2, "report": lambda check, row: rows.__setitem__(check.name, row)}
     return runner.Runner(**{**usual, **more})
@@ -213,7 +215,7 @@ def test_a_check_that_fails_dies_or_hangs_ends_no_other(tmp_path: Path) -> None:
     found = [
         a_check("fails", fails),
         a_check("dies", dies),
-        a_check("hangs", hangs, seconds=0.5),
+        a_check("hangs", hangs, seconds=3.0),
         a_check("lacks", lacks),
         a_check("raises", lambda settings: 1 / 0),
         a_check("passes", lambda settings: {"three": float("nan")}),
@@ -234,6 +236,35 @@ def test_a_check_that_fails_dies_or_hangs_ends_no_other(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in rows["raises"]["reason"]
     assert "no_such_library" in rows["lacks"]["reason"]
     assert rows["passes"]["figures"] == {"three": "nan"}
+
+
+@pytest.mark.parametrize("toy", [True, False])
+def test_a_check_waits_for_what_it_needs_and_for_one_that_is_alone_unless_it_is_tiny(
+    toy: bool, tmp_path: Path
+) -> None:
+    """The first one leaves late what the last one needs; the second one is to be alone, which in tiny nothing is."""
+    began = time.monotonic()
+
+    def leaves(settings: Any) -> dict[str, Any]:
+        begins = time.monotonic() - began
+        time.sleep(0.5)
+        (settings.shared / "left").touch()
+        return {"from": begins, "until": time.monotonic() - began}
+
+    def other(settings: Any) -> dict[str, Any]:
+        return {"from": time.monotonic() - began, "left": (settings.shared / "left").exists()}
+
+    given = [
+        a_check("leaves", leaves, leaves="left"),
+        a_check("needs", other, needs="left"),
+        a_check("alone", other, alone=True),
+    ]
+    rows: dict[str, Any] = {}
+    settings = importlib.import_module("checks").Settings("cpu", toy, tmp_path)
+    a_runner(tmp_path, rows, settings=settings).run(given, time.monotonic() + 60)
+    found = {name: row["figures"] for name, row in rows.items()}
+    assert found["needs"]["left"] and found["alone"]["left"] is not toy
+    assert rows["leaves"]["host_seconds"] < 0.5, "it slept"
 
 
 def test_checks_that_the_time_does_not_reach_are_said_and_are_not_green(tmp_path: Path) -> None:
@@ -281,7 +312,8 @@ def test_a_call_that_is_killed_has_left_what_was_done_and_what_ran(tmp_path: Pat
     if pid == 0:
         try:
             written.take_over([done, long, rest], {}, tmp_path)
-            one = a_runner(tmp_path, {}, report=written.put, note=written.put)
+            whole = importlib.import_module("checks").Settings("cpu", False, tmp_path)  # where alone is alone
+            one = a_runner(tmp_path, {}, report=written.put, note=written.put, settings=whole)
             one.run([done, long, rest], time.monotonic() + 60)
         finally:
             os._exit(0)
@@ -397,7 +429,12 @@ MEASURED = {
                     "rivals": {
                         "snugfit step": {
                             "tokens_per_second": 1234.0,
-                            "seconds_per_update": {"median": 0.1, "least": 0.05, "most": 0.2},
+                            "seconds_per_update": {
+                                "median": 0.1,
+                                "least": 0.05,
+                                "most": 0.2,
+                                "repeats": [0.1, 0.05, 0.2],
+                            },
                             "peak_allocated_bytes": 3 * 2**30,
                         },
                         "lightning": {"error": "it fell over"},
@@ -435,7 +472,7 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted(tmp_path: Path)
     after = tables.load(results_in(tmp_path / "after", **MEASURED))
     assert "| GPT-2 124M in bf16 | 1,234 | 3.0 GiB | measured |" in tables.runs(after)
     assert "| 8B QLoRA | 777 | 1.0 GiB | predicted |" in tables.runs(after)
-    assert "| snugfit step | 1,234 | 500 to 2,000 | 3.0 GiB |" in tables.rivals(after)
+    assert "| snugfit step | 1,234 | 500 to 2,000 | 3 | 3.0 GiB | measured |" in tables.rivals(after)
     assert "| lightning | does not run |" in tables.rivals(after)
     assert "| bytes allocated | 2% | 1 of 2 |" in tables.planner(after) and "7.0% (two)" in tables.planner(
         after
@@ -444,6 +481,42 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted(tmp_path: Path)
     assert "| laws in fp32 | NVIDIA H200, 2026-12-01 |" in proven
     assert "| laws in bf16 | failed: bf16: the laws do not hold for sam |" in proven
     assert "| laws in fp16 | not yet |" in proven
+
+
+def test_a_row_says_its_own_card_and_day_and_one_that_was_cut_off_what_it_had_measured() -> None:
+    """Results of several calls may be those of several cards and days."""
+    tables, results = importlib.import_module("tables"), copy.deepcopy(MEASURED)
+    run = results["speed"]["checks"]["GPT-2 124M in bf16 beside others"]
+    run |= {"status": "cut off", "device": "NVIDIA H100"}
+    results["correct"]["checks"]["laws in fp32"] |= {"device": "NVIDIA H100", "date": "2026-12-03"}
+    assert "| 1,234 | 3.0 GiB | measured on NVIDIA H100; cut off |" in tables.runs(results)
+    assert "| laws in fp32 | NVIDIA H100, 2026-12-03 |" in tables.TABLES["proven"](results)
+
+
+UNTOLD = {"device", "predictions"}
+"""Checks whose figures are for the others: the card's name, and seconds of planning."""
+
+
+def test_what_each_check_measures_is_in_a_table() -> None:
+    """Take one check after the other out of the results in tiny, which have the form of all: a table changes."""
+    tables = importlib.import_module("tables")
+    results: dict[str, Any] = {
+        name: json.loads((tables.RESULTS / "rehearsal" / f"{name}.json").read_text()) for name in PLANTS
+    }
+    # what a CPU has none of
+    results["speed"]["checks"]["idle time of an update"]["figures"]["gpt2: snugfit"] = 0.25
+    context = results["planner"]["checks"]["context and workspaces are as large as they are taken to be"]
+    context["figures"] = {"taken": 2**29, "context": 2**29, "with attention": 2**29}
+
+    def made(of: dict[str, Any]) -> list[str]:
+        return [make(of) for make in tables.TABLES.values()]
+
+    all_tables = made(results)
+    for command, result in results.items():
+        for name in result["checks"].keys() - UNTOLD:
+            rows = {each: row for each, row in result["checks"].items() if each != name}
+            without = {**results, command: {**result, "checks": rows}}
+            assert made(without) != all_tables, f"{command}: no table has a figure of {name!r}"
 
 
 def test_results_in_tiny_measure_nothing(tmp_path: Path) -> None:
@@ -468,5 +541,7 @@ def test_the_names_of_the_pages_are_those_of_the_checks() -> None:
     assert tables.correct_checks() == [each.name for each in checks.checks_of("correct")][1:]
     names = {each.name for command in checks.COMMANDS for each in checks.checks_of(command)}
     source = (GPU / "tables.py").read_text()
-    for command, check in tables.re.findall(r'"(speed|claims)", "([^"]+)"', source):
-        assert check in names or check in checks.COMMANDS, f"{command}: there is no check {check!r}"
+    places = tables.re.findall(r'\("(speed|claims|planner)", "([^"]+)"\)', source)
+    assert len(places) >= 12
+    for command, check in places:
+        assert check in names, f"{command}: there is no check {check!r}"

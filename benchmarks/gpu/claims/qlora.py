@@ -76,16 +76,7 @@ def beside_others(settings: Settings) -> Mapping[str, Any]:
     if no_trl is None:
         makers["TRL, tuned"] = theirs(frameworks.trl, TUNED)
         makers["TRL, defaults"] = theirs(frameworks.trl, DEFAULTS)
-    rivals = in_turns(
-        makers,
-        settings.device,
-        tokens=rows * tokens,
-        warm=1,
-        updates=1,
-        repeats=settings.size(5, 2),
-        note=settings.note,
-    )
-    figures: dict[str, Any] = {
+    about = {
         "shape": dict(LLAMAS[shape]),
         "rows": rows,
         "tokens": tokens,
@@ -93,8 +84,17 @@ def beside_others(settings: Settings) -> Mapping[str, Any]:
         "tuned": TUNED,
         "trl": no_trl or "imported",
         "published": UNSLOTH,
-        "rivals": rivals,
     }
+    rivals = in_turns(
+        makers,
+        settings.device,
+        tokens=rows * tokens,
+        warm=1,
+        updates=1,
+        repeats=settings.size(5, 2),
+        note=lambda rows: settings.note({**about, "rivals": rows}),
+    )
+    figures: dict[str, Any] = {**about, "rivals": rivals}
     require("error" not in rivals["snugfit"], f"snugfit: {rivals['snugfit'].get('error')}", **figures)
     for name, row in rivals.items():
         if name != "snugfit" and "error" not in row:

@@ -44,7 +44,7 @@ def kernels(settings: Settings) -> Mapping[str, Any]:
         outputs.sum().backward()
         name = f"{str(dtype).removeprefix('torch.')}, {size}, mask {mask}{', grouped' if grouped else ''}"
         rows[name] = {"assumed": assumed, "ran": ran}
-        settings.note(rows)
+        settings.note({"cases": rows})
     wrong = [name for name, row in rows.items() if row["ran"] != [row["assumed"]]]
     require(
         not wrong or not settings.cuda,

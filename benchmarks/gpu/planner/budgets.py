@@ -9,7 +9,7 @@ from checks import Settings, check, release, require, spread, wait
 from material import take_workspaces
 
 from planner.cases import MODELS, material_of, step_of, timed
-from planner.predictions import calibrated, predicted
+from planner.predictions import PREDICTIONS, calibrated, predicted
 from planner.subjects import BUDGETS, TOY_BUDGETS, Budgeted
 
 WARM, REPEATS = 2, 5
@@ -75,7 +75,7 @@ def planned_and_trained(settings: Settings, budgeted: Budgeted) -> Mapping[str, 
 
 
 def _register(budgeted: Budgeted, toy: bool) -> None:
-    @check(budgeted.name, 40, alone=True, only_toy=toy, only_whole=not toy)
+    @check(budgeted.name, 40, alone=True, needs=PREDICTIONS, only_toy=toy, only_whole=not toy)
     def of_budget(settings: Settings) -> Mapping[str, Any]:
         return planned_and_trained(settings, budgeted)
 

@@ -21,7 +21,7 @@ from unittest import mock
 from checks import Settings, check, require, spread, wait
 from material import take_workspaces
 
-from planner.predictions import calibrated, predicted
+from planner.predictions import PREDICTIONS, calibrated, predicted
 from planner.subjects import CASES, MODELS, TOY_CASES, UPDATES, Case, job_of
 
 GOALS = {"allocated": 0.02, "reserved": 0.05, "seconds": 0.15}
@@ -177,6 +177,7 @@ def _register(case: Case, toy: bool) -> None:
         f"predicted: {case.name}",
         25,
         alone=True,
+        needs=PREDICTIONS,
         only_toy=toy,
         only_whole=not toy,
         plants={"forgotten": a_tenth_is_forgotten} if toy and case is TOY_CASES[0] else {},

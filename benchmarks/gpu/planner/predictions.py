@@ -140,7 +140,7 @@ def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     return {"chosen": choice, "rivals": different, "needed": {}}
 
 
-@check("predictions", 170, leaves=PREDICTIONS)
+@check("predictions", 170, leaves=PREDICTIONS, needs=DEVICE)
 def predictions(settings: Settings) -> Mapping[str, Any]:
     """Predict every case and plan for every budget, side by side in processes of the planner's own."""
     from snugfit.planner.worker import Worker

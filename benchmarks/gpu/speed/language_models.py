@@ -183,21 +183,16 @@ def beside_others(settings: Settings, kind: str) -> Mapping[str, Any]:
         makers["lightning"] = lambda: frameworks.lightning(
             model_of(settings, kind), data, settings.device, micro_batch, {}
         )
+    about = {"rows": rows, "tokens": tokens, "micro_batch": micro_batch, "Trainer's settings": tuned}
     rivals = in_turns(
         makers,
         settings.device,
         tokens=rows * tokens,
         updates=settings.size(3, 2),
         repeats=settings.size(7, 3),
-        note=settings.note,
+        note=lambda rows: settings.note({**about, "rivals": rows}),
     )
-    figures: dict[str, Any] = {
-        "rows": rows,
-        "tokens": tokens,
-        "micro_batch": micro_batch,
-        "Trainer's settings": tuned,
-        "rivals": rivals,
-    }
+    figures: dict[str, Any] = {**about, "rivals": rivals}
     ours, hand = rivals["snugfit step"], rivals["by hand"]
     for name in rivals.keys() & {"snugfit step", "snugfit train", "by hand"}:
         require("error" not in rivals[name], f"{name}: {rivals[name].get('error')}", **figures)
@@ -266,7 +261,7 @@ def faster(settings: Settings) -> Mapping[str, Any]:
         warm=3,
         updates=settings.size(3, 1),
         repeats=settings.size(5, 3),
-        note=settings.note,
+        note=lambda ways: settings.note({"rows": rows, "tokens": tokens, "ways": ways}),
     )
     require("error" not in figures["bf16"], f"bf16: {figures['bf16'].get('error')}", ways=figures)
     return {"rows": rows, "tokens": tokens, "ways": figures}
