@@ -311,6 +311,11 @@ class Technique:
         return self.keeps_start or type(self).prepare is not Technique.prepare
 
     @property
+    def reads_files(self) -> bool:
+        """Return whether what it brings to a device comes from files, which no host has the memory for, at each micro-batch."""
+        return False
+
+    @property
     def keeps_start(self) -> bool:
         """Return whether it asks for the model as it was when the run began, as `Context.start`."""
         return False

@@ -51,11 +51,14 @@ def seconds(op: Op, device: Device, tf32: bool = False) -> float:
     return work + traffic if device.kind == "cpu" else max(work, traffic, device.launch)
 
 
-def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = False) -> Costs:
+def costs_of(
+    op: Op, device: Device, host: Device | None = None, tf32: bool = False, from_disk: bool = False
+) -> Costs:
     """Return what an operator takes of each part of the machine.
 
     Args:
         host: the CPU beside the device, for operators that run on it, such as those of an offloaded optimizer.
+        from_disk: whether what comes to the device is read from a file meanwhile.
     Raises:
         SettingError: the device has no arithmetic of the operator's type, or `host` is wanted and missing.
     """
@@ -66,6 +69,8 @@ def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = Fa
     costs[4] = 2 * op.page_bytes / device.host_link.bandwidth
     if ">" in op.device:
         costs[1] = seconds(op, device)
+        if from_disk and not op.device.endswith(">cpu"):
+            costs[1] = max(costs[1], op.written / device.disk)
     elif device.kind != "cpu" and op.device.startswith("cpu"):
         if host is None:
             raise SettingError(
@@ -77,7 +82,9 @@ def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = Fa
     return costs
 
 
-def pricing(device: Device, host: Device | None = None, tf32: bool = False) -> Callable[[Op], Costs]:
+def pricing(
+    device: Device, host: Device | None = None, tf32: bool = False, from_disk: bool = False
+) -> Callable[[Op], Costs]:
     """Return `costs_of` for one machine, worked out once for operators that are alike."""
     known: dict[tuple[Any, ...], Costs] = {}
 
@@ -85,7 +92,7 @@ def pricing(device: Device, host: Device | None = None, tf32: bool = False) -> C
         work = op.name, op.device, op.dtype, op.flops, op.read, op.written, op.workspace, op.page_bytes
         kind = (*work, op.modes, op.packed)
         if kind not in known:
-            known[kind] = costs_of(op, device, host, tf32)
+            known[kind] = costs_of(op, device, host, tf32, from_disk)
         return known[kind]
 
     return costs

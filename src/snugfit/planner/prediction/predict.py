@@ -66,7 +66,8 @@ class Planner:
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
     _operators: OperatorCache = field(default_factory=OperatorCache, init=False)
-    _costs: dict[bool, Callable[[Op], Costs]] = field(default_factory=dict, init=False)  # by whether in tf32
+    # by whether in tf32, and whether files are read
+    _costs: dict[tuple[bool, bool], Callable[[Op], Costs]] = field(default_factory=dict, init=False)
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
     second: SecondProcess | None = field(default=None, init=False)  # that runs what `run` does
 
@@ -256,9 +257,10 @@ class Planner:
                 strategy=strategy,
                 cache=self._operators,
             )
-        if tf32 not in self._costs:
-            self._costs[tf32] = pricing(machine.device, machine.host, tf32)
-        pieces = cut(trace, machine.type, self._costs[tf32])
+        kind = tf32, any(each.reads_files for each in techniques)
+        if kind not in self._costs:
+            self._costs[kind] = pricing(machine.device, machine.host, *kind)
+        pieces = cut(trace, machine.type, self._costs[kind])
         return Run(
             pieces,
             self._reserved(trace),

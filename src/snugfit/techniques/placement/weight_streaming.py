@@ -79,6 +79,10 @@ class WeightStreaming(Technique):
                 "resident", isinstance(self.resident, int) and self.resident >= 0, "0, more, or auto"
             )
 
+    @property
+    def reads_files(self) -> bool:
+        return self.folder is not None
+
     @classmethod
     def example(cls) -> Self:
         return cls()

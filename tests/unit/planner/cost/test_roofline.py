@@ -138,6 +138,16 @@ def test_a_copy_between_devices_goes_over_the_link():
     assert seconds(copy, GPU) == pytest.approx(1.0 + 1e-3)
 
 
+def test_what_comes_from_a_file_takes_the_slower_of_link_and_disk_and_nothing_goes_back_to_it():
+    there, back = (
+        op("copy_", read=10**9, written=10**9, device=device) for device in ("cpu>cuda:0", "cuda:0>cpu")
+    )
+    device = replace(GPU, disk=1e8)
+    assert costs_of(there, device, from_disk=True)[1] == pytest.approx(10.0)
+    assert costs_of(there, replace(GPU, disk=1e12), from_disk=True)[1] == pytest.approx(1.001)
+    assert costs_of(back, device, from_disk=True)[1] == costs_of(there, device)[1] == pytest.approx(1.001)
+
+
 def test_an_accelerator_hides_the_host_or_waits_for_it_and_a_cpu_adds_it():
     large, small = [op("add", read=5 * 10**10)] * 2, [op("add", read=8)] * 100
     assert update_seconds(large, GPU) == pytest.approx(3e-4 + 2.0)

@@ -6,15 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.job import Job
-from snugfit.planner.devices.device import Machine
+from snugfit.core.job import Job, Plan
+from snugfit.planner.cost import roofline
+from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.prediction import predict
 from snugfit.planner.prediction.peak_and_time import _ahead_bytes
+from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
+from snugfit.techniques import find
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -62,6 +67,32 @@ def test_the_host_has_the_window_that_is_fetched_while_a_device_computes() -> No
     )
     assert _ahead_bytes(subject, gpu) == 2 * (6 * 1000 * 4 + 6 * 8)
     assert _ahead_bytes(subject, cpu) == 0
+
+
+@pytest.mark.parametrize("folder", [None, "never-made"])
+def test_a_plan_that_streams_from_files_reads_the_disk(
+    folder: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = Batch.of((torch.zeros(2, 8), torch.zeros(2, dtype=torch.int64)))
+    techniques = (find("adamw")(learning_rate=0.1), find("weight_streaming")(folder=folder))
+    subject = Subject(
+        lambda: nn.Sequential(nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 2)),
+        window,
+        Job.of(global_batch=2, updates=2),
+        2,
+        techniques,
+        "cross_entropy",
+    )
+    asked: list[bool] = []
+
+    def pricing(device: Device, host: Device, tf32: bool, from_disk: bool) -> Any:
+        asked.append(from_disk)
+        return roofline.pricing(device, host, tf32, from_disk)
+
+    monkeypatch.setattr(predict, "pricing", pricing)
+    cpu = find_device("cpu")
+    Planner(subject, Machine(cpu, cpu)).predict(Plan(device="cpu"), techniques)
+    assert asked == [folder is not None]
 
 
 def test_published_runs_above_their_prediction_are_told() -> None:
