@@ -71,9 +71,9 @@ def format_seconds(seconds: float) -> str:
 def counted(count: float, noun: str) -> str:
     """Return a count with its noun in the right number.
 
-    >>> counted(1, "row"), counted(1200, "row"), counted(0, "class"), counted(2, "micro-batch"), counted(0.5, "epoch")
-    ('1 row', '1,200 rows', '0 classes', '2 micro-batches', '0.5 epochs')
+    >>> counted(1, "row"), counted(1200, "row"), counted(0, "class"), counted(2, "micro-batch"), counted(2, "epoch")
+    ('1 row', '1,200 rows', '0 classes', '2 micro-batches', '2 epochs')
     """
     text = f"{count:,}" if isinstance(count, int) else f"{count:.3g}"
-    plural = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    plural = "es" if noun.endswith(("s", "x", "tch", "sh")) else "s"
     return f"{text} {noun}{'' if text == '1' else plural}"

@@ -56,6 +56,7 @@ from snugfit.cli.training import (
 from snugfit.cli.tune import tune
 from snugfit.display.activity import Activity
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.system.own_warnings import own_warnings
 from snugfit.system.processes import (
     end_with_parent,
     is_over,
@@ -433,7 +434,7 @@ app.command(epilog="Example: snugfit env > environment.txt")(env)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
-    with lasting_streams():
+    with lasting_streams(), own_warnings(lambda text: print(f"warning: {text}", file=sys.stderr)):
         return _main(arguments)
 
 

@@ -88,6 +88,11 @@ def generate(
         data is None and not as_json and num_beams == 1
     )  # of several answers none is known before its end
     with Activity("generate", "loading the model …") as activity:
+        if data is not None and output is not None:
+            from snugfit.deliver.files import check_data, check_output
+
+            check_output(output, data)
+            check_data(data)
         from snugfit.deliver.generate import answer_to, generate_file, load_generator, ready_for
         from snugfit.kit.generation import Generation
 

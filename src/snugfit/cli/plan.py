@@ -219,9 +219,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         stack.callback(worker.close)
         from snugfit.cli import recipes
         from snugfit.recipe import located
-        from snugfit.run.training.warning_events import warnings_as_events
 
-        with located(path, overrides), warnings_as_events(_warn):
+        with located(path, overrides):
             recipe = recipes.load(path, overrides, allow_code=allow_code, rows_here="present")
             if asked.export is not None:
                 from snugfit.planner import export
@@ -346,10 +345,6 @@ def _with_command(
 
 def _bytes(text: str | None, option: str) -> int | None:
     return None if text is None else parse_bytes(text, option)
-
-
-def _warn(_: str, /, **fields: Any) -> None:
-    print(f"warning: {fields['message']}", file=sys.stderr)
 
 
 def check(asked: Asked) -> None:

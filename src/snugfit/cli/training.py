@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.cli.output import show
 from snugfit.cli.recipes import say_code
 from snugfit.display.activity import Activity
-from snugfit.errors import Interrupted, RunInterrupted, SettingError
+from snugfit.errors import Interrupted, RunInterrupted, SettingError, UserError
 from snugfit.system.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.units import parse_seconds
 
@@ -126,13 +126,14 @@ def train_on_rows(
     made = begin_here(data, overrides, tell, by_option)
     for line in beginning_lines(made, train=True):
         tell(line)
-    return train_recipe(
-        recipes.load(str(made.recipe), made.of_run, allow_code=True, quiet=quiet),
-        options,
-        max_restarts,
-        as_json,
-        quiet,
-    )
+    recipe = None
+    try:
+        recipe = recipes.load(str(made.recipe), made.of_run, allow_code=True, quiet=quiet)
+        return train_recipe(recipe, options, max_restarts, as_json, quiet)
+    except UserError:
+        if recipe is None or not (Path(recipe.output) / recipe.name).exists():
+            made.remove()  # no run has begun by it
+        raise
 
 
 def train_recipe(

@@ -98,7 +98,7 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     raise DataError(
         "data",
         "\n".join([f"{rows} be used: {reasons}.", *shown]) + "\n",
-        f"{save} them, or leave them out (they are counted and reported): data.bad_rows: skip in a recipe, --bad-rows skip in a command.",
+        f"{save} them, or leave them out (they are counted and reported): data.bad_rows: skip in a recipe, data.bad_rows=skip behind train, --bad-rows skip behind other commands.",
     )
 
 

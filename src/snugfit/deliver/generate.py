@@ -126,6 +126,7 @@ def generate_file(
         announce(plan)
     temporary, empty = output.with_name(f".{output.name}.part"), 0
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
             for start in range(0, len(places), BATCH_ROWS):
                 part = places[start : start + BATCH_ROWS]

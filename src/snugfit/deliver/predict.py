@@ -19,10 +19,10 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.files.file_kinds import SOURCE_LINE
-from snugfit.data.sources import read_beginning
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
+from snugfit.deliver.files import check_data, check_output
 from snugfit.deliver.scores import in_token_chunks, scores_of
-from snugfit.errors import DataError, ModelError, SettingError, short_path
+from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
@@ -345,8 +345,12 @@ def predict_file(
         DataError: the data cannot be used, is the file that is to be written, or has a column of one of those names; the file cannot
             be written, or is named as another format than CSV.
     """
-    _check_output(output, data)
-    _check_data(data)
+    check_output(output, data)
+    if output.suffix.lower() in _OTHER_FORMATS:
+        raise DataError(
+            "-o", f"{output} is named as another format, and predictions are CSV", "Name a .csv file."
+        )
+    check_data(data)
     check_views(views)
     loaded = _predictors((source, *others), uri, allow_code, "auto" if memory is None else "cpu")
     first, *more = [each.with_beams(num_beams) for each in loaded]
@@ -408,7 +412,7 @@ def evaluate_file(
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
-    _check_data(data)
+    check_data(data)
     check_views(views)
     device = "auto" if memory is None else "cpu"
     loaded = _predictors((source, *others), uri, allow_code, device)
@@ -492,30 +496,6 @@ def _check_reads(predictor: Predictor) -> None:
 def _rows(predictor: Predictor, data: str, *, labelled: bool, bad_rows: str) -> FileRows:
     assert predictor.inference.read is not None
     return predictor.inference.read(data, labelled=labelled, bad_rows=bad_rows)
-
-
-def _check_data(data: str) -> None:
-    """See that there are rows, before a model is loaded."""
-    if not Path(data).exists():
-        read_beginning(data, setting="data")
-
-
-def _check_output(output: Path, data: str) -> None:
-    """See that predictions can be written, before they are made."""
-    if output.exists() and Path(data).exists() and output.samefile(data):
-        raise DataError("-o", f"{output} is the file of the rows to predict for", "Name another file.")
-    if output.is_dir():
-        raise DataError("-o", f"{output} is a folder", f"Name a file in it: {output / 'predictions.csv'}")
-    if output.suffix.lower() in _OTHER_FORMATS:
-        raise DataError(
-            "-o", f"{output} is named as another format, and predictions are CSV", "Name a .csv file."
-        )
-    folder = next(each for each in output.absolute().parents if each.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        kind = "a folder that may not be written in" if folder.is_dir() else "no folder"
-        raise DataError(
-            "-o", f"{output} cannot be written: {short_path(str(folder))} is {kind}", "Choose another output."
-        )
 
 
 @contextmanager

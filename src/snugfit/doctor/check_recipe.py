@@ -10,7 +10,7 @@ import torch
 from snugfit.core.parameters import decayed
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject
-from snugfit.kit.bf16_rounding import alternative, has_bf16
+from snugfit.kit.bf16_rounding import alternative, device_name, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16
 from snugfit.step.step import Step
 from snugfit.system.processor import processor_flags
@@ -70,7 +70,7 @@ def emulated_bf16(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "emulated_bf16",
             Certainty.LIKELY,
-            f"'{in_bfloat16[0]}' computes in bfloat16, which {device} only emulates: slower than float32, and coarser",
+            f"'{in_bfloat16[0]}' computes in bfloat16, which {device_name(device)} only emulates: slower than float32, and coarser",
             where="plan.numerics",
             evidence=(f"device {device}",),
             fix=f"plan: {{numerics: {alternative(device)}}}",

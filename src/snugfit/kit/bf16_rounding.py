@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.phases import alike
+from snugfit.errors import SettingError
 from snugfit.kit.row_chunks import piece_rows, pieces
 from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like
 
@@ -22,6 +23,29 @@ def has_bf16(device: torch.device) -> bool:
         has: bool = torch.cuda.is_bf16_supported(including_emulation=False)
         return has
     return device.type in {"cpu", "xpu"}
+
+
+def device_name(device: torch.device) -> str:
+    """Return a device as people know it: a card by its name, also where a plan is made for one that is not here.
+
+    >>> device_name(torch.device("cpu"))
+    'cpu'
+    """
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def check_bf16(device: torch.device) -> None:
+    """See that `device` computes in bf16 itself.
+
+    Raises:
+        SettingError: it does not; names the precision to use in its place.
+    """
+    if not has_bf16(device):
+        raise SettingError(
+            "plan.numerics",
+            f"{device_name(device)} has no bf16, or only emulates it, slowly",
+            f"Use plan.numerics: {alternative(device)}.",
+        )
 
 
 def alternative(device: torch.device) -> str:

@@ -40,6 +40,7 @@ from snugfit.strategies.process_group import joined
 from snugfit.strategies.registry import strategy_of
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
+from snugfit.system.own_warnings import own_warnings
 from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks.task import Task
 from snugfit.tracking.spool import read_events, worked_seconds
@@ -131,8 +132,12 @@ def execute(spec: RunSpec) -> RunResult:
         length = None
         if spec.time is not None:
             spec, length = fit_to_time(spec, strategy, resume=resume)
-        with agreed():
+        said: list[
+            str
+        ] = []  # the first rows of a stream are read here, and no event is written before there is a folder
+        with agreed(), own_warnings(said.append):
             job, task = spec.shorten(spec.job, spec.loaded(strategy))
+        task = dataclasses.replace(task, messages=(*task.messages, *said))
         if world.size > 1:
             rows = {"data.train": task.material.train, "data.validation": task.material.validation or ()}
             sizes = {f"{name} (rows)": len(each) for name, each in rows.items()}

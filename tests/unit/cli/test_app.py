@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from PIL import Image
 
 import snugfit.cli.app
 import snugfit.deliver.predict
@@ -22,7 +23,7 @@ import snugfit.run.from_recipe
 import snugfit.tracking.sender
 from snugfit import tasks, techniques
 from snugfit.cli import main
-from snugfit.errors import Interrupted, SnugfitWarning, TrainingFailed
+from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answers.answer import Largest
 from snugfit.recipe import load_recipe
 from snugfit.recipe.declarations import unused
@@ -281,6 +282,19 @@ def test_nothing_is_written_when_the_data_are_of_no_use(tmp_path, train, rows):
     (tmp_path / rows).write_text("label\na\na\na\n")
     assert main(["train", "--data", rows]) == 2
     assert [path.name for path in tmp_path.iterdir()] == [rows]
+
+
+def test_what_is_refused_before_a_run_begins_leaves_nothing_behind(tmp_path, train):
+    for colour in ("red", "blue"):
+        (tmp_path / "photos" / colour).mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (20, 20 + number), colour).save(tmp_path / f"photos/{colour}/{number}.png")
+    train.outcome = DataError("data", "1 row cannot be used", "Correct it.")
+    assert main(["train", "--data", "photos"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    (tmp_path / "runs" / "photos").mkdir(parents=True)  # where a run has begun, it is of that recipe
+    assert main(["train", "--data", "photos"]) == 2
+    assert (tmp_path / "photos.yaml").exists()
 
 
 def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):

@@ -27,7 +27,9 @@ def test_failing_tells_all_faults_in_one_message():
     assert (
         all(f"  a.csv:{line}: text {line}\n" in message for line in range(2, 7)) and "… and 3 more" in message
     )
-    assert message.endswith("data.bad_rows: skip in a recipe, --bad-rows skip in a command.")
+    assert message.endswith(
+        "data.bad_rows: skip in a recipe, data.bad_rows=skip behind train, --bad-rows skip behind other commands."
+    )
 
 
 def test_skipping_counts_by_reason():

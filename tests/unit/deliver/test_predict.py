@@ -181,6 +181,6 @@ def test_predictions_do_not_replace_the_rows_that_they_are_of(tmp_path: Path) ->
     rows.write_text("text\nfine\n")
     (tmp_path / "link.csv").symlink_to(rows)
     for output in (rows, tmp_path / "link.csv"):
-        with pytest.raises(DataError, match="is the file of the rows to predict for. Name another file"):
+        with pytest.raises(DataError, match="is the file of the rows. Name another file"):
             predict.predict_file("no-run-is-looked-for", str(rows), output)
     assert rows.read_text() == "text\nfine\n"

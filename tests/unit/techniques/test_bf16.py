@@ -8,7 +8,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.losses import cross_entropy
 from snugfit.core.technique import Context
 from snugfit.errors import SettingError
-from snugfit.techniques.numerics.bf16 import BF16, has_bf16
+from snugfit.kit.bf16_rounding import has_bf16
+from snugfit.techniques.numerics.bf16 import BF16
 from tests.unit.techniques.settings import context
 
 
@@ -45,10 +46,11 @@ def test_a_device_that_only_emulates_it_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     assert not has_bf16(torch.device("cuda"))
     assert asked == [False]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     for capability, instead in (((7, 5), "fp16"), ((6, 1), "fp32")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
         with pytest.raises(
-            SettingError, match=rf"^plan\.numerics: cuda has no bf16.* Use plan\.numerics: {instead}\.$"
+            SettingError, match=rf"^plan\.numerics: Tesla T4 has no bf16.* Use plan\.numerics: {instead}\.$"
         ):
             BF16().seams(Context(nn.Linear(1, 1), torch.device("cuda")))
 

@@ -16,7 +16,7 @@ from snugfit.core.parameters import decayed, parameter_groups
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
-from snugfit.kit import row_chunks
+from snugfit.kit import bf16_rounding, row_chunks
 from snugfit.kit.optimizers.masters import MasterOptimizer
 from snugfit.step.step import Step
 from snugfit.techniques import find
@@ -24,7 +24,6 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.lookahead import Lookahead
 from snugfit.techniques.learning.lora import LoRA
-from snugfit.techniques.numerics import master_weights
 from snugfit.techniques.numerics.bf16 import BF16
 from snugfit.techniques.numerics.master_weights import MasterWeights
 from snugfit.techniques.numerics.nf4 import NF4
@@ -336,7 +335,7 @@ def test_several_devices_add_up_in_the_type_of_the_weights_so_that_sums_in_fp32_
 def test_a_device_that_only_emulates_is_refused_before_the_model_is_touched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(master_weights, "has_bf16", lambda device: False)
+    monkeypatch.setattr(bf16_rounding, "has_bf16", lambda device: False)
     model = nn.Linear(2, 2)
     with pytest.raises(SettingError, match=r"plan\.numerics: cpu has no bf16"):
         Step(model, AdamW(), techniques=[MasterWeights()])

@@ -10,9 +10,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
-from snugfit.errors import SettingError
-from snugfit.kit.bf16_rounding import alternative
-from snugfit.kit.bf16_rounding import has_bf16 as has_bf16
+from snugfit.kit.bf16_rounding import check_bf16
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,7 @@ class BF16(Technique):
     )
 
     def seams(self, context: Context) -> Seams:
-        if not has_bf16(context.device):
-            raise SettingError(
-                "plan.numerics",
-                f"{context.device} has no bf16, or only emulates it, slowly",
-                f"Use plan.numerics: {alternative(context.device)}.",
-            )
+        check_bf16(context.device)
 
         def forward(_batch: Batch) -> AbstractContextManager[Any]:
             return torch.autocast(context.device.type, dtype=torch.bfloat16)

@@ -19,7 +19,7 @@ from snugfit.core.layers import base_of, is_conv1d, last_linear, layers, output_
 from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
-from snugfit.kit.bf16_rounding import alternative, has_bf16
+from snugfit.kit.bf16_rounding import alternative, device_name, has_bf16
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
 from snugfit.kit.product_rounding import lacks_capability
 from snugfit.system.log_filters import importing_torchao
@@ -225,7 +225,7 @@ class FP8(Technique):
         if best != "bf16":
             raise SettingError(
                 "plan.numerics",
-                f"fp8 computes the rest in bf16, which {device} has not",
+                f"fp8 computes the rest in bf16, which {device_name(device)} has not",
                 f"Use plan.numerics: {best}.",
             )
         choice = choose_layers(context.model, self.smallest, self.skip, 1 if self.emulate else MULTIPLE)

@@ -21,8 +21,7 @@ from snugfit.core.technique import (
     Stage,
     Technique,
 )
-from snugfit.errors import SettingError
-from snugfit.kit.bf16_rounding import alternative, has_bf16
+from snugfit.kit.bf16_rounding import check_bf16
 from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 
 
@@ -76,12 +75,7 @@ class MasterWeights(Technique):
 
     def prepare(self, model: nn.Module) -> nn.Module:
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        if not has_bf16(device):
-            raise SettingError(
-                "plan.numerics",
-                f"{device} has no bf16, or only emulates it, slowly",
-                f"Use plan.numerics: {alternative(device)}.",
-            )
+        check_bf16(device)
         return narrow_(model, torch.bfloat16)
 
     def seams(self, context: Context) -> Seams:

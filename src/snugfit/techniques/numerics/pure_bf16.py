@@ -16,7 +16,7 @@ from snugfit.core.parameters import ParameterGroup
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.bf16_rounding import has_bf16, rounded_stochastically, with_compensation
+from snugfit.kit.bf16_rounding import device_name, has_bf16, rounded_stochastically, with_compensation
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer, standing_in
 from snugfit.kit.patched_forward import taking_any_float
 from snugfit.kit.quantized.experts import QuantisedExperts
@@ -166,7 +166,7 @@ class PureBF16(Technique):
         if not has_bf16(device):
             raise SettingError(
                 "plan.numerics",
-                f"bf16 is only emulated on {device}, and pure_bf16 computes in it",
+                f"bf16 is only emulated on {device_name(device)}, and pure_bf16 computes in it",
                 "Use plan.numerics: fp32.",
             )
         return to_bf16_(model)

@@ -173,9 +173,11 @@ def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str
     notes = []
     if rows.contents is not None and (shared := leaking(folds, rows.contents)):
         total = sum(len(fold.validation) for fold in folds)
+        read = set(recipe.data.text) & set(rows.records[0] if rows.records else ())
+        together = ",".join(recipe.data.text) if read else "COLUMN, where a column says which belong together"
         notes.append(
-            f"{shared:,} of {total:,} held-out rows have the text of a row that their fold trains on: their scores say nothing new. Keep "
-            f"them together with --groups {','.join(recipe.data.text)}"
+            f"{shared:,} of {total:,} held-out rows have the {'text' if read else 'content'} of a row that their fold trains on: "
+            f"their scores say nothing new. {'Keep' if read else 'Leave the copies out, or keep'} them together with --groups {together}"
         )
     if recipe.track.register:
         notes.append(f"track.register: no fold's model is registered as {recipe.track.register}.")

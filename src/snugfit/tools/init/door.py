@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,6 +68,14 @@ class Beginning:
     notes: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
     of_run: tuple[str, ...] = ()
+
+    def remove(self) -> None:
+        """Remove the files that were written, and the folders that were made for them alone."""
+        for path in self.files:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in self.files} - {self.recipe.parent}:
+            with suppress(OSError):  # something else lies in it
+                folder.rmdir()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

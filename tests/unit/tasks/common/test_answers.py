@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import snugfit as sf
 from snugfit.cli.app import app
+from snugfit.deliver import generate
 from snugfit.deliver.generate import answer_to, generate_file, load_generator
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
@@ -106,9 +108,9 @@ def test_a_file_of_conversations_is_answered_line_by_line(
     trained: str, project: Path, tmp_path: Path
 ) -> None:
     counts = generate_file(
-        load_generator(trained, Generation()), str(project / "facts.jsonl"), tmp_path / "out.jsonl"
+        load_generator(trained, Generation()), str(project / "facts.jsonl"), tmp_path / "new" / "out.jsonl"
     )
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "new" / "out.jsonl").read_text().splitlines()]
     assert [(row["answer"], row["source_line"]) for row in rows] == [
         (answer, line) for line, (_, answer) in enumerate(FACTS, 1)
     ]
@@ -237,6 +239,22 @@ def test_what_answers_take_is_told_before_the_first_and_too_little_memory_is_ref
             memory=20 * 2**20,
         )
     assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+def test_where_answers_go_and_prompts_come_from_is_seen_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "load_generator", lambda *_, **__: pytest.fail("a model was loaded"))
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    for rows, out, said in (
+        ("rows.jsonl", "rows.jsonl/out.jsonl", r"-o: .*rows\.jsonl is no folder"),
+        ("rows.jsonl", "rows.jsonl", r"-o: .*is the file of the rows"),
+        ("none.jsonl", "new/out.jsonl", r"there is no file .*none\.jsonl"),
+    ):
+        done = CliRunner().invoke(
+            app, ["generate", "runs/x/1", str(tmp_path / rows), "-o", str(tmp_path / out)]
+        )
+        assert isinstance(done.exception, DataError) and re.search(said, str(done.exception)), done.exception
 
 
 def test_a_prompt_that_fills_the_models_positions_is_named_before_anything_is_written(

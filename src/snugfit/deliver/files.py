@@ -1,0 +1,37 @@
+"""The files that a command reads and writes, looked at before a model is loaded for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from snugfit.data.sources import read_beginning
+from snugfit.errors import DataError, short_path
+
+
+def check_data(data: str) -> None:
+    """See that there are rows.
+
+    Raises:
+        DataError: there is no such file, or none that is read.
+    """
+    if not Path(data).exists():
+        read_beginning(data, setting="data")
+
+
+def check_output(output: Path, data: str) -> None:
+    """See that a file can be written for the rows of `data`; folders that are missing on its way are made with it.
+
+    Raises:
+        DataError: it cannot, or is the file of the rows.
+    """
+    if output.exists() and Path(data).exists() and output.samefile(data):
+        raise DataError("-o", f"{output} is the file of the rows", "Name another file.")
+    if output.is_dir():
+        raise DataError("-o", f"{output} is a folder", "Name a file in it.")
+    folder = next(each for each in output.absolute().parents if each.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        kind = "a folder that may not be written in" if folder.is_dir() else "no folder"
+        raise DataError(
+            "-o", f"{output} cannot be written: {short_path(str(folder))} is {kind}", "Choose another output."
+        )
