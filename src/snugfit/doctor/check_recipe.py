@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from snugfit.core.parameters import decayed
-from snugfit.doctor.findings import Certainty, Finding
+from snugfit.data.stream import streamed
+from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import Subject
 from snugfit.kit.bf16_rounding import alternative, device_name, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16
@@ -179,6 +180,12 @@ def late_average(subject: Subject, step: Step) -> Iterator[Finding]:
         )
 
 
+def _hold_out(subject: Subject) -> str:
+    if streamed(subject.train) is None:
+        return "data: {validation: 0.1}"
+    return "data: {validation: FILE}   # other rows: of a stream no fraction can be held out"
+
+
 def evaluation(subject: Subject) -> Iterator[Finding]:
     """Detect runs that are not evaluated, or only when they are over."""
     every = subject.job.evaluate.every
@@ -188,7 +195,7 @@ def evaluation(subject: Subject) -> Iterator[Finding]:
             Certainty.WORTH_A_LOOK,
             "nothing is held out, so the last weights are kept and nobody knows how good they are",
             where="data.validation",
-            fix="data: {validation: 0.1}",
+            fix=_hold_out(subject),
         )
     elif every != "epoch" and every > subject.total_updates:
         yield Finding(

@@ -6,6 +6,7 @@ import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from snugfit.data.report import has_epochs
 from snugfit.errors import RunFolderError
 from snugfit.models.bundle import find_bundle, has_own_architecture, load_bundle
 from snugfit.run.trained_model import TrainedModel, with_own
@@ -30,6 +31,11 @@ class Afterwards:
         self._folder, self._device = training.folder, str(training.step.device)
         self._last, self._export = training.step.model, training.step.seams.export
         self._shards = training.step.strategy.shards
+
+    @property
+    def of_stream(self) -> bool:
+        """Whether it was trained on a stream, which has no epochs."""
+        return not has_epochs(self._task.data)
 
     def story(self) -> Story:
         """Return the run, put in order.

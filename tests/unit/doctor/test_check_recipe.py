@@ -6,6 +6,8 @@ import json
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from snugfit.cli import main
+from snugfit.data.stream import Stream, examples_of
+from snugfit.doctor.check_recipe import evaluation
 from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import Certainty, Finding
@@ -21,6 +25,9 @@ from snugfit.doctor.page import write_examination
 from snugfit.models.small import write_small_model, write_small_sound_model
 from snugfit.tracking.spool import Spool
 from tests.unit.tasks.drawn_sounds import write_tones
+
+if TYPE_CHECKING:
+    from snugfit.doctor.subject import Subject
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -400,3 +407,12 @@ def test_the_page_has_each_finding_with_its_fix_and_what_the_model_reads(tmp_pat
     assert "3 tokens · [CLS] 1 · 2 scored · fills the length" in page and "the model" in page
     assert "<script" not in page
     assert "Healthy" in write_examination(Examination.of("mine", [], []), tmp_path).read_text()
+
+
+@pytest.mark.parametrize(("stream", "fix"), [(False, "validation: 0.1"), (True, "validation: FILE")])
+def test_what_is_advised_to_hold_out_can_be_held_out(stream: bool, fix: str) -> None:
+    data = examples_of(Stream(lambda: iter([1, 2])), updates=1, window=2, seed=0) if stream else [1, 2]
+    evaluated = SimpleNamespace(every="epoch")
+    subject = SimpleNamespace(train=data, validation=None, job=SimpleNamespace(evaluate=evaluated))
+    (finding,) = evaluation(cast("Subject", subject))
+    assert fix in finding.fix

@@ -44,6 +44,7 @@ def test_the_first_rows_are_held_out_and_never_trained_on() -> None:
         collate=collate,
     )
     assert result.updates == 23 and "accuracy" in result.last["metrics"]
+    assert "epoch" not in repr(result), "a stream has none"
     first = [inputs for inputs, _ in points(30)][:7]
     windows = [inputs for batch in read if len(batch) == 4 for inputs in batch]
     held_out = [inputs for batch in read if len(batch) == 7 for inputs in batch]

@@ -101,7 +101,9 @@ class RunResult(Shown):
 
     def summary_lines(self) -> list[str]:
         """Return how it ended, its best and its last scores, where it is, and what it can be asked."""
-        head = f"RunResult: {self.status}, {counted(self.updates, 'update')}, {self.epochs:.4g} epoch{'' if self.epochs == 1 else 's'}, {format_seconds(self.seconds)}"
+        of_stream = self.afterwards is not None and self.afterwards.of_stream
+        epochs = "" if of_stream else f", {counted(float(self.epochs), 'epoch')}"
+        head = f"RunResult: {self.status}, {counted(self.updates, 'update')}{epochs}, {format_seconds(self.seconds)}"
         if self.peak_memory_bytes:
             head += f", peak memory {format_bytes(self.peak_memory_bytes)}"
         lines = [head]
