@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import nn
 
 import snugfit as sf
@@ -21,7 +23,7 @@ EPOCHS, ROWS, CLASSES = 2, 12, 3
 def sides(heading: str) -> tuple[str, str]:
     section = re.split(r"^## ", PAGE, flags=re.MULTILINE)
     (text,) = [each for each in section if each.startswith(f"{heading}\n")]
-    before, after = re.findall(r"```python\n(# (?:before|after)\n.*?)```", text, re.DOTALL)
+    before, after = re.findall(r"```\w+\n(# (?:before|after)\n.*?)```", text, re.DOTALL)
     return before, after
 
 
@@ -96,3 +98,58 @@ def test_hf_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = sides("HF Trainer")
     theirs = trained(before, model, rows=rows, Trainer=Trainer, TrainingArguments=TrainingArguments)
     assert_same(model, theirs, trained(after, model, rows=rows))
+
+
+def test_lightning(network: nn.Module, loader: Any) -> None:
+    before, after = sides("Lightning")
+    ours = trained(after, network, dataset=loader.dataset)
+    assert_same(network, by_hand(network, loader.dataset), ours)
+    lightning = pytest.importorskip("lightning")
+    theirs = trained(before, network, dataset=loader.dataset, lightning=lightning)
+    assert_same(network, theirs, ours)
+
+
+def by_hand(model: nn.Module, dataset: Any) -> nn.Module:
+    """What a `Trainer` of Lightning makes of it: the mean of a batch, clipped, and a step of the optimizer."""
+    own = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        optimizer.zero_grad()
+        F.cross_entropy(own(dataset.tensors[0]), dataset.tensors[1]).backward()
+        torch.nn.utils.clip_grad_norm_(own.parameters(), 1.0)
+        optimizer.step()
+    return own
+
+
+def test_torchtune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe says the same as the config, and is one that runs on such rows; its names of layers are those of such a model."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    before, after = sides("torchtune")
+    theirs = yaml.safe_load(before)
+    monkeypatch.chdir(tmp_path)
+    rows = [{"instruction": f"Add {n} and {n}.", "input": "", "output": f"{n + n}"} for n in range(40)]
+    Path("alpaca.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("r.yaml").write_text(after)
+    recipe = sf.load_recipe("r.yaml")
+    (lora,) = recipe.techniques
+    assert isinstance(lora, sf.LoRA) and isinstance(recipe.optimizer, sf.AdamW)
+    assert recipe.train.global_batch == theirs["batch_size"] * theirs["gradient_accumulation_steps"]
+    assert recipe.train.epochs == theirs["epochs"]
+    assert recipe.optimizer.learning_rate == float(theirs["optimizer"]["lr"])
+    assert recipe.optimizer.weight_decay == theirs["optimizer"]["weight_decay"]
+    names = ("rank", "alpha", "dropout")
+    assert [getattr(lora, name) for name in names] == [theirs["model"][f"lora_{name}"] for name in names]
+    config = LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
+    )
+    layers = {
+        name.rpartition(".")[2]
+        for name, module in LlamaForCausalLM(config).named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    renamed = {"output_proj": "o_proj"}
+    assert set(lora.targets) - {"gate_proj", "up_proj", "down_proj"} == {
+        renamed.get(name, name) for name in theirs["model"]["lora_attn_modules"]
+    }
+    assert set(lora.targets) == layers - {"k_proj", "lm_head"}
