@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
@@ -21,6 +20,7 @@ from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import Material, make_step
 from snugfit.techniques import find
 from snugfit.techniques.learning.distillation import Distillation
+from tests.unit.planner.profiled import profiled_peak
 
 ROWS, LENGTH = 8, 32
 
@@ -148,7 +148,8 @@ def predicted(planned: Subject, plan: Plan, whole: bool = False) -> tuple[int, M
 
 def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
     """The profiler's peak over all updates, and what is saved; weights and windows are copied, so that they count."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+
+    def three_updates() -> None:
         material = Material(copy.deepcopy(model), range(planned.examples), None, planned.loss)
         step = make_step(planned.job, plan, material, None, planned.techniques)
         del material
@@ -157,12 +158,8 @@ def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
         with torch.no_grad(), step.averaged():
             if step.seams.export is not None:
                 step.seams.export(step.model)
-    events = [each for each in profiled.profiler.kineto_results.events() if each.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda each: each.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+
+    return profiled_peak(three_updates)
 
 
 @pytest.mark.parametrize(
