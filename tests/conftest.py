@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -55,6 +57,21 @@ _GARBAGE = _Garbage()
 
 def pytest_runtest_setup() -> None:
     _GARBAGE.keep_out()
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Make a folder of the test's name and a number that no other test has.
+
+    Pytest's own fixture looks through the folders of all tests before for a number that is free: of 7,500 tests, 3 ms each.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f"{name}{next(_NUMBERS)}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 @pytest.fixture(autouse=True)
