@@ -21,9 +21,10 @@ from snugfit.core.technique import Context, Technique
 from snugfit.data.files.file_kinds import SOURCE_LINE
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
 from snugfit.deliver.files import check_data, check_output
-from snugfit.deliver.scores import in_token_chunks, scores_of
+from snugfit.deliver.scores import scores_of
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.kit.token_scores import in_token_chunks
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode
@@ -191,8 +192,8 @@ class Predictor:
         """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
         loss = self.inference.loss
         assert loss is not None
-        scored = Scored(self.model, self.device, self._run, over_batches(loss), self._around)
-        return in_token_chunks(scored, loss)
+        run, batch_loss = in_token_chunks(self.model, loss, self._run, over_batches(loss))
+        return Scored(self.model, self.device, run, batch_loss, self._around)
 
     def _outputs(self, batch: Batch, places: Sequence[int]) -> Any:
         batch, run = batch.to(self.device), self.inference.run

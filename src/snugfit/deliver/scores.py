@@ -1,25 +1,17 @@
-"""Scores of labelled rows: of a language model some tokens at a time, so that all logits never stand in memory, and of the answers that it writes."""
+"""Scores of labelled rows, and of the answers that a language model writes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from snugfit.core.batch import IGNORE_INDEX, Batch
-from snugfit.core.loss_terms import LossTerms
-from snugfit.core.losses import causal_lm, unwrapped
-from snugfit.core.technique import BatchLoss
+from snugfit.core.batch import IGNORE_INDEX
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.errors import SettingError
-from snugfit.kit.chunked_loss_function import in_chunks
-from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
-from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.evaluate import evaluate
 from snugfit.step.metrics.metric import made_metrics, named_metrics
 from snugfit.step.metrics.text_metrics import OfWrittenTexts, TextScore
 from snugfit.strategies.base import Strategy
@@ -27,51 +19,6 @@ from snugfit.strategies.base import Strategy
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
-
-_CHUNK = 256
-"""Tokens whose logits are made at a time."""
-
-_AHEAD = 1
-"""Labels behind a token that its loss depends on."""
-
-
-def in_token_chunks(scored: Scored, loss: Any) -> Scored:
-    """Return a model to be scored as it is, but for its logits, of which some tokens' at a time are made.
-
-    Others than language models are given back, and one that computes with its logits behind the head makes all of them.
-
-    Args:
-        loss: by which the task scores it.
-    """
-    if unwrapped(loss) is not causal_lm or getattr(scored.model, "get_output_embeddings", None) is None:
-        return scored
-    head = output_head(scored.model, None, "model")
-    return replace(scored, run=_Postponing(scored, head), loss=_in_chunks(scored.loss))
-
-
-class _Postponing:
-    """The forward of a model whose head postpones its logits, unless the model asks for them."""
-
-    def __init__(self, scored: Scored, head: nn.Module) -> None:
-        self._run, self._head, self._asks = scored.run, head, False
-
-    def __call__(self, batch: Batch) -> Any:
-        if not self._asks:
-            try:
-                with postponed(self._head, chunk=_CHUNK):
-                    return self._run(batch)
-            except LogitsInUse:
-                self._asks = True
-        return self._run(batch)
-
-
-def _in_chunks(loss: BatchLoss) -> BatchLoss:
-    def chunked(outputs: Any, batch: Batch) -> LossTerms:
-        if postponed_in(outputs) is None:
-            return loss(outputs, batch)
-        return in_chunks(loss, outputs, batch, _CHUNK, _AHEAD)
-
-    return chunked
 
 
 def scores_of(

@@ -9,7 +9,7 @@ import torch
 
 from snugfit.core.parameters import decayed
 from snugfit.data.stream import streamed
-from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject
 from snugfit.kit.bf16_rounding import alternative, device_name, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16

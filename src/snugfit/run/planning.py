@@ -35,6 +35,7 @@ from snugfit.planner.trace.fake_tensors import BareOptimizer
 from snugfit.planner.worker import Watch, Worker, ignore
 from snugfit.step.build import Material, describe_model
 from snugfit.step.find_micro_batch import RESIDENT
+from snugfit.step.metrics.metric import seen_by
 from snugfit.step.step import Forward
 from snugfit.system.memory import memory_bytes
 from snugfit.tasks import find, import_again
@@ -156,7 +157,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
                 None,
             ),
             evaluation=_evaluation(material, job),
-            scored=any(metric != "perplexity" for metric in job.evaluate.metrics),
+            seen=seen_by(job.evaluate.metrics),
             from_files=from_files,
             assumed=assumed,
             mean_window=1.0 if assumed else _mean_window(material.train, job),

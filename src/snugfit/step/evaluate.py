@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,11 @@ from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
-from snugfit.kit.lm_head import whole
 from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.kit.token_scores import Run, Seen, in_token_chunks, visible_part
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics.byte_perplexity import BytePerplexity
-from snugfit.step.metrics.metric import RowMetric, make_metric, perplexity
+from snugfit.step.metrics.metric import RowMetric, make_metric, perplexity, seen_by
 from snugfit.step.micro_batching import Replan, first_line, sizes
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.strategies.base import Strategy
@@ -43,7 +43,7 @@ class Scored:
 
     model: nn.Module
     device: torch.device
-    run: Callable[[Batch], Any]
+    run: Run
     loss: BatchLoss
     forward: Callable[[Batch], AbstractContextManager[Any]] = lambda _: nullcontext()
     weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
@@ -55,13 +55,19 @@ class Scored:
 
     @classmethod
     def of(cls, step: Step) -> Scored:
-        """Return the model of a step, with the user's own loss: what techniques add to it is not part of the score."""
-        seams = step.seams
+        """Return the model of a step, with the user's own loss: what techniques add to it is not part of the score.
+
+        The logits of a language model are made some tokens' at a time, as training makes them in chunks where they are its peak. Not where
+        ranks gather weights: a forward that is given up would leave them gathered.
+        """
+        seams, run, loss = step.seams, cast("Run", step.scored_forward), step.seams.user_loss
+        if loss is step.user_loss and not step.strategy.shards and not step.couples_rows:
+            run, loss = in_token_chunks(step.model, step.loss, run, loss)
         return cls(
             step.model,
             step.device,
-            step.scored_forward,
-            seams.user_loss,
+            run,
+            loss,
             seams.forward,
             seams.weights,
             step.micro_batch,
@@ -93,11 +99,11 @@ def evaluate(
         OutOfMemory: a single row is too much.
     """
     made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
-    of_outputs = any(not isinstance(metric, BytePerplexity) for metric in made.values())
+    seen = seen_by(made.values())
     every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
     by_part: dict[str, _Totals] = {}
     with scoring(scored):
-        for part, outputs, terms in _scored_parts(scored, batches, keep=of_outputs, tell=tell):
+        for part, outputs, terms in _scored_parts(scored, batches, seen=seen, tell=tell):
             every.add(terms)
             for name, values in (terms.parts or {}).items():
                 by_part.setdefault(name, _Totals()).add(LossTerms(values, terms.weights))
@@ -185,13 +191,13 @@ def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:
     """Score these rows of a batch, one at a time, for whoever looks at what that takes; no result is kept."""
     with scoring(scored):
         for row in rows:
-            _score(scored, batch.select([row]), keep=True)
+            _score(scored, batch.select([row]), Seen.OUTPUTS)
 
 
 def score_together(scored: Scored, batch: Batch) -> None:
     """Score the rows of a batch at once, as `score_singly`."""
     with scoring(scored):
-        _score(scored, batch, keep=False)
+        _score(scored, batch, Seen.NOTHING)
 
 
 @contextmanager
@@ -211,9 +217,9 @@ def scoring(scored: Scored) -> Iterator[None]:
 
 
 def _scored_parts(
-    scored: Scored, batches: Iterable[Batch], *, keep: bool, tell: Callable[[Replan], None]
+    scored: Scored, batches: Iterable[Batch], *, seen: Seen, tell: Callable[[Replan], None]
 ) -> Iterator[tuple[Batch, Any, LossTerms]]:
-    """Yield micro-batches, their outputs (None unless `keep`) and losses.
+    """Yield micro-batches, what is seen of their outputs, and losses.
 
     All rows of a batch come as one where the loss compares them, so that no plan changes the score.
     """
@@ -228,12 +234,12 @@ def _scored_parts(
         passes = [len(split(count, micro_batch)) * (count > 0) for count in counts]
         most = max(passes) if strategy.shards else int(scored.couples_rows)  # outputs of no rows have a shape
         for _ in range(most - passes[strategy.rank]):
-            outputs = _score(scored, batch.select(range(1)), keep)[1]
+            outputs = _score(scored, batch.select(range(1)), seen)[1]
         while start < own:
             count = len(split(own - start, micro_batch)[0])
             rows = range(start, start + count)
             try:
-                part, outputs, terms = _score(scored, batch.select(rows), keep)
+                part, outputs, terms = _score(scored, batch.select(rows), seen)
             except Exception as error:
                 if not is_out_of_memory(error) or strategy.shards:
                     raise
@@ -257,19 +263,19 @@ def _scored_parts(
             part = rows_of_all_ranks(strategy, batch.to(scored.device))
             with scored.forward(part):
                 terms = scored.loss(outputs, part)
-                outputs = whole(outputs) if keep else None
+                outputs = visible_part(outputs, seen)
             if strategy.rank == 0:  # all have computed the same
                 yield part, outputs, terms
 
 
-def _score(scored: Scored, part: Batch, keep: bool) -> tuple[Batch, Any, LossTerms | None]:
-    """Return the outputs of some rows and, where it does not compare rows, their loss."""
+def _score(scored: Scored, part: Batch, seen: Seen) -> tuple[Batch, Any, LossTerms | None]:
+    """Return what is seen of the outputs of some rows and, where it does not compare rows, their loss."""
     with scored.given(part.to(scored.device)) as part, scored.forward(part):
         outputs = scored.run(part)
         if scored.couples_rows:
             return part, outputs, None
         terms = scored.loss(outputs, part)
-        return part, whole(outputs) if keep else None, terms
+        return part, visible_part(outputs, seen), terms
 
 
 def _finer(rows: int, reason: str) -> Replan:

@@ -197,7 +197,7 @@ class Step:
         self._sums_first = asks_for_sums(loss_function, forward)
         self.forward_metrics = ForwardMetrics.of(forward)
         self.loss_parts = LossParts()
-        self.user_loss = over_batches(loss_function)
+        self.loss, self.user_loss = loss_function, over_batches(loss_function)
         context = Context(
             model,
             self.device,

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForCondition
 
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import causal_lm, over_batches
-from snugfit.deliver.scores import in_token_chunks
 from snugfit.errors import SettingError
 from snugfit.kit.generation import Generation, generate, padded_left
 from snugfit.kit.streaming.stream import WeightStream, blocks_of
+from snugfit.kit.token_scores import in_token_chunks
 from snugfit.planner.choice.candidate import Budget
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
@@ -200,9 +200,8 @@ def test_weights_in_a_file_leave_a_processor_memory_for_more_answers() -> None:
 
 
 def scored(model: nn.Module) -> Scored:
-    return in_token_chunks(
-        Scored(model, torch.device("cpu"), lambda batch: model(**inputs_of(batch.data)[1]), _LOSS), causal_lm
-    )
+    run, loss = in_token_chunks(model, causal_lm, lambda batch: model(**inputs_of(batch.data)[1]), _LOSS)
+    return Scored(model, torch.device("cpu"), run, loss)
 
 
 _LOSS = over_batches(causal_lm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from snugfit.core.tree import leaves, map_tree
 from snugfit.kit.mapped_tensors import making_in_files
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.kit.sharded_tensors import own_parts
+from snugfit.kit.token_scores import Seen
 from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.fake_ranks import shards_followed
 from snugfit.planner.trace.fake_tensors import BareOptimizer, fake_, fake_batch
@@ -45,7 +46,7 @@ class Subject:
         window: the examples of one update, on the host; the largest there are.
         examples: of the training data.
         evaluation: the largest batch that is scored; None where nothing is.
-        scored: whether metrics look at the outputs, so that they are kept whole.
+        seen: what metrics look at of the outputs, which is kept.
         from_files: whether weights are read from files: in the format that techniques give them, so that `model` is never in memory whole,
             and by one of several devices that share them its part alone.
         assumed: what is taken for granted of the data, which is not there, in words; how many examples it has is not known then.
@@ -62,7 +63,7 @@ class Subject:
     forward: Forward | None = None
     load: Callable[[str], nn.Module] | None = None
     evaluation: Batch | None = None
-    scored: bool = False
+    seen: Seen = Seen.NOTHING
     from_files: bool = False
     assumed: str = ""
     mean_window: float = 1.0
@@ -143,7 +144,7 @@ def dry_run(
             recorder.holds(leaves(batch.data), Role.INPUTS)
             with recorder, recorder.label("evaluation"):
                 part = _longest(batch, min(batch.rows, size))
-                evaluate(Scored.of(step), [part], {"rows": _row_metric} if subject.scored else {})
+                evaluate(Scored.of(step), [part], {"any": _AnyMetric(subject.seen)})
         if not step.strategy.shards:
             with recorder, recorder.label("save"):
                 _deliver(step)
@@ -271,7 +272,12 @@ def tell(step: Step, recorder: Recorder) -> None:
     recorder.holds(_own(step.model), Role.WEIGHTS)
 
 
-def _row_metric(outputs: Any, _data: Mapping[str, Any]) -> Tensor:
-    """Any metric: that there is one decides whether outputs are kept whole."""
-    first = next(iter(leaves(outputs)))
-    return first.new_zeros(first.shape[0])
+@dataclass(frozen=True)
+class _AnyMetric:
+    """A metric that looks at so much of the outputs, which is there until it has."""
+
+    seen: Seen
+
+    def __call__(self, _outputs: Any, data: Any) -> Tensor:
+        first = next(iter(leaves(data)))
+        return first.new_zeros(len(first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,6 +108,12 @@ class Training:
             self._epoch = windows, self.loader.order.cuts.epochs_after(windows)
         return self._epoch[1]
 
+    @property
+    def _at_once(self) -> int | None:
+        """The rows that are scored at once, however large `evaluate.batch` is: no more than one pass of an update has, whose memory is there."""
+        window = self.job.train.most_examples
+        return self.step.micro_batch or (window and math.ceil(window / self.step.strategy.world_size))
+
     def fit(self) -> None:
         """Before the first update: find the micro-batch, if that is asked for and no checkpoint knows it, and say what was tried.
 
@@ -159,9 +166,7 @@ class Training:
             return
         self.emit(DOING, text=f"evaluating {counted(self.validation.order.examples, 'row')}")
         with closing(_whole(self.validation, stop)) as windows:
-            scored = replace(
-                Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch
-            )
+            scored = replace(Scored.of(self.step), micro_batch=self._evaluated_at_once or self._at_once)
             sources = self.validation.sources
             metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer, sources)
         self.step.evaluated(metrics)

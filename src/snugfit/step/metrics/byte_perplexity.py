@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from snugfit.core.batch import IGNORE_INDEX, Batch, labels_of
 from snugfit.core.scalar_reads import is_fake, read
+from snugfit.kit.token_scores import Seen
 from snugfit.strategies.base import Strategy
 
 
@@ -32,6 +33,8 @@ class PerByte:
 
 class BytePerplexity:
     """The tokens and bytes of an evaluation, by which its loss of tokens is one of bytes."""
+
+    seen: ClassVar[Seen] = Seen.NOTHING
 
     def __init__(self, metric: PerByte) -> None:
         self._metric = metric

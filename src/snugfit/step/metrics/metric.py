@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
+from snugfit.kit.token_scores import Classes, Seen
 from snugfit.step.metrics.byte_perplexity import BytePerplexity, PerByte
 from snugfit.step.metrics.label_metrics import OF_LABEL_SETS, macro_f1_of
 from snugfit.step.metrics.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
@@ -35,7 +36,7 @@ RowMetric = Callable[[Any, Any], Any]
 
 
 class Metric(Protocol):
-    """A metric that adds up over the batches of an evaluation."""
+    """A metric that adds up over the batches of an evaluation; one that looks at less than whole outputs says so by its attribute `seen`."""
 
     def update(self, outputs: Any, part: Batch) -> None: ...
 
@@ -50,6 +51,12 @@ class _RowMean:
 
     function: RowMetric
     values: list[Tensor] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Seen:
+        """Return what the function says that it looks at, if it does."""
+        seen = getattr(self.function, "seen", None)
+        return seen if isinstance(seen, Seen) else Seen.OUTPUTS
 
     def update(self, outputs: Any, part: Batch) -> None:
         values = self.function(outputs, part.data)
@@ -78,28 +85,33 @@ class _ByClass:
         value: of three tensors of shape (classes,): right predictions, predictions, labels.
     """
 
+    seen: ClassVar[Seen] = Seen.CLASSES
+
     def __init__(self, value: Callable[[Tensor, Tensor, Tensor], float]) -> None:
         self._value = value
         self._counts: Tensor | None = None
 
     def update(self, outputs: Any, part: Batch) -> None:
-        logits, labels = logits_of(outputs), labels_of(part.data)
+        labels = labels_of(part.data)
         if labels.dtype.is_floating_point:
             raise SettingError(
                 "evaluate.metrics",
                 "metrics of classes need integer labels",
                 "Use mse or mae; micro_f1 for any number of labels a row; for soft labels a metric of your own.",
             )
-        if logits.shape[:-1] != labels.shape or logits.shape[-1] < 2:
+        if not isinstance(outputs, Classes):
+            logits = logits_of(outputs)
+            outputs = Classes(logits.argmax(dim=-1), logits.shape[-1])
+        likeliest, classes = outputs.likeliest, outputs.count
+        if likeliest.shape != labels.shape or classes < 2:
             raise SettingError(
                 "evaluate.metrics",
                 "metrics of classes need a logit for each of two or more classes, found outputs of shape "
-                f"{tuple(logits.shape)} for labels of shape {tuple(labels.shape)}",
+                f"{(*likeliest.shape, classes)} for labels of shape {tuple(labels.shape)}",
                 "Choose other metrics, or give such logits.",
             )
         counts = labels != IGNORE_INDEX
-        predicted, true = logits.argmax(dim=-1)[counts], labels[counts].long()
-        classes = logits.shape[-1]
+        predicted, true = likeliest[counts], labels[counts].long()
         highest = read(true.max(), assume=0) if true.numel() else 0
         if highest >= classes:  # before they are counted, in a table of as many entries
             raise SettingError(
@@ -350,6 +362,20 @@ def make_metric(metric: str | RowMetric) -> Metric:
         return _RowMean(metric)
     check_metrics([metric])
     return METRICS[metric]()
+
+
+def seen_by(metrics: Iterable[Metric | str]) -> Seen:
+    """Return what metrics look at of a model's outputs, made ones or by the names that a recipe has; perplexities look at nothing."""
+    return max((_seen_by(metric) for metric in metrics), default=Seen.NOTHING)
+
+
+def _seen_by(metric: Metric | str) -> Seen:
+    if isinstance(metric, str):
+        if metric in ("perplexity", "perplexity_per_byte"):
+            return Seen.NOTHING
+        return _seen_by(METRICS[metric]()) if metric in METRICS else Seen.OUTPUTS
+    seen: Seen = getattr(metric, "seen", Seen.OUTPUTS)
+    return seen
 
 
 def perplexity(loss: float) -> float:

@@ -153,6 +153,20 @@ def test_a_stop_at_the_last_window_is_the_end(tmp_path: Path) -> None:
     assert training.run(StopAt(training, 6)).status == "finished"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("plan", "passes"), [(Plan(), [4, 4]), (Plan(micro_batch=3), [3, 3, 2])])
+def test_no_more_rows_are_scored_at_once_than_an_update_has(
+    tmp_path: Path, plan: Plan, passes: list[int]
+) -> None:
+    training = make_training(tmp_path, validation=points(8), evaluate_batch=8, epochs=1.0, plan=plan)
+    at_once: list[int] = []
+    training.step.model.register_forward_pre_hook(
+        lambda module, args: None if module.training else at_once.append(len(args[0]))
+    )
+    training.run(Never())
+    assert at_once[-len(passes) :] == passes
+    assert max(at_once) == passes[0]
+
+
 def test_a_stop_between_two_evaluations_is_saved_and_not_evaluated(tmp_path: Path) -> None:
     training = make_training(tmp_path, validation=VALIDATION)
     stop_at(training, 4)

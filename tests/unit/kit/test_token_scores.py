@@ -1,0 +1,138 @@
+"""Evaluations never hold the logits of all tokens, and find what whole logits give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from snugfit.core.batch import Batch
+from snugfit.core.preferences import ORPO
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.metrics.answer_scores import AnswerScores
+from snugfit.step.step import Step
+from snugfit.system.allocation_counter import AllocatedBytes
+from snugfit.techniques.learning.sgd import SGD
+from snugfit.techniques.placement.chunked_loss import ChunkedLoss
+
+ROWS, TOKENS, LETTERS = 5, 400, 1000
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+EXACT = 1e-6  # float32, added up in another order
+WHOLE = ROWS * TOKENS * LETTERS * 4
+"""Bytes of all logits."""
+
+
+def llama() -> nn.Module:
+    return LlamaForCausalLM(LlamaConfig(vocab_size=LETTERS, **SIZES))
+
+
+def gemma() -> nn.Module:
+    """It caps its logits behind the head."""
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=LETTERS, head_dim=8, num_key_value_heads=2, final_logit_softcapping=0.3, **SIZES
+        )
+    )
+
+
+def bert() -> nn.Module:
+    return BertForMaskedLM(BertConfig(vocab_size=LETTERS, max_position_embeddings=TOKENS, **SIZES))
+
+
+def window() -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, LETTERS, (ROWS, TOKENS), generator=draw)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=draw) < 0.3, -100)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def scores(
+    make: Callable[[], nn.Module],
+    loss: Any,
+    metrics: tuple[str, ...],
+    *techniques: Any,
+    data: Any = None,
+    **own: Any,
+) -> tuple[nn.Module, dict[str, float], int]:
+    """The model, its scores, and the most bytes that were there at once on the way to them."""
+    torch.manual_seed(0)
+    step = Step(make(), SGD(), loss, techniques, **own)
+    with AllocatedBytes() as allocated:
+        found = evaluate(Scored.of(step), [Batch.of(data or window())], {each: each for each in metrics})
+    return step.model.eval(), found, allocated.peak
+
+
+@pytest.mark.parametrize("techniques", [(), (ChunkedLoss(chunk=50),)], ids=["by itself", "chunked_loss"])
+def test_the_loss_of_next_tokens_is_that_of_all_logits_which_are_never_there(techniques: Any) -> None:
+    model, found, peak = scores(llama, "causal_lm", ("perplexity",), *techniques)
+    data = window()
+    with torch.no_grad():
+        logits = model(input_ids=data["input_ids"]).logits
+    expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), data["labels"][:, 1:].flatten())
+    assert found["loss"] == pytest.approx(expected.item(), rel=EXACT)
+    assert peak < WHOLE / 2
+
+
+@pytest.mark.parametrize("techniques", [(), (ChunkedLoss(chunk=50),)], ids=["by itself", "chunked_loss"])
+def test_metrics_of_classes_are_counted_without_all_logits(techniques: Any) -> None:
+    model, found, peak = scores(bert, "cross_entropy", ("accuracy", "macro_f1"), *techniques)
+    data = window()
+    with torch.no_grad():
+        logits = model(input_ids=data["input_ids"]).logits
+    counted = data["labels"] != -100
+    right = (logits.argmax(dim=-1) == data["labels"])[counted].double().mean()
+    loss = F.cross_entropy(logits.flatten(0, 1), data["labels"].flatten())
+    assert found["loss"] == pytest.approx(loss.item(), rel=EXACT)
+    assert found["accuracy"] == right.item()
+    assert peak < WHOLE / 2
+
+
+def test_preferences_are_scored_without_all_logits() -> None:
+    ids = window()["input_ids"][:4].view(2, 2, TOKENS)
+    labels = torch.cat([torch.full_like(ids[..., :20], -100), ids[..., 20:]], dim=-1)
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    forward = AnswerScores(ORPO())
+    model, found, peak = scores(llama, ORPO(), ("reward_margin",), data=data, forward=forward)
+    with torch.no_grad():
+        outputs = forward(model, data)
+        expected = ORPO()(outputs, data)
+    whole = (
+        expected.values * (1 if expected.weights is None else expected.weights)
+    ).sum() / expected.weight()
+    assert found["loss"] == pytest.approx(float(whole), rel=EXACT)
+    assert peak < 4 * TOKENS * LETTERS * 4 / 2
+
+
+def test_a_model_that_caps_its_logits_is_scored_by_all_of_them() -> None:
+    model, found, _ = scores(gemma, "causal_lm", ("perplexity",))
+    data = window()
+    with torch.no_grad():
+        logits = model(input_ids=data["input_ids"]).logits
+    assert logits.abs().max() < 0.3
+    expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), data["labels"][:, 1:].flatten())
+    assert found["loss"] == pytest.approx(expected.item(), rel=EXACT)
+
+
+def test_a_metric_of_ones_own_gets_all_logits() -> None:
+    def spread(outputs: Mapping[str, Tensor], _data: Any) -> Tensor:
+        assert outputs["logits"].shape == (ROWS, TOKENS, LETTERS)
+        return outputs["logits"].std(dim=(1, 2))
+
+    torch.manual_seed(0)
+    step = Step(llama(), SGD(), "causal_lm")
+    found = evaluate(Scored.of(step), [Batch.of(window())], {"spread": spread})
+    with torch.no_grad():
+        expected = step.model.eval()(input_ids=window()["input_ids"]).logits.std(dim=(1, 2)).mean()
+    assert found["spread"] == pytest.approx(expected.item(), rel=EXACT)
