@@ -159,15 +159,13 @@ def table_row(values: Sequence[str], names: Sequence[str]) -> str:
     return "  ".join(f"{value:>{max(8, len(name))}}" for value, name in zip(values, names, strict=True))
 
 
-def evaluation_cells(
-    event: Mapping[str, Any], train_loss: float | None, *, epochs: bool = True
-) -> tuple[list[str], str]:
+def evaluation_cells(event: Mapping[str, Any], *, epochs: bool = True) -> tuple[list[str], str]:
     """Return one evaluation, in the columns of `evaluation_names`, and the mark behind it."""
     metrics = event["metrics"]
     values = [
         *[f"{event['epoch']:.2f}"] * epochs,
         f"{event['update']:,}",
-        number(train_loss),
+        number(event.get("train_loss")),
         number(metrics.get("loss")),
     ]
     values += [number(metrics[name]) for name in _columns(metrics)]

@@ -15,7 +15,7 @@ _SMOOTHING = 0.05
 class Standing:
     """Counters, loss and pace of a run, and what its hook has logged last.
 
-    `loss` is smoothed, for a line that is drawn often; `mean_loss` is the plain mean since the last evaluation.
+    `loss` is smoothed, for a line that is drawn often.
     """
 
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -24,8 +24,6 @@ class Standing:
     epoch: float = 0.0
     learning_rate: float = math.nan
     loss: float = math.nan
-    loss_sum: float = 0.0
-    updates_summed: int = 0
     logged: Mapping[str, float] = field(default_factory=dict)
     seconds_per_example: float = math.nan
     first_window: int = 0
@@ -48,20 +46,11 @@ class Standing:
             self.seconds_per_example += (pace - self.seconds_per_example) * _SMOOTHING
         if not event.get("applied", True):
             return  # a window that was refused is no part of what was learned
-        if math.isfinite(loss):
-            self.loss_sum += loss
-            self.updates_summed += 1
         step = (loss - self.loss) * _SMOOTHING
         if math.isfinite(step):
             self.loss += step
         elif not math.isfinite(self.loss):
             self.loss = loss
-
-    def mean_loss(self) -> float | None:
-        """Return the mean loss of updates since this was asked last; None where there were none."""
-        mean = self.loss_sum / self.updates_summed if self.updates_summed else None
-        self.loss_sum, self.updates_summed = 0.0, 0
-        return mean
 
     @property
     def total(self) -> int:

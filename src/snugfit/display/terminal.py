@@ -147,7 +147,7 @@ class TerminalDisplay:
         if names != self._columns:
             self._columns = names
             screen.row(names, names, style="dim")
-        cells, mark = evaluation_cells(event, self._standing.mean_loss(), epochs=epochs)
+        cells, mark = evaluation_cells(event, epochs=epochs)
         screen.row(cells, names, mark, "green" if event["best"] else "")
 
     def _doing(self, screen: Screen, event: Event) -> None:

@@ -358,16 +358,6 @@ def test_a_loss_that_is_not_finite_does_not_stay_in_the_smoothed_one():
     assert standing.loss == 2.0
 
 
-def test_an_evaluation_stands_beside_the_mean_loss_since_the_one_before():
-    standing = Standing()
-    means = []
-    for losses in ([4.0, 2.0], [1.0, 0.5], []):
-        for loss in losses:
-            standing.take(update(1, loss), now=1.0)
-        means.append(standing.mean_loss())
-    assert means == [3.0, 0.75, None]
-
-
 def test_a_rate_that_is_not_known_yet_is_no_error():
     standing = Standing(run=RUN)
     standing.take(update(1, rate=0.0), now=0.0)
@@ -392,8 +382,11 @@ def test_sources_are_told_before_the_run_and_their_losses_have_no_columns() -> N
     metrics = {"loss": 0.5, "perplexity": 2.0, "loss/chats": 0.25, "loss/support": 0.75}
     names = evaluation_names(metrics)
     assert names == ["epoch", "update", "train loss", "loss", "perplexity"]
-    values, _ = evaluation_cells({"metrics": metrics, "epoch": 1, "update": 3, "best": True}, 0.5)
+    values, _ = evaluation_cells(
+        {"metrics": metrics, "epoch": 1, "update": 3, "best": True, "train_loss": 0.5}
+    )
     assert len(values) == len(names)
+    assert values[2] == "0.5000"
 
 
 def test_a_stream_has_no_epochs() -> None:

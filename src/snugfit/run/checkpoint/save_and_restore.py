@@ -228,6 +228,7 @@ def parts_of(training: Training) -> dict[str, Any]:
             "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
             "watch": training.watch.state_dict(),
             "last_metrics": training.last_metrics,
+            "train_loss": training.train_loss.state(),
             "stream": _stream_position(training),
             "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
             "identity_version": VERSION,
@@ -262,6 +263,7 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
     step.micro_batch = micro_batch
     training.watch.load_state_dict(run["watch"])
     training.last_metrics = run["last_metrics"]
+    training.train_loss.load(run.get("train_loss", (0.0, 0)))  # older checkpoints have none
     return notes
 
 

@@ -26,6 +26,7 @@ from snugfit.run.events import DOING
 from snugfit.run.training.best_models import keep_models
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.hooks import HookCalls
+from snugfit.run.training.mean_loss import MeanLoss
 from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
@@ -88,6 +89,7 @@ class Training:
         self.monitor = monitored(self.job.evaluate.best_metric, self.metrics)
         self.total_windows = self.loader.order.windows
         self.last_metrics: dict[str, float] = {}
+        self.train_loss = MeanLoss()
         self._evaluated_at_once: int | None = None
         self._update_events = UpdateEvents(self.emit, self.step)
         self.emit = self._update_events.emit
@@ -194,6 +196,7 @@ class Training:
             window=progress.windows,
             epoch=self.epoch,
             metrics={**metrics, **logged},
+            train_loss=self.train_loss.taken(),
             weights=seams.weights_name,
             best=best,
             seconds=time.monotonic() - start,
@@ -371,6 +374,7 @@ class Training:
         start = time.perf_counter()
         result = self.step(window)
         self.attempt = None
+        self.train_loss.add(result)
         self._update_events.computed(result, time.perf_counter() - start)
         seconds = time.perf_counter() - before
         logged: Mapping[str, float] = {}

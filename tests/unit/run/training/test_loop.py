@@ -167,6 +167,27 @@ def test_no_more_rows_are_scored_at_once_than_an_update_has(
     assert max(at_once) == passes[0]
 
 
+def test_an_evaluation_stands_beside_the_mean_loss_since_the_one_before_across_a_stop(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "validation": VALIDATION,
+        "evaluate_every": 3,
+        "train": points(24, poison=[5]),
+    }
+    stop_at(make_training(tmp_path, **settings), 5)
+    training = resumed(make_training(tmp_path, **settings))
+    finish(training)
+    losses = {
+        event["window"]: event["metrics"]["loss"]
+        for event in events(training, "update")
+        if event["applied"]  # one window has a number that is none
+    }
+    evaluated = {event["window"]: event["train_loss"] for event in events(training, "evaluation")}
+    assert len(losses) == 10 and [*evaluated] == [3, 6, 9, 12]
+    for window, mean in evaluated.items():
+        own = [losses[each] for each in range(window - 2, window + 1) if each in losses]
+        assert mean == pytest.approx(sum(own) / len(own), rel=1e-12)
+
+
 def test_a_stop_between_two_evaluations_is_saved_and_not_evaluated(tmp_path: Path) -> None:
     training = make_training(tmp_path, validation=VALIDATION)
     stop_at(training, 4)
