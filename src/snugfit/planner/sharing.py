@@ -30,7 +30,7 @@ from snugfit.planner.export import TOOLS, weighed
 from snugfit.planner.plan import Outcome, Request, answer_of, explained, explored, look_for
 from snugfit.planner.prediction.peak_and_time import Run
 from snugfit.planner.prediction.predict import Planner
-from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of, whole
+from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of
 from snugfit.planner.trace.dry_run import Subject, longest_rows
 from snugfit.planner.trace.segments import ROLES
 from snugfit.step.micro_batching import sizes
@@ -175,7 +175,7 @@ class _Shared:
         plan = replace(self.request.plan, micro_batch=size)
         run, exact = alone.run_of(plan, self.share.techniques, rough=True)
         prediction = alone.prediction_of_run(run, plan, self.share.techniques, exact)
-        blocks, _, gradients = whole(run.parts, self.depth)
+        blocks, _, gradients = run.parts.whole(self.depth)
         world, budget = self.cluster.world, self.request.budget
         kinds = {role: prediction.peak_by_kind.get(str(role), 0) for role in _LASTING}
         forward, backward, update = (seconds_of(run, self.machine, phases) for phases in (*PASSES, _AFTER))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,8 @@ class DataParallel(SeveralRanks):
         from torch.nn.parallel import DistributedDataParallel
 
         trained = [each for each in model.parameters() if each.requires_grad]
-        if self._sends_at_once(model, trained):
+        as_they_are = self._exchange is None and not self.bucket_view
+        if as_they_are and sent_at_once(model, sum(each.nbytes for each in trained), self.at_once_bytes):
             self._check_alike(model)
             self.take_first_([*model.parameters(), *model.buffers()])
             self.copies = trained
@@ -74,12 +75,6 @@ class DataParallel(SeveralRanks):
         # the step divides sums by the weight of the whole window, once
         self._around.register_comm_hook(self._exchange, _sum if self._exchange is None else _sum_of_means)
         return model
-
-    def _sends_at_once(self, model: nn.Module, trained: Sequence[nn.Parameter]) -> bool:
-        """Return whether DDP is not needed: the gradients are few and sent as they are, and weights are of torch's own class."""
-        plain = all(type(each) is nn.Parameter for each in model.parameters())
-        few = sum(each.nbytes for each in trained) <= self.at_once_bytes
-        return few and plain and self._exchange is None and not self.bucket_view
 
     def _check_alike(self, model: nn.Module) -> None:
         """Refuse, as DDP does, to add up gradients of different models.
@@ -112,6 +107,11 @@ class DataParallel(SeveralRanks):
 
         through = self._around(values)
         return replace(terms[0], values=through)
+
+
+def sent_at_once(model: nn.Module, gradients: int, at_once_bytes: int, plain: type = nn.Parameter) -> bool:
+    """Return whether so many bytes of gradients are sent in one message, without DDP: they are few, and weights are of a plain class."""
+    return gradients <= at_once_bytes and all(type(each) is plain for each in model.parameters())
 
 
 class _Loss(nn.Module):

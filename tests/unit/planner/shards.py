@@ -34,7 +34,8 @@ WAYS: Mapping[str, tuple[Make, Make]] = {  # of real ranks, and of fake ones
     "zero_3": 2 * (FullyShard,),
     "zero_3_reduce_once": 2 * (lambda mesh: FullyShard(mesh, reduce_each=False),),
     "zero_2": 2 * (lambda mesh: FullyShard(mesh, reshard_after_forward=False),),
-    "ddp": (lambda mesh: DataParallel(at_once_bytes=0), lambda mesh: DataParallelTwin()),
+    "ddp": (lambda mesh: DataParallel(at_once_bytes=0), lambda mesh: DataParallelTwin(at_once_bytes=0)),
+    "ddp_at_once": (lambda mesh: DataParallel(), lambda mesh: DataParallelTwin()),
     "ddp_view": (
         lambda mesh: DataParallel(bucket_view=True),
         lambda mesh: DataParallelTwin(bucket_view=True),

@@ -136,7 +136,7 @@ def test_weights_are_whole_in_stage_2_until_the_last_backward_ends() -> None:
 
 
 def test_a_copy_of_the_model_has_its_gradients_a_second_time_in_buckets() -> None:
-    found = live(traced(lambda mesh: DataParallelTwin(), 8), Phase.OPTIMIZER)
+    found = live(traced(lambda mesh: DataParallelTwin(at_once_bytes=0), 8), Phase.OPTIMIZER)
 
     assert found[Role.WEIGHTS] == WEIGHTS
     assert found[Role.GRADIENTS] == 2 * WEIGHTS

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from torch import nn
+
+from snugfit.core.layers import repeated_blocks
 
 
 class Role(enum.StrEnum):
@@ -116,6 +119,30 @@ class Parts:
     outside: int = 0
     trained_blocks: tuple[int, ...] = ()
     trained_outside: int = 0
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Parts:
+        """Return how much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
+
+        def sizes(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
+            weights = [(each.nbytes, each.requires_grad) for each in parameters]
+            return sum(size for size, _ in weights), sum(size for size, trained in weights if trained)
+
+        blocks = [sizes(block.parameters()) for block in repeated_blocks(model).values()]
+        whole, trained = sizes(model.parameters())
+        all_of_them, trained_ones = tuple(size for size, _ in blocks), tuple(size for _, size in blocks)
+        return cls(all_of_them, whole - sum(all_of_them), trained_ones, trained - sum(trained_ones))
+
+    def whole(self, depth: int) -> tuple[int, int, int]:
+        """Return the blocks, bytes of all weights, and of those that are trained, of the model with `depth` blocks."""
+        if not self.blocks:
+            return 1, self.outside, self.trained_outside
+        times = depth / len(self.blocks)
+        return (
+            depth,
+            round(sum(self.blocks) * times) + self.outside,
+            round(sum(self.trained_blocks) * times) + self.trained_outside,
+        )
 
 
 @dataclass

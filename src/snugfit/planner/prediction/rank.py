@@ -21,7 +21,7 @@ from snugfit.planner.cost.communication import (
     fully_sharded,
     hybrid_sharded,
 )
-from snugfit.planner.cost.records import Parts, Phase
+from snugfit.planner.cost.records import Phase
 from snugfit.planner.cost.roofline import NO_COSTS, combined
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.peak_and_time import Run, prediction_of
@@ -63,7 +63,7 @@ class Rank(Planner):
         cluster = self.cluster
         axes = (cluster.nodes, cluster.devices) if self.way == HYBRID else (cluster.world,)
         with fake_ranks(*axes, device=self.machine.type) as mesh:
-            yield DataParallelTwin() if self.way == "ddp" else STRATEGIES[self.way](mesh)
+            yield DataParallelTwin(depth=self.depth) if self.way == "ddp" else STRATEGIES[self.way](mesh)
 
     def prediction_of_run(
         self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool
@@ -133,7 +133,7 @@ class Rank(Planner):
         return own + (self.cluster.devices - 1) * min(own, max(own - copied, highest))
 
     def _exchange(self, run: Run, plan: Plan) -> Exchange:
-        blocks, weights, gradients = whole(run.parts, self.depth)
+        blocks, weights, gradients = run.parts.whole(self.depth)
         count = self.micro_batches(plan)
         forward, backward = (seconds_of(run, self.machine, phases) / count for phases in PASSES)
         work = Work(weights, gradients, blocks, count, forward, backward)
@@ -143,18 +143,6 @@ class Rank(Planner):
             return hybrid_sharded(work, self.cluster)
         # copies between device and host are operators of the run
         return fully_sharded(work, self.cluster, reshard=self.way != "fsdp-zero2")
-
-
-def whole(parts: Parts, depth: int) -> tuple[int, int, int]:
-    """Blocks, bytes of all weights, and of those that are trained, of the model with all its blocks."""
-    if not parts.blocks:
-        return 1, parts.outside, parts.trained_outside
-    times = depth / len(parts.blocks)
-    return (
-        depth,
-        round(sum(parts.blocks) * times) + parts.outside,
-        round(sum(parts.trained_blocks) * times) + parts.trained_outside,
-    )
 
 
 def seconds_of(run: Run, machine: Machine, phases: Sequence[Phase]) -> float:

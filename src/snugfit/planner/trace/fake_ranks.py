@@ -1,7 +1,8 @@
 """The step as one of several devices runs it, of which none is there.
 
 A fake process group answers every collective at once, so that rank 0 of any number of ranks can be recorded in one process. FSDP2
-runs in it as it is. DDP exchanges gradients from C++, where fake tensors cannot follow: `DataParallelTwin` allocates what it does.
+runs in it as it is. DDP exchanges gradients from C++, where fake tensors cannot follow: `DataParallelTwin` allocates what it does. Few
+gradients are sent in one message without DDP, which is run as it is.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.core.card import Sharing
+from snugfit.core.gradient_exchange import Exchange
 from snugfit.errors import SettingError
 from snugfit.planner.cost.communication import BUCKET_BYTES
+from snugfit.planner.cost.records import Parts
 from snugfit.strategies.base import SeveralRanks
-from snugfit.strategies.ddp import FIRST_BUCKET_BYTES
+from snugfit.strategies.ddp import FIRST_BUCKET_BYTES, sent_at_once
 from snugfit.strategies.registry import mesh_of
 
 if TYPE_CHECKING:
@@ -125,10 +129,16 @@ class DataParallelTwin(SeveralRanks):
 
     Before the first exchange all gradients have one bucket; at the forward after it they get those that stay, in the order in
     which gradients came. To be used within `fake_ranks`. Unlike DDP it does not broadcast weights before the first update, nor
-    buffers before a forward, and it leaves the model without a wrapper.
+    buffers before a forward, and it leaves the model without a wrapper. Where `DataParallel` does without DDP, so does this.
+
+    Args:
+        bucket_view, at_once_bytes: as `DataParallel` has them.
+        depth: the blocks of the model whose gradients are counted, where this one has fewer of them.
     """
 
     bucket_view: bool = False
+    at_once_bytes: int = FIRST_BUCKET_BYTES
+    depth: int | None = None
     sharing: Sharing | None = field(default=Sharing.COPIES, init=False)
     buckets: list[Tensor] = field(default_factory=list, init=False)
     _place: dict[nn.Parameter, tuple[int, int]] = field(
@@ -142,16 +152,31 @@ class DataParallelTwin(SeveralRanks):
     )  # which were reached, on the device and the host
     _settled: bool = field(default=False, init=False)
     _exchanges: bool = field(default=False, init=False)
+    _exchange: Exchange | None = field(default=None, init=False)
+
+    def exchange_by(self, exchange: Exchange) -> None:
+        """Before `wrap`: gradients are added up in this way, whose own tensors are not followed."""
+        self._exchange = exchange
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Allocate the buckets, and meet each gradient as it is made."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if self._sends_at_once(model):
+            self.copies = trained
+            return model
         self._used = [torch.zeros(len(trained), dtype=torch.int32) for _ in range(2)]
         self._allocate(buckets_of(trained, first=None, cap=None))
         for parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._arrived)
         model.register_forward_pre_hook(self._settle)
         return model
+
+    def _sends_at_once(self, model: nn.Module) -> bool:
+        """Return whether `DataParallel` would do without DDP, with all blocks that the model has."""
+        parts = Parts.of(model)
+        _, _, gradients = parts.whole(self.depth or len(parts.blocks))
+        as_they_are = self._exchange is None and not self.bucket_view
+        return as_they_are and sent_at_once(model, gradients, self.at_once_bytes, plain=FakeTensor)
 
     @contextmanager
     def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:

@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
         self._sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
-        self.trace.parts = _parts(model)
+        self.trace.parts = Parts.of(model)
 
     def holds(self, tensors: Iterable[Tensor], role: Role) -> None:
         """Say what the storages of tensors are for; those that were not seen yet are counted from now on."""
@@ -451,19 +451,6 @@ def _name(func: Any) -> str:
 def _namespace(func: Any) -> str:
     namespace: str = func.namespace
     return namespace
-
-
-def _parts(model: nn.Module) -> Parts:
-    """Return how much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
-
-    def sizes(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
-        weights = [(each.nbytes, each.requires_grad) for each in parameters]
-        return sum(size for size, _ in weights), sum(size for size, trained in weights if trained)
-
-    blocks = [sizes(block.parameters()) for block in repeated_blocks(model).values()]
-    whole, trained = sizes(model.parameters())
-    all_of_them, trained_ones = tuple(size for size, _ in blocks), tuple(size for _, size in blocks)
-    return Parts(all_of_them, whole - sum(all_of_them), trained_ones, trained - sum(trained_ones))
 
 
 def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

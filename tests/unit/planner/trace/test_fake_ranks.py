@@ -10,8 +10,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 
+from snugfit.core.layers import repeated_blocks
 from snugfit.errors import SettingError
 from snugfit.planner.trace.fake_ranks import DataParallelTwin, buckets_of, fake_ranks
+from snugfit.planner.trace.fake_tensors import fake_
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from tests.unit.planner.shards import (
@@ -163,13 +165,32 @@ def test_the_twin_allocates_what_ddp_does(bucket_view: bool, micro_batch: int | 
 
 
 def test_the_twin_sends_every_gradient_once_an_update(eight: DeviceMesh) -> None:
-    assert sent(DataParallelTwin(), ROWS // 4) == {"c10d::allreduce_": WEIGHTS + SCALARS + ROWS_TOLD}
+    found = sent(DataParallelTwin(at_once_bytes=0), ROWS // 4)
+    assert found == {"c10d::allreduce_": WEIGHTS + SCALARS + ROWS_TOLD}
+
+
+def test_the_twin_sends_few_gradients_in_one_message_with_which_were_reached(eight: DeviceMesh) -> None:
+    reached = 4 * len(list(blocks().parameters()))
+    found = sent(DataParallelTwin(at_once_bytes=WEIGHTS), ROWS // 4)
+    assert found == {"c10d::allreduce_": WEIGHTS + reached + SCALARS + ROWS_TOLD}
+
+
+def test_gradients_of_blocks_that_are_left_out_of_a_dry_run_count(eight: DeviceMesh) -> None:
+    """The model has three blocks here; with four its gradients are more than one message takes."""
+    layers = len(repeated_blocks(blocks()))
+    assert not sent_alone(DataParallelTwin(at_once_bytes=WEIGHTS, depth=layers + 1))
+    assert sent_alone(DataParallelTwin(at_once_bytes=WEIGHTS, depth=layers))
+
+
+def sent_alone(twin: DataParallelTwin) -> bool:
+    twin.wrap(fake_(blocks(), FakeTensorMode(), "cpu"))
+    return not twin.buckets
 
 
 def test_a_frozen_weight_has_no_place_in_a_bucket(eight: DeviceMesh) -> None:
     model = blocks()
     model[0].requires_grad_(False)
-    twin = DataParallelTwin()
+    twin = DataParallelTwin(at_once_bytes=0)
 
     twin.wrap(model)
 
