@@ -16,6 +16,7 @@ from torch.nn.modules.loss import _Loss
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.embedding_pairs import no_negatives
+from snugfit.core.logits_loss import LARGE, LargeCrossEntropy
 from snugfit.core.loss_terms import NEGATIVE, Loss, LossTerms, as_terms, wide_dtype
 from snugfit.errors import DataError, SettingError, nearest
 
@@ -386,11 +387,8 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
             "Give one label for each row, or for each token.",
         )
     counted = labels != IGNORE_INDEX
-    # a NaN in an ignored position would come back through log_softmax's backward
-    safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0)
-    flat = (safe.flatten(0, -2).to(wide_dtype(logits.dtype)), labels.flatten())
     try:
-        values = F.cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="none").view(labels.shape)
+        values = _values_of_labels(logits, labels, counted)
     except IndexError as error:  # on a device it is an assertion of the kernel, which nobody can catch
         raise DataError(
             "loss",
@@ -398,6 +396,19 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
             f"Give labels from 0 to {logits.shape[-1] - 1}, as the model gives {logits.shape[-1]} scores.",
         ) from error
     return LossTerms(values, counted.to(wide_dtype(values.dtype)))
+
+
+def _values_of_labels(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+    """Return cross-entropies of the shape of the labels; where they are not counted, 0 without a gradient, even of logits that are NaN."""
+    wide = wide_dtype(logits.dtype)
+    if logits.numel() >= LARGE:
+        flat = (logits.flatten(0, -2).to(wide), labels.flatten(), ~counted.flatten())
+        values: Tensor = LargeCrossEntropy.apply(*flat, IGNORE_INDEX)  # type: ignore[no-untyped-call]
+    else:
+        # a NaN in an ignored position would come back through log_softmax's backward
+        safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0).flatten(0, -2).to(wide)
+        values = F.cross_entropy(safe, labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
+    return values.view(labels.shape)
 
 
 def _sides_of(outputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
