@@ -14,7 +14,7 @@ LARGE_LEAK = 0.1
 
 
 class Certainty(StrEnum):
-    """The certainty that a training goes wrong: nothing but a fault explains what is there; it is one in most trainings; it may be meant."""
+    """Degree of certainty that a training goes wrong: nothing but a fault explains what is there; it is one in most trainings; it may be meant."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -121,7 +121,11 @@ PITFALLS: dict[str, str] = {
     "worker_seeds": "the workers of a loader draw the same random numbers",
     "mismatched_rows": "inputs and targets of different rows",
     "stale_state": "a recurrent layer begins with the state of other rows",
-    "average_stands_still": "a copy that is scored and saved never moves",
+    "average_stands_still": "an average that never moves, or that averages nothing",
+    "average_kept": "the average that is evaluated stays in the model, which goes on to learn from it",
+    "loss_terms": "a sum over the rows is added to a mean over them",
+    "last_batch_score": "the loss of the last batch is taken for that of all",
+    "unused_class": "labels are counted from 1, and class 0 is none",
     "ranks_differ": "ranks that exchange gradients have different weights",
     "plateau_metric": "a schedule waits for a score to move the wrong way",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",

@@ -50,6 +50,11 @@ class Dependence:
 
         return register
 
+    @property
+    def hooked(self) -> bool:
+        """Return whether the script has hooks that would notice a look at a graph."""
+        return self._hooked
+
     def begin(self) -> None:
         """Forget the last forward pass."""
         self._anchor = None

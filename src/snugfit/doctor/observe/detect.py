@@ -109,6 +109,10 @@ OBSERVED = (
     "mismatched_rows",
     "stale_state",
     "average_stands_still",
+    "average_kept",
+    "loss_terms",
+    "last_batch_score",
+    "unused_class",
 )
 """The pitfalls that show while a script runs."""
 

@@ -31,13 +31,14 @@ _MOST_STEPS = 16
 _SUMS = ("Add", "Sub", "Rsub")
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """Return the name of the function that a node differentiates."""
     return type(node).__name__.partition("Backward")[0]
 
 
 def _through(node: Any, kinds: tuple[str, ...]) -> Any:
     """Return the first node that is of none of these kinds."""
-    while node is not None and _kind(node).startswith(kinds) and node.next_functions:
+    while node is not None and kind_of(node).startswith(kinds) and node.next_functions:
         node = node.next_functions[0][0]
     return node
 
@@ -51,10 +52,10 @@ def _maker(node: Any) -> str:
     node = _through(node, _VIEWS)
     if node is None:
         return ""
-    if not _kind(node).startswith(_JOINS):
-        return _kind(node)
+    if not kind_of(node).startswith(_JOINS):
+        return kind_of(node)
     makers = {_maker(each) for each, _ in node.next_functions}
-    return makers.pop() if len(makers) == 1 else _kind(node)
+    return makers.pop() if len(makers) == 1 else kind_of(node)
 
 
 def is_softmax_over_rows(scores: Tensor) -> bool:
@@ -67,10 +68,10 @@ def channels_before_reshape(scores: Tensor) -> Sequence[int]:
     """Return the size that scores had, channels first, before they were reshaped without moving an axis; () where they were not."""
     node: Any = scores.grad_fn
     size: tuple[int, ...] = ()
-    while node is not None and _kind(node).startswith(_RESHAPES) and node.next_functions:
+    while node is not None and kind_of(node).startswith(_RESHAPES) and node.next_functions:
         size = size_before_view(node) or size
         node = node.next_functions[0][0]
-    return size if node is not None and _kind(node).startswith(_CHANNELS_FIRST) else ()
+    return size if node is not None and kind_of(node).startswith(_CHANNELS_FIRST) else ()
 
 
 def mark_log_probabilities(values: Tensor) -> None:
@@ -87,7 +88,7 @@ def is_of_log_probabilities(values: Tensor) -> bool:
         if node is None or _LOG_PROBABILITY in (getattr(node, "metadata", None) or {}):
             break
         if (
-            not _kind(node).startswith((*_VIEWS, *_JOINS, "Neg", "Exp", "Sub", "Sum", "Mul"))
+            not kind_of(node).startswith((*_VIEWS, *_JOINS, "Neg", "Exp", "Sub", "Sum", "Mul"))
             or not node.next_functions
         ):
             return False
@@ -104,7 +105,7 @@ def is_sum_of_all(number: Tensor) -> bool:
 def is_difference(values: Tensor) -> bool:
     """Return whether values are a constant less something with a graph, as return - value is, through views and a scale."""
     node = _through(values.grad_fn, (*_VIEWS, *_JOINS, "Div"))
-    if node is None or not _kind(node).startswith(("Sub", "Rsub")):
+    if node is None or not kind_of(node).startswith(("Sub", "Rsub")):
         return False
     parts = [each for each, _ in node.next_functions]
     return None in parts or len(parts) == 1
@@ -113,7 +114,7 @@ def is_difference(values: Tensor) -> bool:
 def is_bootstrapped(targets: Tensor) -> bool:
     """Return whether targets are a constant plus a multiple of something with a graph, as reward + discount * value is."""
     node = _through(targets.grad_fn, _VIEWS)
-    if node is None or not _kind(node).startswith(_SUMS):
+    if node is None or not kind_of(node).startswith(_SUMS):
         return False
     parts = [each for each, _ in node.next_functions]
-    return None in parts and any(_kind(each) == "Mul" for each in parts if each is not None)
+    return None in parts and any(kind_of(each) == "Mul" for each in parts if each is not None)

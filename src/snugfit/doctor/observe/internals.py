@@ -134,6 +134,39 @@ def size_before_view(node: Any) -> tuple[int, ...]:
     return tuple(map(int, getattr(node, "_saved_self_sym_sizes", ())))
 
 
+def number_beside(node: Any) -> float:
+    """Return the number by which a product was multiplied, or a quotient divided; 0 where it was none, or was changed in its place since.
+
+    >>> number_beside((torch.ones(2, requires_grad=True).sum() / 4).grad_fn)
+    4.0
+    """
+    try:
+        other = getattr(node, "_saved_other", None)
+    except RuntimeError:  # torch's own check of the version
+        return 0.0
+    return float(other) if isinstance(other, torch.Tensor) and other.numel() == 1 else 0.0
+
+
+def factor_of_second(node: Any) -> float:
+    """Return what a sum or a difference multiplies its second operand by.
+
+    >>> one = torch.ones(2, requires_grad=True)
+    >>> factor_of_second(torch.add(one, one, alpha=3).grad_fn)
+    3.0
+    """
+    return float(getattr(node, "_saved_alpha", 1))
+
+
+def averages(node: Any) -> bool:
+    """Return whether a loss function of torch took the mean.
+
+    >>> scores = torch.zeros(2, requires_grad=True)
+    >>> [averages(torch.nn.functional.mse_loss(scores, torch.ones(2), reduction=each).grad_fn) for each in ("mean", "sum")]
+    [True, False]
+    """
+    return getattr(node, "_saved_reduction", None) == 1
+
+
 def tracing() -> str:
     """Return the way in which the model runs now; "" where it computes as the script says.
 

@@ -55,6 +55,8 @@ class Forward(Event):
         device: type of the device of its weights.
         native: whether the device computes in that dtype (or in the weights') itself.
         scale: root mean square of its numbers, in the first passes with and without a graph; 0 where they are tokens.
+        lag: how far the weights are from those of the trained model of the same structure, in the last move of these; no number where
+            that is not known, as of the trained model itself.
     """
 
     module: int
@@ -69,6 +71,7 @@ class Forward(Event):
     device: str
     native: bool
     scale: float = 0.0
+    lag: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,46 @@ class OtherRows(Event):
 
     inputs: int
     targets: int
+
+
+@dataclass(frozen=True)
+class MixedApart(Event):
+    """The rows of a batch were mixed with others of it, and the targets of so many of them with those of different rows, or by another share."""
+
+    rows: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class LastScore(Event):
+    """A loss without a graph was put into a name that the next pass of the loop sets anew, and that is read behind the loop alone.
+
+    Args:
+        read_at: the line that reads it.
+    """
+
+    name: str
+    read_at: str
+
+
+@dataclass(frozen=True)
+class SummedTerm(Event):
+    """A term of the value that is differentiated sums over all rows, times `factor`, and another one is their mean."""
+
+    rows: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class AverageKept(Event):
+    """A model trains on with the weights that a pass without a graph found in it, which no optimizer left there.
+
+    Args:
+        backwards: how much the change goes back the way that the weights came from: 1 for all of it, 0 where it has nothing to do with it.
+    """
+
+    module: int
+    backwards: float
 
 
 @dataclass(frozen=True)

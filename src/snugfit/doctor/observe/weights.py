@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 WITNESSES = 3
 MOST_ELEMENTS = 4096
+TRAIL = 4
+"""So many of the weights of earlier updates are kept, and the first."""
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
@@ -37,6 +41,8 @@ class Weights:
     def __init__(self) -> None:
         self._stepped: dict[tuple[str, ...], dict[int, list[Tensor]]] = {}
         self._known: dict[tuple[str, ...], None] = {}
+        self._before: dict[int, list[Tensor]] = {}
+        self._trail: dict[int, list[list[Tensor]]] = {}
         self._watched: dict[int, tuple[weakref.ref[nn.Module], dict[str, Tensor]]] = {}
 
     @staticmethod
@@ -57,9 +63,16 @@ class Weights:
             self._watched[id(module)] = watched = weakref.ref(module), self.witnesses(module)
         witnesses = watched[1]
         self._known.setdefault(tuple(witnesses))
-        self._stepped.setdefault(tuple(witnesses), {})[id(module)] = [
+        stepped = self._stepped.setdefault(tuple(witnesses), {})
+        if id(module) in stepped:
+            self._before[id(module)] = stepped[id(module)]
+        stepped[id(module)] = left = [
             each.detach().reshape(-1)[:MOST_ELEMENTS].clone() for each in witnesses.values()
         ]
+        if anew:
+            trail = self._trail.setdefault(id(module), [])
+            del trail[1:-TRAIL]
+            trail.append(left)
 
     def are_raw(self, module: nn.Module) -> bool:
         """Return whether these are the weights that the last step left in it, or in a model of this structure if it never stepped.
@@ -74,12 +87,41 @@ class Weights:
                 return any(_equal(now, candidate) for candidate in candidates)
         return True
 
+    def lag(self, module: nn.Module) -> float:
+        """Return how far the weights are from those of the trained model of the same structure, in the last move of these; NaN where there is none."""
+        named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
+        for names, left in self._stepped.items():
+            if all(name in named for name in names):
+                now = [named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names]
+                steps = [(last, self._before[each]) for each, last in left.items() if each in self._before]
+                moves = [(_apart(now, last), _apart(last, before)) for last, before in steps]
+                return min((lag / move for lag, move in moves if lag >= 0 and move > 0), default=math.nan)
+        return math.nan
+
+    def backwards(self, module: nn.Module) -> float:
+        """Return how much the weights lie back, from those that the last step left, towards earlier ones: the largest cosine; 0 without a trail."""
+        names, left = next(
+            ((names, left[id(module)]) for names, left in self._stepped.items() if id(module) in left),
+            ((), []),
+        )
+        named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
+        if not names or not all(name in named for name in names):
+            return 0.0
+        last = _joined(left)
+        change = _joined([named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names]) - last
+        ways = [_joined(each) - last for each in self._trail.get(id(module), []) if each is not left]
+        ways = [each for each in ways if each.shape == change.shape and bool(each.any())]
+        return max((float(functional.cosine_similarity(change, way, dim=0)) for way in ways), default=0.0)
+
     def of_like(self, module: nn.Module) -> str:
         """Fingerprint by the witnesses of the trained model of the same structure, so that two copies compare."""
         named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
         for names in self._known:
             if all(name in named for name in names):
                 return digest([named[name] for name in names])
+        self._known.setdefault(
+            tuple(self.witnesses(module))
+        )  # such as a copy under other names, that is saved
         return self.of(module)
 
     def in_saved(self, saved: Any) -> list[str]:
@@ -95,6 +137,17 @@ class Weights:
                 if names and all(name in named for name in names)
             ]
         return fingerprints
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each.reshape(-1).cpu().double() for each in tensors])
+
+
+def _apart(one: list[Tensor], other: list[Tensor]) -> float:
+    """Return the distance of two sets of weights; NaN where they have not the same forms and types."""
+    if [(each.shape, each.dtype) for each in one] != [(each.shape, each.dtype) for each in other]:
+        return math.nan
+    return float((_joined(one) - _joined(other)).norm())
 
 
 def _equal(now: list[Tensor], then: list[Tensor]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
     Average,
+    AverageKept,
     Event,
     Forward,
     Load,
@@ -22,6 +24,9 @@ from snugfit.doctor.observe.script_events import (
 )
 
 LEAST_STEPS = 3
+NEXT_TO = 0.1
+"""Part of the last update; a moving average lies some updates behind."""
+BACK = 0.5
 MOSTLY = 0.8
 """A new head is drawn on purpose; nearly all matrices are not."""
 
@@ -119,6 +124,69 @@ def average_stands_still(log: Log) -> list[Finding]:
                 )
             ]
     return []
+
+
+def average_follows(log: Log) -> list[Finding]:
+    """Detect a moving average that is next to the model at each evaluation, nearer than its last update: its decay is meant the other way round."""
+    trained = trained_models(log)
+    near: dict[int, list[Forward]] = {}
+    for event in log.of(Forward):
+        if not event.grad and event.module not in trained and not math.isnan(event.lag):
+            near.setdefault(event.module, []).append(event)
+    for passes in near.values():
+        updates = {each.update for each in passes}
+        if len(updates) >= LEAST_STEPS and all(0 < each.lag < NEXT_TO for each in passes):
+            largest = max(each.lag for each in passes)
+            return [
+                Finding(
+                    "average_stands_still",
+                    Certainty.LIKELY,
+                    f"An average is at most {largest:.1%} of the last update away from the model: it averages nothing.",
+                    passes[0].at,
+                    (f"seen before {len(updates)} different updates",),
+                    "mine.lerp_(other, 1 - decay)   # mine = decay * mine + (1 - decay) * other",
+                )
+            ]
+    return []
+
+
+def average_kept(log: Log) -> list[Finding]:
+    """Detect that a model goes on to learn from the average that was put into it for an evaluation.
+
+    An average lies back on the way of the weights; what was pruned, clamped or rounded does not. A state that was scored or
+    saved before is the best one, which is restored on purpose.
+    """
+    swaps = [event for event in log.of(AverageKept) if event.backwards >= BACK]
+    if len(swaps) < 2 or log.exchanges:
+        return []
+    known: set[str] = set()
+    scored: dict[int, Forward] = {}
+    new: list[Forward] = []
+    for event in log.events:
+        if isinstance(event, Forward) and not event.grad:
+            if event.raw:
+                known.add(event.weights)
+            elif event.weights not in known:
+                scored[event.module] = event
+        elif isinstance(event, Save):
+            known.update(set(event.weights) - {each.weights for each in scored.values()})
+        elif isinstance(event, AverageKept) and event in swaps and event.module in scored:
+            new.append(scored.pop(event.module))
+    if len(new) < 2:
+        return []
+    return [
+        Finding(
+            "average_kept",
+            Certainty.LIKELY,
+            "Weights that are put into the model for an evaluation stay in it, and it goes on to learn from them.",
+            new[0].at,
+            (
+                f"{len(new)} times; they lie back on the way that the weights came (cosine {swaps[0].backwards:.2f}), as an average does",
+                f"learned from at {swaps[0].at}",
+            ),
+            "kept = copy.deepcopy(model.state_dict())\nmodel.load_state_dict(average)\nevaluate(model)\nmodel.load_state_dict(kept)",
+        )
+    ]
 
 
 def average_and_best(log: Log) -> list[Finding]:
@@ -275,5 +343,7 @@ DETECTORS = (
     pickle,
     averaged_not_saved,
     average_stands_still,
+    average_follows,
+    average_kept,
     average_and_best,
 )

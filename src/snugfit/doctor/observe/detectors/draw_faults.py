@@ -8,6 +8,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log, OptimizerSeen
 from snugfit.doctor.observe.script_events import (
+    MixedApart,
     OptimizerBuilt,
     OtherRows,
     Restore,
@@ -101,6 +102,26 @@ def mismatched_rows(log: Log) -> list[Finding]:
     ]
 
 
+def mixed_apart(log: Log) -> list[Finding]:
+    """Detect rows that are mixed with others of their batch, and targets that are mixed with those of different rows."""
+    seen = list(log.of(MixedApart))
+    if len(seen) < LEAST_TIMES:
+        return []
+    rows, wrong = sum(event.rows for event in seen), sum(event.wrong for event in seen)
+    return [
+        Finding(
+            "mismatched_rows",
+            Certainty.CERTAIN,
+            f"{wrong} of {rows} inputs are mixed with another row than their targets are, or by another share.",
+            seen[0].at,
+            (
+                f"the inputs of {len(seen)} batches are mixes of two rows each; the targets that belong to these are others",
+            ),
+            "order = torch.randperm(len(x))   # one for both\nx, y = lam * x + (1 - lam) * x[order], lam * y + (1 - lam) * y[order]",
+        )
+    ]
+
+
 def stale_state(log: Log) -> list[Finding]:
     """Detect a recurrent layer that begins with the state of other rows."""
     seen = list(log.of(StaleState))
@@ -134,4 +155,4 @@ def worker_seeds(log: Log) -> list[Finding]:
     ][:1]
 
 
-DETECTORS = (mismatched_rows, stale_state, reseeded, optimizer_rebuilt, worker_seeds)
+DETECTORS = (mismatched_rows, mixed_apart, stale_state, reseeded, optimizer_rebuilt, worker_seeds)

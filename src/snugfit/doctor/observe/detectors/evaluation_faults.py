@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from operator import itemgetter
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Batch, EpochEnd, Event, Forward, LengthRead, Loss
+from snugfit.doctor.observe.script_events import Batch, EpochEnd, Event, Forward, LastScore, LengthRead, Loss
 
 OTHER_SCALE = 8.0
 FAR_OFF, SOME_OFF = 0.1, 0.02
@@ -125,4 +127,26 @@ def _averaged_passes(events: list[Event], loader: int) -> list[tuple[list[int], 
     return passes
 
 
-DETECTORS = (random_validation, other_statistics, batch_mean_scores)
+def last_batch_score(log: Log) -> list[Finding]:
+    """Detect evaluations of several batches of which the loss of the last one alone is read."""
+    calls: dict[tuple[str, str], list[LastScore]] = {}
+    for event in log.of(LastScore):
+        calls.setdefault((event.at, event.read_at), []).append(event)
+    for events in calls.values():
+        batches = Counter(event.update for event in events)
+        update, count = max(batches.items(), key=itemgetter(1))
+        if count > 1:
+            return [
+                Finding(
+                    "last_batch_score",
+                    Certainty.LIKELY,
+                    f"`{events[0].name}` is read behind the loop over {count} batches, and holds the loss of the last one alone.",
+                    events[0].read_at,
+                    (f"set anew by each batch at {events[0].at}, and read by none, after update {update}",),
+                    "total += loss.item() * len(batch)\nmean = total / len(loader.dataset)",
+                )
+            ]
+    return []
+
+
+DETECTORS = (random_validation, other_statistics, batch_mean_scores, last_batch_score)

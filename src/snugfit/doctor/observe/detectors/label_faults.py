@@ -26,6 +26,7 @@ FEW_PADDING = 0.05
 LEAST_SORTED = 6
 MOSTLY = 0.8
 NOTABLE_RATIO = 10
+LEAST_CLASSES, LEAST_OF_CLASS = 3, 20
 
 
 def softmax_twice(log: Log) -> list[Finding]:
@@ -103,6 +104,30 @@ def unknown_label(log: Log) -> list[Finding]:
                     "labels = {name: index for index, name in enumerate(sorted(names))}; the last layer needs len(labels) outputs",
                 )
             ]
+    return []
+
+
+def unused_class(log: Log) -> list[Finding]:
+    """Detect that the first class is never a label, and each of the others often: they are counted from 1."""
+    calls: dict[tuple[str, int], list[Loss]] = {}
+    for loss in log.of(Loss):
+        if loss.grad and loss.labels and loss.classes >= LEAST_CLASSES and not loss.tokens:
+            calls.setdefault((loss.at, loss.classes), []).append(loss)
+    for (at, classes), losses in calls.items():
+        counts = sum((Counter(loss.labels) for loss in losses), Counter[str]())
+        others = [counts[str(each)] for each in range(1, classes)]
+        if counts["0"] or any(loss.ignored for loss in losses) or min(others) < LEAST_OF_CLASS:
+            continue
+        return [
+            Finding(
+                "unused_class",
+                Certainty.LIKELY,
+                f"No label is class 0, and each of the other {classes - 1} is one: labels seem to be counted from 1.",
+                at,
+                (f"{sum(others):,} labels, the rarest class {min(others)} times",),
+                f"loss = F.cross_entropy(scores, labels - 1)   # and {classes - 1} scores",
+            )
+        ]
     return []
 
 
@@ -322,6 +347,7 @@ DETECTORS = (
     softmax_twice,
     ignored_labels,
     unknown_label,
+    unused_class,
     outside_domain,
     imbalance,
     shifted_labels,

@@ -12,6 +12,7 @@ from snugfit.doctor.observe.script_events import (
     Loss,
     ScalarMask,
     Step,
+    SummedTerm,
     TargetGradient,
     Unreachable,
     WrongAxis,
@@ -204,6 +205,25 @@ def target_gradients(log: Log) -> list[Finding]:
     ]
 
 
+def loss_terms(log: Log) -> list[Finding]:
+    """Detect a sum over the rows that is added to a mean over them: the size of the batch decides which one is learned."""
+    seen = list(log.of(SummedTerm))
+    if len(seen) < LEAST_PASSES:
+        return []
+    first = seen[0]
+    return [
+        Finding(
+            "loss_terms",
+            Certainty.LIKELY,
+            f"One term of the loss is a mean over the rows and another one the sum over all {first.rows}, times {first.factor:.3g}: "
+            "the size of the batch decides which of them is learned.",
+            first.at,
+            (f"{len(seen)} backward passes in the first updates",),
+            "loss = reconstruction.sum(dim=1).mean() + divergence.sum(dim=1).mean()   # both summed over values, both the mean over rows",
+        )
+    ]
+
+
 def growing_graph(log: Log) -> list[Finding]:
     """Detect graphs of earlier updates that a sum or a list of losses holds."""
     for event in log.of(GraphKept):
@@ -231,4 +251,5 @@ DETECTORS = (
     unscaled_targets,
     target_gradients,
     growing_graph,
+    loss_terms,
 )

@@ -127,6 +127,10 @@ class _Notes:
         self._rows.loader, self._rows.ended = seen.id, False
         self._batches += 1
         self._modules.states.batch = self._batches if seen.sampler == "RandomSampler" else 0
+        parts = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
+        self._modules.drawn = (
+            [each for each in parts if each.layout is torch.strided] if self._recorder.detailed else []
+        )
         drawn = seen.sampler == "RandomSampler" and isinstance(batch, Tensor)
         if self._recorder.detailed and drawn and batch.layout is torch.strided:
             self._modules.handed[StorageWeakRef(batch.untyped_storage())] = seen.id

@@ -24,10 +24,14 @@ from snugfit.doctor.observe.graph_nodes import (
     mark_log_probabilities,
 )
 from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
+from snugfit.doctor.observe.overwritten_names import read_after_loop
 from snugfit.doctor.observe.script_events import (
     Broadcast,
     FarTargets,
+    LastScore,
     Loss,
+    MixedApart,
     OutsideDomain,
     ScoresAsLogits,
     TargetGradient,
@@ -35,7 +39,7 @@ from snugfit.doctor.observe.script_events import (
     WrongAxis,
 )
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
@@ -116,6 +120,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                     recorder.add(_seen(recorder, name, input, target, options))
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
+                    _look_at_mix(recorder, modules, target)
+                    _look_at_loop(recorder)
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
                     _remember(gradients, result, options)
@@ -137,6 +143,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                         _look_at_truths(recorder, name, target)
                         _look_at_targets(recorder, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
+                        _look_at_mix(recorder, modules, target)
+                        _look_at_loop(recorder)
                         recorder.add(_binary(recorder, name, input, target, kwargs))
                         _remember(gradients, result, kwargs)
                 return result
@@ -177,6 +185,7 @@ def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patche
                 if not torch.compiler.is_compiling() and recorder.active and isinstance(target, Tensor):
                     with recorder.guard():
                         _look_at_signs(recorder, name, target)
+                        _look_at_loop(recorder)
                         _remember(gradients, result, kwargs)
                 return result
 
@@ -241,6 +250,37 @@ def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> Non
     mean = options.get("reduction", "mean") == "mean"
     if mean and isinstance(result, Tensor) and result.requires_grad and result.numel() == 1:
         gradients.losses.append(float(result.detach()))
+
+
+def _look_at_loop(recorder: Recorder) -> None:
+    """Note a loss of an evaluation of which nothing but that of the last batch is read."""
+    frame = None if torch.is_grad_enabled() else innermost()
+    if frame is None:
+        return
+    left = read_after_loop(frame.f_code.co_filename, frame.f_lineno)
+    if left is not None:
+        name, line = left
+        at, update = line_in(frame, frame.f_lineno), recorder.log.updates
+        recorder.add(LastScore(at, update, name, line_in(frame, line)))
+
+
+def _look_at_mix(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> None:
+    """Note rows of a loader that were mixed with each other in the first updates, and targets that were not mixed with those of the same rows."""
+    batch, drawn = modules.batch, modules.drawn
+    if not recorder.detailed or batch is None or not drawn or not torch.is_grad_enabled():
+        return
+    if not batch.is_floating_point() or batch.layout is not torch.strided or target.dim() == 0:
+        return
+    known = next((each for each in drawn if each.shape == batch.shape and each.is_floating_point()), None)
+    if known is None or known.data_ptr() == batch.data_ptr():
+        return
+    mix = mix_of(known, batch)
+    for before in drawn if mix is not None else ():
+        fits = before is not known and before.dim() > 0 and len(before) == len(target) == len(batch)
+        wrong = wrong_targets(mix, before, target) if mix is not None and fits else 0
+        if wrong:
+            recorder.add(MixedApart(where(), recorder.log.updates, len(batch), wrong))
+            return
 
 
 def look_at_shapes(recorder: Recorder, name: str, predictions: Any, targets: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import weakref
@@ -39,7 +40,7 @@ from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
-from snugfit.doctor.observe.script_events import Average, Forward, Restore
+from snugfit.doctor.observe.script_events import Average, AverageKept, Forward, Restore
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_texts import look_at_labels, look_at_masks, look_at_tokens
@@ -75,6 +76,7 @@ class ModuleWatch:
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
         self._outsiders = Outsiders(recorder)
         self._layers = Layers()
+        self._swapped: dict[int, bool] = {}
         self._looked: Counter[tuple[int, bool]] = Counter()
         self._states = OwnStates()
         self.loaded = LoadedWeights(recorder)
@@ -82,6 +84,8 @@ class ModuleWatch:
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
         self.handed: dict[StorageWeakRef, int] = {}
+        self.drawn: list[Tensor] = []
+        self.rows_in_batch = 0
         self._in_optimizers: tuple[int, set[int]] = (0, set())
         self._batch: weakref.ref[Tensor] | None = None
         self.time_first: TimeFirst | None = None
@@ -220,6 +224,7 @@ class ModuleWatch:
         recalibrates = not grad and module.training and is_recalibrating()
         trained = self._is_trained(module)
         self._batch = None if batch is None else weakref.ref(batch)
+        self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first = None
         self.dependence.begin()
         if trained or seen.averaged_of:
@@ -230,6 +235,7 @@ class ModuleWatch:
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
+        self._look_at_swap(module, seen.id, trained=trained, grad=grad, raw=raw)
         self.recorder.add(
             Forward(
                 at,
@@ -246,8 +252,17 @@ class ModuleWatch:
                 device.type,
                 computes_natively(device, autocast or seen.dtype),
                 self._scale(seen.id, batch, grad=grad),
+                math.nan if grad or trained else self.weights.lag(module),
             )
         )
+
+    def _look_at_swap(self, module: nn.Module, number: int, *, trained: bool, grad: bool, raw: bool) -> None:
+        """Note weights that are put in for a pass without a graph, and are still there when the model learns again."""
+        if not grad:
+            self._swapped[number] = trained and not raw
+        elif self._swapped.pop(number, False) and module.training and not self.weights.are_raw(module):
+            backwards = self.weights.backwards(module)
+            self.recorder.add(AverageKept(where(), self.recorder.log.updates, number, backwards))
 
     def _scale(self, model: int, batch: Tensor | None, *, grad: bool) -> float:
         """Return the root mean square of a batch of numbers, of the first passes with a graph and of those without."""

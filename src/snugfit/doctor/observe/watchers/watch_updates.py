@@ -13,6 +13,7 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
 from snugfit.doctor.observe.internals import not_compiled
 from snugfit.doctor.observe.log import OptimizerSeen
+from snugfit.doctor.observe.loss_terms import sum_beside_mean
 from snugfit.doctor.observe.script_events import (
     Backward,
     Clip,
@@ -21,6 +22,7 @@ from snugfit.doctor.observe.script_events import (
     ScalerStep,
     StateRestore,
     Step,
+    SummedTerm,
     ZeroGrad,
 )
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
@@ -178,9 +180,18 @@ class UpdateWatch:
             amount = float(value.detach()) / factor
             finite = math.isfinite(amount)
             self._old_graphs.note(value)
+            self._look_at_terms(value)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
+
+    def _look_at_terms(self, value: Tensor) -> None:
+        """Note a sum over the rows beside a mean in the first updates, where no hook of the script would see that the graph is read."""
+        if self.recorder.detailed and not self.modules.dependence.hooked:
+            rows = self.modules.rows_in_batch
+            factor = sum_beside_mean(value, rows)
+            if factor is not None:
+                self.recorder.add(SummedTerm(where(), self.recorder.log.updates, rows, factor))
 
     def _ratio(self, value: Any, factor: float) -> float | None:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum."""

@@ -1,0 +1,66 @@
+"""Names that a loop sets anew in each pass without reading them, and that are read once it has ended: what the last pass left."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+@lru_cache(maxsize=512)
+def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
+    """Return the name that the statement of this line sets in a loop, and the line behind the loop that reads what is left of it.
+
+    None where the loop reads the name too, as it does to sum it up or to collect it, where nobody reads it, or where the file is no source.
+    """
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    scope, loops = _around(tree, line)
+    if not loops:
+        return None
+    loop = loops[-1]
+    statement = next(
+        (each for each in ast.walk(loop) if isinstance(each, ast.Assign) and _spans(each, line)), None
+    )
+    if statement is None or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+        return None
+    name = statement.targets[0].id
+    if any(_reads(each, name) for each in ast.walk(loop)):
+        return None
+    end = loop.end_lineno or line
+    later = [
+        each
+        for each in ast.walk(scope)
+        if isinstance(each, ast.Name) and each.id == name and each.lineno > end
+    ]
+    first = min(later, key=lambda each: (each.lineno, not isinstance(each.ctx, ast.Load)), default=None)
+    return (name, first.lineno) if first is not None and isinstance(first.ctx, ast.Load) else None
+
+
+def _around(tree: ast.Module, line: int) -> tuple[ast.AST, list[_Loop]]:
+    """Return the function, or the module, that a line stands in, and the loops of it around that line, the innermost last."""
+    scope: ast.AST = tree
+    loops: list[_Loop] = []
+    node: ast.AST | None = tree
+    while node is not None:
+        node = next((each for each in ast.iter_child_nodes(node) if _spans(each, line)), None)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            scope, loops = node, []
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            loops.append(node)
+    return scope, loops
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    return first is not None and last is not None and first <= line <= last
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.target, ast.Name) and node.target.id == name
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
