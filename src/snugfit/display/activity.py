@@ -22,7 +22,9 @@ _LOOK_SECONDS, _DRAWN_SECONDS = 0.25, 1.0
 
 
 class Activity:
-    """Says what is done: `activity(text)` as it begins, and how long it has lasted after each `SILENCE_SECONDS` without a line.
+    """Says what is done: `activity(text)` as it begins, and how long it has lasted after each `silence` without a line.
+
+    `silence`, the seconds, may be set to more where what is done is known to last, and has said when it ends.
 
     A context. Inside of another one, that is silent meanwhile. Lines are plain, on terminals too, but where something draws over its
     line by itself, inside of a quiet one.
@@ -54,6 +56,7 @@ class Activity:
         self._stream, self._clock = stream, clock
         self._began = self.last_line = clock()
         self._at_once, self._redraw = at_once, redraw
+        self.silence = SILENCE_SECONDS
         self.draws = redraw is not None
         self._lock = threading.RLock()
         self._end = threading.Event()
@@ -101,7 +104,7 @@ class Activity:
                 print(f"{begin}{text}", file=self._stream or sys.stderr, flush=True)
 
     def look(self) -> None:
-        """Say again what is done, where nothing has been said for `SILENCE_SECONDS`."""
+        """Say again what is done, where nothing has been said for `silence` seconds."""
         with self._lock:
             if self._end.is_set() or not self.text or Activity._open[-1:] != [self]:
                 return  # or another one says what is done
@@ -110,7 +113,7 @@ class Activity:
                 if now - self.last_line >= _DRAWN_SECONDS:
                     self.last_line = now
                     self._redraw()
-            elif not self._quiet and now - self.last_line >= SILENCE_SECONDS:
+            elif not self._quiet and now - self.last_line >= self.silence:
                 self.write(self.line())
 
     def line(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 from snugfit.display.activity import SILENCE_SECONDS, Activity
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
 _BAR_LEAST = 10
 _GAP = "  "
 
+_SILENT_SHARE, _LONGEST_SILENCE = 0.01, 60.0
+"""Of the time that updates have taken, and in seconds: the silence between two lines of a log."""
+
 
 class Screen(Protocol):
     """Takes lines that stay, and progress that may be drawn over."""
 
-    interval: float
+    @property
+    def interval(self) -> float: ...
 
     def say(self, text: str, style: str = "") -> None: ...
 
@@ -57,24 +62,32 @@ class _Lines:
 
 
 class PlainScreen(_Lines):
-    """Lines only, for logs; one at least every few seconds."""
+    """Lines only, for logs: at first one every few seconds, for whoever watches; of a run of hours one a minute."""
 
-    interval = 0.75 * SILENCE_SECONDS  # before it is said that an update lasts, where none lasts that long
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._activity = Activity(stream=stream, clock=clock)
+        self._clock, self._began = clock, clock()
 
-    def __init__(self, stream: TextIO) -> None:
-        self._activity = Activity(stream=stream)
+    @property
+    def interval(self) -> float:
+        """Return seconds between lines of progress: less than an update may last before that is said, where none lasts that long."""
+        return 0.75 * self._activity.silence
 
     def say(self, text: str, style: str = "") -> None:  # noqa: ARG002  # a log has no colours
         self._activity.write(text)
 
     def wait(self, text: str) -> None:
+        self._activity.silence = SILENCE_SECONDS
         self._activity.during(text)
         self._activity.__enter__()  # says it
 
     def during(self, text: str) -> None:
+        self._activity.silence = SILENCE_SECONDS
         self._activity.during(text)
 
     def progress(self, standing: Standing) -> None:
+        lasted = self._clock() - self._began
+        self._activity.silence = max(SILENCE_SECONDS, min(_LONGEST_SILENCE, _SILENT_SHARE * lasted))
         self._activity.during(f"after update {standing.update:,}")
         self.say(_GAP.join(text.strip() for _, text in progress_parts(standing)))
 

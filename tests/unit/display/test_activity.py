@@ -215,6 +215,32 @@ def test_a_log_names_what_a_run_does_before_its_first_update(clock: Clock, strea
     assert not Activity._open
 
 
+def test_a_log_of_hours_has_a_line_a_minute_and_says_at_once_what_else_lasts(
+    clock: Clock, stream: io.StringIO
+) -> None:
+    screen = PlainScreen(stream, clock)
+    screen._activity.__enter__()
+    standing = Standing()
+    screen.progress(standing)
+    assert screen.interval == 3 and screen._activity.silence == SILENCE_SECONDS
+    clock.now += 3600
+    screen.progress(standing)
+    assert screen.interval == 27  # an hour: a line for each hundredth of it
+    said = stream.getvalue()
+    lasting(screen._activity, clock, 30)
+    assert stream.getvalue() == said
+    lasting(screen._activity, clock, 10)
+    assert "after update 0 … (36s)" in stream.getvalue()
+    screen.during("evaluating")
+    said = stream.getvalue()
+    lasting(screen._activity, clock, 5)
+    assert "evaluating" in stream.getvalue().removeprefix(said)
+    clock.now += 36_000
+    screen.progress(standing)
+    assert screen.interval == 45
+    screen.close()
+
+
 def test_a_search_on_a_pipe_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with search_line() as show:
         activity = Activity._open[-1]
