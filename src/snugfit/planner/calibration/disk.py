@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
+from snugfit.errors import SettingError
 from snugfit.system.cache_folder import cache_folder
+from snugfit.units import format_bytes
 
 FILE_BYTES = 2**28
 _BLOCK = 2**24
@@ -24,11 +26,25 @@ def disk_rate(folder: Path | None = None) -> float | None:
         folder: on the disk that is measured; without, that of the cache.
     Returns:
         None where the system cannot be told to forget a file that was just written, so that memory would be measured.
+    Raises:
+        SettingError: no file of 256 MiB can be written there.
     """
     if not hasattr(os, "posix_fadvise"):
         return None
     folder = folder or cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return FILE_BYTES / statistics.median(_seconds_in(folder))
+    except OSError as error:
+        raise SettingError(
+            "calibrate",
+            f"the disk of '{folder}' cannot be measured by a file of {format_bytes(FILE_BYTES)}: {error.strerror or error}",
+            "Free space there, or name another folder by XDG_CACHE_HOME.",
+        ) from error
+
+
+def _seconds_in(folder: Path) -> list[float]:
+    """Return seconds of readings of a file that is written to the folder, and is gone afterwards."""
     target = torch.empty(FILE_BYTES, dtype=torch.uint8).fill_(1)  # whose own pages are there
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         block = os.urandom(min(_BLOCK, FILE_BYTES))  # which no disk makes smaller
@@ -36,9 +52,7 @@ def disk_rate(folder: Path | None = None) -> float | None:
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-        return FILE_BYTES / statistics.median(
-            _seconds(file.name, file.fileno(), target) for _ in range(_TIMES)
-        )
+        return [_seconds(file.name, file.fileno(), target) for _ in range(_TIMES)]
 
 
 def _seconds(name: str, descriptor: int, target: torch.Tensor) -> float:

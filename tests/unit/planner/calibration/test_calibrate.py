@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from snugfit.errors import SettingError
 from snugfit.kit.product_rounding import Switches
 from snugfit.planner.calibration import calibrate as calibration
 from snugfit.planner.calibration import disk, host_seconds, microbenchmarks, timing
@@ -242,6 +243,16 @@ def test_the_disk_is_read_by_pages_that_no_memory_has_and_its_rate_is_kept(calib
     monkeypatch.setattr(disk.os, "posix_fadvise", lambda *call: forgotten.append(call[1:]), raising=False)
     assert disk.disk_rate(tmp_path) == 2**13 and [*tmp_path.iterdir()] == []
     assert forgotten == [(0, 0, disk.os.POSIX_FADV_DONTNEED)] * 3
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk.os, "fsync", full)
+    with pytest.raises(
+        SettingError, match=r"calibrate: the disk of '.*' cannot be measured by a file of 16.*: No space"
+    ):
+        disk.disk_rate(tmp_path)
+    assert [*tmp_path.iterdir()] == []
     monkeypatch.delattr(disk.os, "posix_fadvise")
     assert disk.disk_rate(tmp_path) is None, "memory would be measured"
 
