@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from snugfit.core.card import NO_BITSANDBYTES
 from snugfit.kit.optimizers.foreach import fastest_kernel
 from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw
 from snugfit.kit.quantized.quantize import bitsandbytes_ops
@@ -172,16 +173,21 @@ def _optimizer(x: Tensor, y: Tensor, z: Tensor) -> Iterator[Work]:
     step, second = x.new_ones(()), z.clone()
     fused = {"lr": 0.0, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False}
     yield lambda: aten._fused_adamw_([x], [y], [z], [second], [], [step], **fused, maximize=False)
-    if find_spec("bitsandbytes") is not None:
+    if _has_bitsandbytes(x.device):
         weight = nn.Parameter(x.clone())
         weight.grad = y
         group = {"params": [weight], "lr": 0.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
         yield bitsandbytes_adamw([group], "adamw_8bit", 1, lr=0.0).step
 
 
+def _has_bitsandbytes(device: torch.device) -> bool:
+    """Return whether bitsandbytes is installed, and not refused there, as techniques are that need it."""
+    return device.type not in NO_BITSANDBYTES and find_spec("bitsandbytes") is not None
+
+
 def _whole_weights(x: Tensor) -> Iterator[Work]:
-    """Yield how a weight in nf4 is made whole, in the type that a device computes in, where bitsandbytes is installed."""
-    if find_spec("bitsandbytes") is not None:
+    """Yield how a weight in nf4 is made whole, in the type that a device computes in, where bitsandbytes has kernels."""
+    if _has_bitsandbytes(x.device):
         packed, absmax = bitsandbytes_ops().quantize_4bit(x, 64, "nf4", torch.uint8)
         dtype = x.dtype if x.device.type == "cpu" else torch.bfloat16
         yield lambda: bitsandbytes_ops().dequantize_4bit(packed, absmax, 64, "nf4", x.shape, dtype)

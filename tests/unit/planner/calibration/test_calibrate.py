@@ -257,6 +257,15 @@ def test_the_disk_is_read_by_pages_that_no_memory_has_and_its_rate_is_kept(calib
     assert disk.disk_rate(tmp_path) is None, "memory would be measured"
 
 
+def test_bitsandbytes_is_measured_on_no_device_that_it_is_refused_on(monkeypatch):
+    monkeypatch.setattr(microbenchmarks, "find_spec", lambda name: name)
+    there = {kind: microbenchmarks._has_bitsandbytes(torch.device(kind)) for kind in ("cpu", "cuda", "mps")}
+    assert there == {"cpu": True, "cuda": True, "mps": False}
+    monkeypatch.setattr(microbenchmarks, "_has_bitsandbytes", lambda device: False)
+    kinds = {calibration._look(work).key for work in microbenchmarks.operators(CPU, torch.float32, 8192)}
+    assert kinds.isdisjoint({"dequantize_4bit", "optimizer_update_8bit_blockwise"}) and "gelu" in kinds
+
+
 def test_each_layer_of_a_small_step_has_three_operators_forward_and_five_backward(quick):
     three, two, one = (host_seconds._step_seconds(CPU, layers, view=0.0)[0] for layers in (3, 2, 1))
     assert three - two == two - one == 8
