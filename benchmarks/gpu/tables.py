@@ -230,9 +230,6 @@ def _streamed(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "copies hidden behind what is computed", _share(given["share of copies hidden"])
     if given.get("streaming costs") is not None:
         yield "more time than with everything resident", _share(given["streaming costs"])
-    if published := given.get("published"):
-        of = f"{published['tokens_per_second']} tokens per second, {published['gigabytes']} GB"
-        yield f"published, not measured: {published['note']}", of
 
 
 def _idle(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -302,13 +299,20 @@ OTHERS: Mapping[str, tuple[Place, Callable[[Mapping[str, Any]], Iterator[tuple[s
 """Figures without a table of their own: where they are, and what is said of them."""
 
 
+PUBLISHED: Mapping[str, Place] = {"8B streamed, by Soup": UNDER_4_GB, "8B QLoRA, by Unsloth": QLORA}
+"""Checks whose results have beside them what others have published."""
+
+
 def others(results: Results) -> str:
-    """Return what else was measured, one figure a row."""
+    """Return what else was measured, one figure a row, and what others have published of the same."""
     rows = [("of", "figure", "", "")]
     for name, (place, listed) in OTHERS.items():
         if (given := figures(results, *place)) is not None:
             origin = measured(results, *place)
             rows += [(name, what, value, origin) for what, value in listed(given)]
+    for name, place in PUBLISHED.items():
+        for what, value in (figures(results, *place) or {}).get("published", {}).items():
+            rows.append((name, what.replace("_", " "), str(value), "published, not measured here"))
     return table(*rows) if len(rows) > 1 else NOTHING
 
 
