@@ -18,8 +18,14 @@ _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
-_SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What allocators say of which torch makes no `OutOfMemoryError`: of the host, of MPS, of the libraries below it."""
+_SIGNS = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "_ALLOC_FAILED",
+    "_ALLOCATION_FAILED",
+)
+"""What allocators say of which torch makes no `OutOfMemoryError`: of the host, of MPS, of the libraries below it, such as cuBLAS and cuDNN."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -300,6 +300,24 @@ def test_what_torch_says_without_memory_is_recognised() -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
+@pytest.mark.parametrize(
+    ("words", "is_it"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", True),
+        ("Triton Error [CUDA]: out of memory", True),
+        ("MPS backend out of memory (MPS allocated: 5.00 GB)", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", False),
+    ],
+)
+def test_what_libraries_of_a_device_say_without_memory_is_recognised(words: str, is_it: bool) -> None:
+    from snugfit.system.memory import is_out_of_memory
+
+    assert is_out_of_memory(RuntimeError(words)) is is_it
+
+
 def test_allocated_bytes_are_those_alive_at_once() -> None:
     before = torch.ones(1000)
     with AllocatedBytes() as allocated:
