@@ -155,7 +155,7 @@ def test_a_file_of_predictions_that_is_named_as_another_format_is_refused(tmp_pa
 @pytest.mark.parametrize(
     ("output", "data", "views", "said"),
     [
-        ("folder", "rows.csv", 1, "-o: folder is a folder. Name a file in it: folder/predictions.csv"),
+        ("folder", "rows.csv", 1, "-o: folder is a folder. Name a file in it."),
         ("rows.csv/out.csv", "rows.csv", 1, "-o: rows.csv/out.csv cannot be written: rows.csv is no folder"),
         ("new/out.csv", "row.csv", 1, "data: there is no file row.csv .*Did you mean 'rows.csv'"),
         ("new/out.csv", "rows.csv", "flop", "--views: got flop. Give a positive number, or flips"),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -72,7 +73,10 @@ class Beginning:
     def remove(self) -> None:
         """Remove the files that were written, and the folders that were made for them alone."""
         for path in self.files:
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         for folder in {path.parent for path in self.files} - {self.recipe.parent}:
             with suppress(OSError):  # something else lies in it
                 folder.rmdir()
