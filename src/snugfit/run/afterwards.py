@@ -34,7 +34,7 @@ class Afterwards:
 
     @property
     def of_stream(self) -> bool:
-        """Whether it was trained on a stream, which has no epochs."""
+        """True of a run on a stream, which has no epochs."""
         return not has_epochs(self._task.data)
 
     def story(self) -> Story:
