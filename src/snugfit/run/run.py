@@ -132,12 +132,11 @@ def execute(spec: RunSpec) -> RunResult:
         length = None
         if spec.time is not None:
             spec, length = fit_to_time(spec, strategy, resume=resume)
-        said: list[
-            str
-        ] = []  # the first rows of a stream are read here, and no event is written before there is a folder
-        with agreed(), own_warnings(said.append):
+        # the first rows of a stream are read here, and no event is written before there is a folder
+        messages: list[str] = []
+        with agreed(), own_warnings(messages.append):
             job, task = spec.shorten(spec.job, spec.loaded(strategy))
-        task = dataclasses.replace(task, messages=(*task.messages, *said))
+        task = dataclasses.replace(task, messages=(*task.messages, *messages))
         if world.size > 1:
             rows = {"data.train": task.material.train, "data.validation": task.material.validation or ()}
             sizes = {f"{name} (rows)": len(each) for name, each in rows.items()}
