@@ -145,6 +145,17 @@ def test_image_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert Path(str(found["run_dir"]), "best/preprocessor_config.json").exists()
 
 
+def test_image_classification_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_picture_model(tmp_path / "vit", 16, patches=True)
+    for name, colour in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(150):
+            Image.new("RGB", (20, 20), colour).save(tmp_path / f"photos/{name}/{number}.png")
+    data = [f"data.train={tmp_path / 'photos'}", f"model={tmp_path / 'vit'}"]
+    found = run(capsys, "image_from_scratch.yaml", *data)
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
 @pytest.mark.parametrize("second", ["data.label=labels", "data.label_columns=[red, dark]"])
 def test_multi_label_image_classification(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], second: str

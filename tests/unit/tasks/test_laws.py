@@ -1,6 +1,6 @@
 """The laws of tasks, each for all of them: split, resume in the middle of an epoch, predictions after reload, bad rows by policy, plan, and a try by command.
 
-The first and the fourth take about a tenth of a second each, and run in every gate.
+Split and bad rows take about a tenth of a second for each task, and run in every gate.
 """
 
 from __future__ import annotations
