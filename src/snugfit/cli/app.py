@@ -288,6 +288,13 @@ def evaluate(
         str | None,
         typer.Option(metavar="SIZE", help="Of the device, for the scores of a language model: 6GiB."),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of classes: write a page with each class, what is taken for what, calibration and the worst rows.",
+        ),
+    ] = None,
     bad_rows: BadRowsOption = "fail",
     uri: RegistryOption = None,
     allow_code: AllowCodeOption = False,
@@ -309,7 +316,18 @@ def evaluate(
             bad_rows=bad_rows,
             uri=uri,
             allow_code=allow_code,
+            page=page,
         )
+    if page is not None:
+        from snugfit.report.evaluation_page import write_evaluation_page
+
+        page.parent.mkdir(parents=True, exist_ok=True)
+        details = scores.pop("details")
+        scores |= {
+            "classes": details.by_class(),
+            "calibration_error": details.calibration_error,
+            "page": str(write_evaluation_page(source, data, scores["metrics"], details, page)),
+        }
     show(scores, as_json)
 
 

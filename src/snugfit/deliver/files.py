@@ -19,19 +19,24 @@ def check_data(data: str) -> None:
         read_beginning(data, setting="data")
 
 
-def check_output(output: Path, data: str) -> None:
+def check_output(output: Path, data: str, setting: str = "-o", name: str = "predictions.csv") -> None:
     """See that a file can be written for the rows of `data`; folders that are missing on its way are made with it.
 
+    Args:
+        setting: that names it.
+        name: of such a file, in an example.
     Raises:
         DataError: it cannot, or is the file of the rows.
     """
     if output.exists() and Path(data).exists() and output.samefile(data):
-        raise DataError("-o", f"{output} is the file of the rows", "Name another file.")
+        raise DataError(setting, f"{output} is the file of the rows", "Name another file.")
     if output.is_dir():
-        raise DataError("-o", f"{output} is a folder", "Name a file in it.")
+        raise DataError(setting, f"{output} is a folder", f"Name a file in it: {output / name}")
     folder = next(each for each in output.absolute().parents if each.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         kind = "a folder that may not be written in" if folder.is_dir() else "no folder"
         raise DataError(
-            "-o", f"{output} cannot be written: {short_path(str(folder))} is {kind}", "Choose another output."
+            setting,
+            f"{output} cannot be written: {short_path(str(folder))} is {kind}",
+            "Choose another output.",
         )
