@@ -242,24 +242,34 @@ def read_masks(
             if given[-1] is None:
                 kind = f"holds {type(cell).__name__}" if isinstance(cell, (list, dict)) else "is empty"
                 faults.append(part.table.fault(row, BadRow("missing mask", f"{label} {kind}. {_INSTANCES}")))
-    loaded = MaskPart(part, [], [], [])
-    good: list[int] = []
+
+    def fault(place: int, bad: BadRow) -> Fault:
+        if folders is not None:
+            return bad.at(str(given[place]), 0)
+        return part.table.fault(part.row_indices[place], BadRow(bad.reason, f"{given[place]} {bad.detail}"))
+
+    looked: dict[int, tuple[int, bool]] = {}
     for place, (path, mask) in enumerate(zip(part.texts, given, strict=True)):
         if mask is None:
             continue
         try:
-            highest = _looked_at(path, mask, classes)
+            looked[place] = _looked_at(path, mask, classes)
         except BadRow as bad:
-            if folders is not None:
-                faults.append(bad.at(mask, 0))
-            else:
-                named = BadRow(bad.reason, f"{mask} {bad.detail}")
-                faults.append(part.table.fault(part.row_indices[place], named))
-            continue
-        good.append(place)
-        loaded.masks.append(mask)
-        loaded.digests.append(digests[place])
-        loaded.highest.append(highest)
+            faults.append(fault(place, bad))
+    if not any(highest for highest, _ in looked.values()):
+        unclear = BadRow(
+            "unusable mask",
+            f"has 0 and {UNKNOWN} alone, as others do, and {UNKNOWN} is not scored: write 1 for the second class",
+        )
+        faults += [fault(place, unclear) for place, (_, partly) in looked.items() if partly]
+        looked = {place: each for place, each in looked.items() if not each[1]}
+    good = list(looked)
+    loaded = MaskPart(
+        part,
+        [str(given[place]) for place in good],
+        [digests[place] for place in good],
+        [highest for highest, _ in looked.values()],
+    )
     loaded.part = replace(
         part,
         row_indices=[part.row_indices[place] for place in good],
@@ -315,8 +325,8 @@ def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     return {name: torch.stack([example[name] for example in examples]) for name in names}
 
 
-def _looked_at(path: str, mask: str, classes: int | None) -> int:
-    """Return the highest number of a class in a mask.
+def _looked_at(path: str, mask: str, classes: int | None) -> tuple[int, bool]:
+    """Return the highest number of a class in a mask, and whether a part of it is unknown.
 
     Raises:
         BadRow: it cannot be used.
@@ -333,11 +343,6 @@ def _looked_at(path: str, mask: str, classes: int | None) -> int:
         )
     numbers = np.unique(np.asarray(values))
     own = numbers[numbers != UNKNOWN]
-    if len(numbers) == 2 and numbers.tolist() == [0, UNKNOWN]:
-        raise BadRow(
-            "unusable mask",
-            f"has 0 and {UNKNOWN} alone, and {UNKNOWN} is not scored: write 1 for the second class",
-        )
     if not len(own):
         raise BadRow(
             "empty mask", f"is {UNKNOWN} everywhere, which is not scored: nothing is learned from it"
@@ -345,7 +350,7 @@ def _looked_at(path: str, mask: str, classes: int | None) -> int:
     highest = int(own[-1])
     if classes is not None and highest >= classes:
         raise BadRow("unknown class", f"has class {highest}, and the classes are 0 to {classes - 1}")
-    return highest
+    return highest, len(own) < len(numbers)
 
 
 def _pictures(source: RowSource, setting: str, image: str, folder: Path | None) -> Part:

@@ -191,7 +191,6 @@ def saved(values: Any, mode: str | None = None) -> Image.Image:
             saved(np.full((18, 24), 255)),
             r"empty mask \(1\).*3_mask.png: is 255 everywhere, which is not scored",
         ),
-        (saved(np.eye(18, 24) * 255), r"has 0 and 255 alone, and 255 is not scored: write 1"),
     ],
 )
 def test_a_mask_that_cannot_be_used_is_named_or_left_out(folder: Path, mask: Image.Image, words: str) -> None:
@@ -199,6 +198,20 @@ def test_a_mask_that_cannot_be_used_is_named_or_left_out(folder: Path, mask: Ima
     with pytest.raises(DataError, match=f"(?s){words}"):
         load_masks(MaskSource("shapes"), FORMAT)
     assert len(load_masks(MaskSource("shapes", validation=None, bad_rows="skip"), FORMAT).train) == 7
+
+
+def test_a_mask_of_nothing_and_unknown_pixels_is_one_where_others_have_classes(folder: Path) -> None:
+    partly_unknown = saved(np.eye(18, 24) * 255)
+    partly_unknown.save(folder / "masks/3_mask.png")
+    data = load_masks(MaskSource("shapes", validation=None, augment=()), FORMAT)
+    assert len(data.train) == 8
+    assert set(data.train[3]["labels"].unique().tolist()) == {0, -100}
+    for path in (folder / "masks").iterdir():
+        partly_unknown.save(path)
+    with pytest.raises(
+        DataError, match=r"unusable mask \(8\).*\n.*has 0 and 255 alone, as others do, .*: write 1"
+    ):
+        load_masks(MaskSource("shapes"), FORMAT)
 
 
 def test_a_mask_that_would_fill_the_memory_is_named_or_left_out(folder: Path) -> None:
