@@ -19,6 +19,7 @@ from snugfit.data.columns import check_columns
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.tables.table_cells import parsed_cell
+from snugfit.data.target_numbers import check_size
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.texts.token_rows import TokenRows
 from snugfit.data.texts.tokens import Encoded, encode
@@ -205,7 +206,7 @@ def _label_of(row: Mapping[str, Any], column: str | LabelSets, *, numbers: bool)
         raise BadRow("missing label", f"{column} is {'empty' if row[column] == '' else shorten(row[column])}")
     if isinstance(number, str) or math.isinf(number):
         raise BadRow("unusable label", f"{column} is {shorten(row[column])}, not a number")
-    return "number", number
+    return "number", check_size(number, column)
 
 
 def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:

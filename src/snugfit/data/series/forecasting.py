@@ -416,7 +416,7 @@ def _parts(
         end = _end(series, trained[-1].time if trained else None, settings, step, horizon)
         length, needed = end if trained else len(series.values), history + horizon
         if length < needed:
-            faults.append(_short(series, settings.columns, own[0].source, length, needed))
+            faults.append(_short(series, settings.columns, own[0].source, length, "to train on", needed))
         else:
             parts.append(_Part(series, end))
     return parts, faults
@@ -479,7 +479,7 @@ def _unusable(series: Series, form: SeriesFormat, source: str, *, labelled: bool
     known = series.known_steps
     needed = form.history + form.horizon if labelled else form.history
     if known < needed:
-        return _short(series, form.columns, source, known, needed)
+        return _short(series, form.columns, source, known, "known", needed)
     if labelled:
         return None
     if np.count_nonzero(~np.isnan(series.values[known - form.history : known])) < _LEAST_KNOWN:
@@ -504,12 +504,15 @@ def _unusable(series: Series, form: SeriesFormat, source: str, *, labelled: bool
     return None
 
 
-def _short(series: Series, columns: SeriesColumns, source: str, length: int, needed: int) -> Fault:
+def _short(series: Series, columns: SeriesColumns, source: str, length: int, use: str, needed: int) -> Fault:
+    """Return the fault of a series of which too few steps are of a use, in words."""
+    length, whole = max(0, length), len(series.values)
+    steps = f"{whole:,} steps" + (f", {length:,} of them {use}" if length < whole else "")
     return Fault(
         source,
         series.lines[0],
         "short series",
-        f"{shown_key(columns, series.key)} has {max(0, length):,} steps, and a window needs {needed:,}: lower data.history or data.horizon",
+        f"{shown_key(columns, series.key)} has {steps}, and a window needs {needed:,}: lower data.history or data.horizon",
     )
 
 

@@ -21,6 +21,7 @@ from snugfit.data.splits.near_duplicates import near_rows
 from snugfit.data.splits.sides import Validation, check_validation, make_sides
 from snugfit.data.tables.table_cells import parsed_cell
 from snugfit.data.tables.table_format import TableFormat, fit_format, label_number
+from snugfit.data.target_numbers import check_differences, check_size
 from snugfit.errors import DataError, SettingError, nearest
 
 if TYPE_CHECKING:
@@ -148,9 +149,10 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
     for rows, of in ((train, part), *([(validation, held_out)] if held_out else [])):
         if not len(rows):
             raise _nothing_left(of.table)
+    if not names:
+        of_row = dict(zip(part.row_indices, part.labels, strict=True))
+        check_differences([of_row[row] for row in train.indices], label)
     numbers = train.tensors["labels"].double()
-    if not names and not bool((numbers != numbers[0]).any()):
-        raise DataError("data.label", f"column '{label}' has one value alone", "Name the column to predict.")
     warned = label_warnings(names, len(train), label) if names else []
     if not len(validation):
         source, shown = part, train
@@ -237,7 +239,7 @@ def read_labelled(
     part = LabelledRows(table, [], [], list(table.faults))
     for index, row in enumerate(table.rows):
         try:
-            value = label_of(row, label)[1] if classes else label_number(label, row)
+            value = label_of(row, label)[1] if classes else check_size(label_number(label, row), label)
         except BadRow as bad:
             part.faults.append(table.fault(index, bad))
             continue

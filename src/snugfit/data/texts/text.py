@@ -20,6 +20,7 @@ from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.splits.hold_out import SHARES
 from snugfit.data.splits.leaks import inputs_of_texts
+from snugfit.data.target_numbers import check_differences
 from snugfit.data.texts.token_rows import Example
 from snugfit.data.texts.tokens import (
     Encoded,
@@ -152,10 +153,8 @@ def load_text(
     warnings += rare_label_warnings(counts) if sets is not None else []
     report = _report(encoded, settings.max_length, dict(skipped), warnings)
     numbers = [] if settings.classes else [example["labels"] for example in examples]
-    if numbers and min(numbers) == max(numbers):
-        raise DataError(
-            "data.label", f"column '{settings.label}' has one value alone", "Name the column to predict."
-        )
+    if numbers:
+        check_differences(numbers, str(settings.label))
     return TextData(
         train=examples,
         validation=held_out,

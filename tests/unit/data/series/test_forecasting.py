@@ -188,7 +188,7 @@ def test_gaps_are_marked_and_not_scored(rows: list[dict[str, Any]]) -> None:
         ),
         (
             lambda rows: rows.extend(made(9, "c")),
-            r"short series \(1\).*rows.csv:82: shop 'c' has 6 steps, and a window needs 10",
+            r"short series \(1\).*rows.csv:82: shop 'c' has \d+ steps, 6 of them to train on, and a window needs 10",
         ),
     ],
 )
@@ -242,7 +242,7 @@ def test_numbers_of_as_many_digits_as_dates_count_steps(rows: list[dict[str, Any
         (
             {"horizon": 20, "history": 30},
             DataError,
-            r"short series \(2\).*has 20 steps, and a window needs 50",
+            r"short series \(2\).*has 40 steps, 20 of them to train on, and a window needs 50",
         ),
         (
             {"bad_rows": "skip", "horizon": 20, "history": 30},
