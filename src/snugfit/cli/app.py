@@ -6,14 +6,16 @@ Results go to stdout, with `--json` as one object on the last line; everything e
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 from snugfit.cli.catalogue import recipe, schema, tasks, techniques
 from snugfit.cli.certify import certify
@@ -461,6 +463,11 @@ def run() -> NoReturn:
     leave(main())
 
 
+@functools.cache  # it takes 40 ms, and a process may run several commands
+def _command() -> Callable[..., Any]:
+    return get_command(app)
+
+
 def _main(arguments: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
@@ -471,7 +478,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     if is_over():
         return 0
     try:
-        code = app(arguments or ["--help"], prog_name="snugfit", standalone_mode=False)
+        code = _command()(arguments or ["--help"], prog_name="snugfit", standalone_mode=False)
         sys.stdout.flush()
         if code == _INTERRUPTED and not launched():  # typer has caught it before we could
             return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)

@@ -519,6 +519,7 @@ def test_every_technique_is_listed_and_described(capsys):
 def test_every_task_is_listed_and_described_with_the_settings_that_a_recipe_of_it_takes(capsys):
     assert main(["tasks"]) == 0
     listing = capsys.readouterr().out
+    of_data = {entry.key for entry in entries("data")}
     for name, card in tasks.discover().items():
         assert f"{name}  " in listing and card.summary in listing
         assert main(["tasks", name]) == 0
@@ -529,7 +530,6 @@ def test_every_task_is_listed_and_described_with_the_settings_that_a_recipe_of_i
         (facts,) = last_line(capsys)["tasks"]
         refused = {f"data.{key}" for section, key in unused(name) if section == "data"}
         assert not refused & set(facts["settings"]) and all(key in page for key in facts["settings"])
-        of_data = {entry.key for entry in entries("data")}
         assert refused | set(facts["settings"]) == of_data
 
 
