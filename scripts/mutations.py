@@ -58,7 +58,9 @@ MUTATIONS = (
         "step/compute.py",
         "self.step.nominal / (_divisor(weight) * factor)",
         "self.step.nominal / _divisor(weight)",
-        ("tests/laws/test_loss_scale.py",),
+        (
+            "tests/laws/test_loss_scale.py::test_accumulation_clipping_and_skipped_updates_are_those_of_grad_scaler",
+        ),
     ),
     Mutation(
         "schedule on skipped update: the rate goes by windows, applied or not",
@@ -80,35 +82,43 @@ MUTATIONS = (
         "            copy_(moved, copies)\n",
         "            for weight, copy in zip(moved, copies, strict=True):\n"
         "                weight.sub_(weight - copy)\n",
-        ("tests/unit/techniques/test_sam.py",),
+        (
+            "tests/unit/techniques/test_sam.py::test_weights_are_restored_bit_for_bit_where_subtraction_would_round",
+        ),
     ),
     Mutation(
         "sums of the window: a loss of preferences gets those of its micro-batch",
         "step/step.py",
         "return with_window_sums(self, transformed, self._forward) if self._sums_first else transformed",
         "return transformed",
-        ("tests/unit/step/metrics/test_answer_scores.py",),
+        (
+            "tests/unit/step/metrics/test_answer_scores.py::test_a_window_however_split_has_the_loss_and_the_gradient_of_the_paper",
+        ),
     ),
     Mutation(
         "reference of preferences: the adapters stay on in it",
         "kit/adapters/adapters.py",
         "        layer._disable_adapters = True\n",
         "        layer._disable_adapters = False\n",
-        ("tests/unit/step/metrics/test_answer_scores.py",),
+        (
+            "tests/unit/step/metrics/test_answer_scores.py::test_a_window_however_split_has_the_loss_and_the_gradient_of_the_paper",
+        ),
     ),
     Mutation(
         "mixup label share: the shares of the two labels are exchanged",
         "kit/mixing.py",
         "total = share * _counted(own) + (1 - share) * _counted(other)",
         "total = share * _counted(other) + (1 - share) * _counted(own)",
-        ("tests/unit/kit/test_mixing.py", "tests/unit/techniques/test_mixup.py"),
+        ("tests/unit/kit/test_mixing.py",),
     ),
     Mutation(
         "packed rows: a kernel that is told where examples begin is told where rows begin",
         "kit/packing/packed_rows.py",
         "spans += filter(None, parts)",
         "spans += [width]",
-        ("tests/unit/kit/packing/test_example_attention.py",),
+        (
+            "tests/unit/kit/packing/test_example_attention.py::test_a_stock_model_gives_the_logits_and_gradients_of_padded_rows_without_a_mask",
+        ),
     ),
     Mutation(
         "last partial window: the rows that do not fill a window are left out",
@@ -191,14 +201,16 @@ MUTATIONS = (
         "techniques/learning/swa.py",
         "            self._norms.estimate(model, passes)\n",
         "            pass\n",
-        ("tests/unit/techniques/test_swa.py",),
+        (
+            "tests/unit/techniques/test_swa.py::test_batch_norm_is_scored_with_the_statistics_of_the_average_as_update_bn_finds_them",
+        ),
     ),
     Mutation(
         "best beside averaging: an average has to beat the best of the raw weights before it",
         "run/training/best_so_far.py",
         "if weights != self.best_weights:",
         "if False:",
-        ("tests/unit/run/training/test_best_so_far.py", "tests/unit/run/training/test_averaged_runs.py"),
+        ("tests/unit/run/training/test_best_so_far.py",),
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
@@ -237,7 +249,7 @@ MUTATIONS = (
         "step/compute.py",
         "            _divide(gradients, share)\n            nonfinite_counts.append",
         "            nonfinite_counts.append",
-        ("tests/unit/run/training/test_handing.py",),
+        ("tests/unit/run/training/test_handing.py::test_each_parameter_comes_once_with_its_true_gradient",),
     ),
     Mutation(
         "out of memory: what the failed pass added up stays in the gradients",
@@ -260,7 +272,9 @@ MUTATIONS = (
         "step/compute.py",
         "whole_window(self.step.strategy, self.batch)",
         "self.batch",
-        ("tests/ranks/test_rank_groups.py",),
+        (
+            "tests/ranks/test_rank_groups.py::test_groups_that_do_not_divide_a_rank_s_part_give_the_update_of_one_rank",
+        ),
     ),
     Mutation(
         "parts of a loss: those at the worst point are logged too",
@@ -274,14 +288,18 @@ MUTATIONS = (
         "techniques/learning/distillation.py",
         "    if _PROJECTIONS not in model._modules:",
         "    if True:",
-        ("tests/unit/techniques/test_distillation.py",),
+        (
+            "tests/unit/techniques/test_distillation.py::test_the_map_is_in_checkpoints_and_not_in_what_is_delivered",
+        ),
     ),
     Mutation(
         "hidden squares: what is seen counts too",
         "core/losses.py",
         "return LossTerms(patches.mean(dim=(2, 4)), mask.to(wide))",
         "return LossTerms(patches.mean(dim=(2, 4)))",
-        ("tests/unit/tasks/test_masked_pictures.py",),
+        (
+            "tests/unit/tasks/test_masked_pictures.py::test_an_update_is_that_of_the_loss_of_transformers_over_the_whole_window",
+        ),
     ),
     Mutation(
         "compressed gradients: what is left out of a window is in units of its own",
@@ -297,14 +315,16 @@ MUTATIONS = (
         "strategies/fsdp.py",
         "if missing else terms",
         "if False else terms",
-        ("tests/ranks/test_rank_reached.py",),
+        (
+            "tests/ranks/test_rank_reached.py::test_weights_that_some_ranks_reach_are_trained_as_on_one_device",
+        ),
     ),
     Mutation(
         "packing: positions go on from one example to the next",
         "kit/packing/packed_rows.py",
         "[place for length in parts for place in range(length)]",
         "list(range(sum(parts)))",
-        ("tests/unit/kit/packing/test_packed_rows.py", "tests/unit/techniques/test_packing.py"),
+        ("tests/unit/kit/packing/test_packed_rows.py",),
     ),
     Mutation(
         "export: what is read back otherwise than it was scored is delivered",
@@ -320,21 +340,25 @@ MUTATIONS = (
         "deliver/export/gguf_model.py",
         ".transpose(1, 2).reshape(weight.shape)",
         ".reshape(weight.shape)",
-        ("tests/unit/deliver/export/test_gguf.py",),
+        (
+            "tests/unit/deliver/export/test_gguf.py::test_llama_cpp_gives_the_logits_answers_tokens_and_texts_that_were_scored",
+        ),
     ),
     Mutation(
         "cache of tokens: whoever reads an entry takes its content on trust",
         "data/texts/token_cache.py",
         "or _digest_of_rest(file) != digest",
         "or False",
-        ("tests/unit/data/texts/test_token_cache.py",),
+        ("tests/unit/data/texts/test_token_cache.py::test_a_broken_entry_is_found_and_made_anew",),
     ),
     Mutation(
         "cache of tokens: another tokenizer gets the tokens of the one before",
         "data/texts/token_cache.py",
         '"tokenizer": own,',
         '"tokenizer": "",',
-        ("tests/unit/data/texts/test_token_cache.py",),
+        (
+            "tests/unit/data/texts/test_token_cache.py::test_another_tokenizer_is_another_entry_and_its_last_text_is_none",
+        ),
     ),
     Mutation(
         "mixture goes on: each epoch begins its sources anew",
