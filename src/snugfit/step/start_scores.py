@@ -21,7 +21,8 @@ from snugfit.core.preferences import REFERENCE
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read
 from snugfit.data.order import longest_that_fit
-from snugfit.errors import OutOfMemory, RunFolderError
+from snugfit.data.stream import streamed
+from snugfit.errors import OutOfMemory, RunFolderError, SettingError
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.results.run_folder import START_SCORES
@@ -62,11 +63,20 @@ def fill_start_scores(
         tell: is told what is being done.
     Raises:
         OutOfMemory: a single row is too much.
+        SettingError: rows are read as a stream.
     """
     if not compares_start(material):
         return
     assert isinstance(material.forward, AnswerScores)
     forward = material.forward
+    if streamed(material.train) is not None:
+        if _trains_adapters(step) and _begins_without_them(step, material, forward, [material.train[0]]):
+            return
+        raise SettingError(
+            "data.stream",
+            "reads some rows at a time, and the loss compares the model with itself before its first update, by scores of all rows",
+            "Train new adapters alone (techniques: [lora]), which are switched off for that; or use loss: orpo, or leave it out.",
+        )
     examples = [
         side[place] for side in (material.train, material.validation or ()) for place in range(len(side))
     ]

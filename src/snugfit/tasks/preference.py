@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_preferences
-from snugfit.tasks.common.texts import ROWS, language_model, load_empty_language_model, row_settings
+from snugfit.tasks.common.texts import (
+    ROWS,
+    STREAM,
+    language_model,
+    load_empty_language_model,
+    row_settings,
+    stream_settings,
+)
 from snugfit.tasks.recognition import (
     AROUND_A_TURN,
     Recognition,
@@ -43,7 +50,12 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     own = {name: getattr(recipe.data, name) for name in _OWN}
     settings = PreferenceSettings(pairs=loss.pairs, **own, **row_settings(recipe))
-    data = load_preferences(settings, tokenizer, folder=recipe.folder)
+    if (stream := stream_settings(recipe)) is None:
+        data = load_preferences(settings, tokenizer, folder=recipe.folder)
+    else:
+        from snugfit.data.texts.streamed_texts import stream_preferences
+
+        data = stream_preferences(settings, stream, tokenizer, folder=recipe.folder)
     task = language_model(recipe, tokenizer, data, empty, keep, loss)
     if (generation := getattr(task.material.model, "generation_config", None)) is not None:
         generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
@@ -190,7 +202,7 @@ CARD = Card(
     losses=("dpo", "ipo", "orpo", "kto"),
     section="preference",
     metrics=("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),
-    settings=(*ROWS, *_OWN),
+    settings=(*ROWS, STREAM, *_OWN),
     load=_load,
     load_empty=load_empty_language_model,
     assume=_assume,

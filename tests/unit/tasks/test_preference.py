@@ -78,6 +78,32 @@ def test_the_recipes_loss_has_its_settings(project: Path) -> None:
     assert repr(kto.loss) == "KTO(beta=0.1, desirable=1.0, undesirable=0.5)"
 
 
+STREAM = ["data.stream=4", "data.validation=null", "train.updates=5", "train.global_batch=4"]
+
+
+@pytest.mark.slow
+def test_a_stream_of_pairs_that_was_stopped_ends_as_one_that_was_not(project: Path) -> None:
+    recipe = recipe_of(project, *STREAM, "techniques=[{lora: {}}]", "loss=ipo")
+    whole = train_recipe(recipe, RunOptions(plan=False))
+    stopped = train_recipe(recipe, RunOptions(plan=False, stop_after_seconds=1e-6))
+    assert stopped.status == "stopped"
+    resumed = resume_run(str(stopped.run_dir))
+    first, second = (
+        load_file(Path(str(run.run_dir)) / "best" / "model.safetensors") for run in (whole, resumed)
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_losses_that_need_all_rows_are_refused_of_a_stream(project: Path) -> None:
+    with pytest.raises(SettingError, match=r"data\.stream: .* and kto compares each prompt's answer"):
+        prepare(recipe_of(project, *overrides_of(project, "kto"), *STREAM))
+    with pytest.raises(
+        SettingError, match=r"data\.stream: .* by scores of all rows\. Train new adapters alone"
+    ):
+        train_recipe(recipe_of(project, *STREAM), RunOptions(plan=False))
+
+
 @pytest.mark.parametrize("loss", ["dpo", "kto"])
 def test_windows_in_tokens_count_both_sequences_of_an_example(project: Path, loss: str) -> None:
     sizes = ["train.global_batch=null", "train.batch_tokens=150", "train.updates=null", "train.epochs=1"]

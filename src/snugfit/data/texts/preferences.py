@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from snugfit.core.preferences import DESIRABLE, LENGTHS, REFERENCE
 from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
+from snugfit.data.files.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.texts.chat_template import set_template
@@ -47,6 +48,8 @@ from snugfit.errors import DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from snugfit.data.stream import StreamedExamples
+
 PROMPT = "prompt"
 _UNCUT = 2**62
 """More tokens than any text has: what is too long is cut in both answers alike, and so after both are written."""
@@ -68,7 +71,7 @@ class PreferenceData:
     Of single answers the second sequence is their prompt with the answer to another one. `stops` are the tokens by which a generation ends.
     """
 
-    train: Examples
+    train: Examples | StreamedExamples
     validation: Examples
     collate: PadPairs
     report: DataReport
@@ -137,7 +140,7 @@ def load_preferences(
     template_file = set_template(tokenizer, settings.template, folder)
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
-    writer = _Writer(Coder(tokenizer, replace(settings, max_length=_UNCUT)), settings)
+    writer = AnswerWriter.of(settings, tokenizer)
     of_tables = [[_read(part, settings, writer) for part in table.each] for table in tables]
     read = [part for own in of_tables for part in own]
     skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
@@ -178,11 +181,53 @@ def load_preferences(
         ),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=writer.coder.stops,
-        example_rows=_rows_to_answer(tables[-1].rows, settings.text),
+        example_rows=rows_with_prompt(tables[-1].rows, settings.text),
     )
 
 
-def _rows_to_answer(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> list[dict[str, Any]]:
+def read_pairs(
+    source: str, settings: PreferenceSettings, writer: AnswerWriter, *, folder: Path | None = None
+) -> FileRows:
+    """Read a file of preferences to validate on, beside rows that are read as a stream.
+
+    Raises:
+        DataError: it cannot be read, rows are faulty and the policy is 'fail', or none is left.
+    """
+    table = read_table(source, setting="data.validation", folder=folder)
+    read = [_read(part, settings, writer) for part in table.each]
+    skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
+    examples = Examples.joined(table, [part.examples for part in read])
+    if not len(examples):
+        raise DataError(source, "no row is left to validate on", "Give others, or write null.")
+    return FileRows(
+        examples,
+        [dict(row) for row in table.rows],
+        list(table.lines),
+        tuple(table.columns),
+        PadPairs(padding_for(writer.coder.tokenizer).fill["input_ids"]),
+        DataReport(train=0, validation=len(examples), skipped=skipped),
+        fingerprints_of([table]),
+    )
+
+
+def pair_tokens(
+    row: Mapping[str, Any], settings: PreferenceSettings, writer: AnswerWriter
+) -> dict[str, Any] | None:
+    """Return the example of a row with two answers; None where it is too long and such rows are left out.
+
+    Raises:
+        BadRow: the row cannot be used.
+    """
+    pair = pair_of(row, prompt_columns(list(row), settings.text), settings.answers)
+    coded = _different(writer.written(*pair))
+    return None if coded is None else _as_example(coded)
+
+
+def _as_example(coded: Sequence[Coded]) -> dict[str, Any]:
+    return {"input_ids": [each.ids for each in coded], "labels": [each.labels for each in coded]}
+
+
+def rows_with_prompt(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> list[dict[str, Any]]:
     """Return the prompts of the first rows that have one of plain text, as rows to be answered."""
     asked = []
     for row in rows[:_EXAMPLE_ROWS]:
@@ -316,11 +361,16 @@ def _common_beginning(first: Sequence[Message], second: Sequence[Message]) -> tu
     return tuple(message for message, _ in same)
 
 
-class _Writer:
+class AnswerWriter:
     """The way of a row's two sequences into tokens of at most `max_length`."""
 
     def __init__(self, coder: Coder, settings: PreferenceSettings) -> None:
         self.coder, self._settings = coder, settings
+
+    @classmethod
+    def of(cls, settings: PreferenceSettings, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Return that of a tokenizer with its chat template."""
+        return cls(Coder(tokenizer, replace(settings, max_length=_UNCUT)), settings)
 
     def written(self, *answers: Answered) -> list[Coded] | None:
         """Return the tokens of each; None where one of them is too long and such rows are left out.
@@ -366,7 +416,7 @@ class _Read(NamedTuple):
     dropped: int
 
 
-def _read(table: Table, settings: PreferenceSettings, writer: _Writer) -> _Read:
+def _read(table: Table, settings: PreferenceSettings, writer: AnswerWriter) -> _Read:
     columns = prompt_columns(table.columns, settings.text)
     _check_columns(table, settings, columns)
     entry = cached(
@@ -400,7 +450,7 @@ def _questions(table: Table, read: Sequence[_Read], settings: PreferenceSettings
 
 
 def _written(
-    table: Table, settings: PreferenceSettings, writer: _Writer, columns: Sequence[str]
+    table: Table, settings: PreferenceSettings, writer: AnswerWriter, columns: Sequence[str]
 ) -> TokenEntry:
     bad_rows: list[tuple[int, str, str]] = []
 
@@ -427,10 +477,7 @@ def _written(
         more = {at: {DESIRABLE: single[at][1]} for at in written}
     whole = {at: coded for at, coded in written.items() if coded is not None}
     rows = TokenRows.of(
-        (
-            {"input_ids": [each.ids for each in coded], "labels": [each.labels for each in coded], **more[at]}
-            for at, coded in whole.items()
-        ),
+        ({**_as_example(coded), **more[at]} for at, coded in whole.items()),
         sequences=2,
     )
     counted = 2 if settings.pairs else 1
@@ -448,9 +495,20 @@ def _check_columns(table: Table, settings: PreferenceSettings, columns: Sequence
             {"data.text": columns, "data.completion": [settings.completion], "data.label": [settings.label]},
         )
         return
+    check_pair_columns(table, settings)
+
+
+def check_pair_columns(table: Table, settings: PreferenceSettings) -> None:
+    """Check that a table has the columns of pairs.
+
+    Raises:
+        DataError: one is missing.
+    """
+    if not table.rows:
+        return
     named: dict[str, Sequence[str]] = {"data.answers": settings.answers}
     if isinstance(table.rows[0].get(settings.answers[0]), str):  # conversations may do without
-        named = {"data.text": columns, **named}
+        named = {"data.text": prompt_columns(table.columns, settings.text), **named}
     check_columns(table, named)
 
 

@@ -1,4 +1,4 @@
-"""Texts, whole or with hidden tokens, and conversations that are tokenised as they are read: data sets that are larger than memory, or never end."""
+"""Texts, whole or with hidden tokens, conversations and pairs of answers that are tokenised as they are read: data sets that are larger than memory, or never end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.assumed import assumed_text
+from snugfit.data.assumed import assumed_pairs, assumed_text
 from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
@@ -48,6 +48,16 @@ from snugfit.data.texts.instruct import (
     warnings_of,
 )
 from snugfit.data.texts.masked import MaskedData, MaskedSettings, MaskedTexts, Masks, load_masked_rows
+from snugfit.data.texts.preferences import (
+    AnswerWriter,
+    PadPairs,
+    PreferenceData,
+    PreferenceSettings,
+    check_pair_columns,
+    pair_tokens,
+    read_pairs,
+    rows_with_prompt,
+)
 from snugfit.data.texts.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows
 from snugfit.data.texts.tokens import check_max_length, encode, padding_for, special_frame
 from snugfit.errors import SettingError, SnugfitWarning
@@ -192,6 +202,44 @@ def stream_masked(
     )
 
 
+def stream_preferences(
+    settings: PreferenceSettings,
+    stream: StreamSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    folder: Path | None = None,
+) -> PreferenceData:
+    """Return pairs of answers as examples that are made as they are read, each as `load_preferences` makes it.
+
+    Raises:
+        DataError, SettingError: the source cannot be used, or not as a stream; the loss compares rows; the chat template cannot be used.
+    """
+    if not settings.pairs:
+        raise SettingError(
+            "data.stream",
+            "reads some rows at a time, and kto compares each prompt's answer with that to another one of all rows",
+            "Leave it out, or give pairs of answers.",
+        )
+    template_file = set_template(tokenizer, settings.template, folder)
+    check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
+    rows, shown = _opened(settings, folder)
+    check_pair_columns(shown, settings)
+    writer = AnswerWriter.of(settings, tokenizer)
+    largest = assumed_pairs(settings.max_length, 1, labelled=False).example
+    train = _examples(rows, stream, settings, _Pairs(settings, writer), largest=largest)
+    held_out = _held_out(settings, lambda source: read_pairs(source, settings, writer, folder=folder))
+    first = [train[place]["input_ids"][0] for place in range(min(_SHOWN, len(train)))]
+    return PreferenceData(
+        train=train,
+        validation=_validation(held_out),
+        collate=PadPairs(padding_for(tokenizer).fill["input_ids"]),
+        report=_report(train, held_out, settings, warnings_of(first, writer.coder), "pairs of answers"),
+        fingerprints=template_file | ({} if held_out is None else dict(held_out.fingerprints)),
+        stops=writer.coder.stops,
+        example_rows=rows_with_prompt(shown.rows, settings.text),
+    )
+
+
 def _hidden(examples: Any, masks: Masks, settings: MaskedSettings) -> MaskedTexts:
     if examples is None:
         return MaskedTexts(Examples([], _SETTING, []), masks, settings.seed)
@@ -307,6 +355,20 @@ class _Conversations(_Encode):
         return TokenRows.of(each.as_example() for each in fitting)
 
 
+class _Pairs(_Encode):
+    """Pairs of answers, without those that `too_long` drops."""
+
+    def __init__(self, settings: PreferenceSettings, writer: AnswerWriter) -> None:
+        super().__init__(settings)
+        self._pairs, self._writer = settings, writer
+
+    def _read(self, _row: StreamedRow, columns: Mapping[str, Any]) -> dict[str, Any] | None:
+        return pair_tokens(columns, self._pairs, self._writer)
+
+    def _examples(self, read: Sequence[dict[str, Any] | None]) -> ArrayExamples:
+        return TokenRows.of((each for each in read if each is not None), sequences=2)
+
+
 def _opened(settings: RowSettings, folder: Path | None) -> tuple[RowStream, Table]:
     """Return the rows of a source, and the first of them as a table.
 
@@ -333,8 +395,12 @@ def _examples(
     settings: RowSettings,
     encode: Encode,
     draw: Callable[[Any], Any] | None = None,
+    largest: Any = None,
 ) -> StreamedExamples:
     """Return the examples of a run.
+
+    Args:
+        largest: an example that none is larger than; of one text by default.
 
     Raises:
         DataError, SettingError: the run has no length in updates, or a setting needs all rows.
@@ -359,7 +425,7 @@ def _examples(
         setting=_SETTING,
         prefix="train.",
         encode=encode,
-        largest=assumed_text(settings.max_length, 1, classes=False).example,
+        largest=largest or assumed_text(settings.max_length, 1, classes=False).example,
         draw=draw,
     )
     examples[0]  # the first rows are tokenised now, where what is wrong with them ends nothing that has begun

@@ -29,7 +29,14 @@ from snugfit.data.stream import StreamedExamples
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.instruct import InstructSettings, load_instruct
 from snugfit.data.texts.masked import MaskedSettings, load_masked
-from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal, stream_instruct, stream_masked
+from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
+from snugfit.data.texts.streamed_texts import (
+    StreamSettings,
+    stream_causal,
+    stream_instruct,
+    stream_masked,
+    stream_preferences,
+)
 from snugfit.errors import DataError, SettingError, SnugfitError, SnugfitWarning
 from tests.unit.data.local_hub import local_hub
 from tests.unit.data.shard_files import write_shard
@@ -212,6 +219,39 @@ def hiding() -> PreTrainedTokenizerFast:
     tokenizer = letters()
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
     return tokenizer
+
+
+PAIRS = [
+    {"prompt": f"{number}?", "chosen": "yes " * (number % 3 + 1), "rejected": "no " * (number % 2 + 1)}
+    for number in range(20)
+]
+
+
+def test_pairs_of_answers_are_those_of_a_file_that_is_read_as_a_whole(tmp_path):
+    tokenizer = letters()
+    path = lines(tmp_path / "pairs.jsonl", PAIRS)
+    given = {"max_length": 28, "validation": None, "seed": SEED, "text": ("prompt",), "too_long": "drop"}
+    whole = load_preferences(PreferenceSettings(str(path), **given), tokenizer)
+    data = stream_preferences(
+        PreferenceSettings(str(path), **{**given, "validation": str(path)}),
+        StreamSettings(BUFFER, 60, 4),
+        tokenizer,
+    )
+    assert BUFFER < len(whole.train) < len(PAIRS), "some are too long"
+    once = len(whole.train)
+    own = [data.train[place] for place in range(2 * once)]
+
+    def as_text(examples: Any) -> list[str]:
+        return sorted(json.dumps([each["input_ids"], each["labels"]]) for each in examples)
+
+    expected = as_text(whole.train)
+    assert as_text(own[:once]) == as_text(own[once:]) == as_text(data.validation) == expected
+    assert [each["input_ids"] for each in own[:once]] != [each["input_ids"] for each in whole.train], (
+        "shuffled"
+    )
+    assert data.collate(own[:2])["input_ids"].shape[:2] == (2, 2)
+    assert data.stops == whole.stops
+    assert data.report.form == "pairs of answers"
 
 
 @pytest.mark.parametrize("count", [30, 3000])
