@@ -20,6 +20,7 @@ from snugfit.tasks.recognition import (
     Recognition,
     Rows,
     Script,
+    characters_written,
     columns_of,
     length_of_conversations,
 )
@@ -62,16 +63,24 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 def _read_rows(recipe: Recipe) -> Part:
     from snugfit.data.columns import check_columns
     from snugfit.data.sources import read_table
-    from snugfit.data.texts.conversations import OPTIONAL, PAIRS, columns_of_form, conversation_of, recognise
+    from snugfit.data.texts.conversations import (
+        OPTIONAL,
+        PAIRS,
+        columns_of_form,
+        conversation_of,
+        lists_turns,
+        recognise,
+    )
     from snugfit.data.usable_rows import part_of_contents, part_of_table
 
     data = recipe.data
     table = read_table(data.rows, setting="data.train", folder=recipe.folder)
     form = data.format or recognise(table.columns, data.text, data.completion)
-    if form == PAIRS:
+    if form == PAIRS and not (table.rows and lists_turns(table.rows[0].get(data.text[0]))):
         return part_of_table(table, data.text, None, None)
-    needed = columns_of_form(form, data.text, data.completion)["data.format"]
-    check_columns(table, {"data.format": needed})
+    by_setting = columns_of_form(form, data.text, data.completion)
+    check_columns(table, by_setting)
+    needed = [column for columns in by_setting.values() for column in columns]
 
     def messages(row: Mapping[str, Any]) -> Any:
         columns: dict[str, Any] = {"text": data.text, "completion": data.completion}
@@ -88,20 +97,32 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         return chats
     completion = data.get("completion") or source.named(_COMPLETIONS)
     prompts = columns_of(data.get("text") or _prompts(source))
-    if completion is None or not all(map(source.is_text, (completion, *prompts))) or not prompts:
+    if completion is None or not prompts:
         return None
     columns = (*prompts, completion)
+    if all(map(source.is_text, columns)):
+        lengths = source.characters(columns)
+    elif all(source.is_text(each) or _lists_messages(source, each) for each in columns):
+        lengths = [characters_written(row, columns) for row in source.rows]
+    else:
+        return None
     return Recognition(
         data={
             "text": prompts,
             "completion": completion,
-            **length_of_conversations(source.characters(columns)),
+            **length_of_conversations(lengths),
         },
         reason=f"{counted(len(source.rows), 'row')} with a prompt ({', '.join(prompts)}) and its answer ({completion})",
         score=0.9,
         examples=len(source.rows),
         comments={"data.text": "the prompt"},
     )
+
+
+def _lists_messages(rows: Rows, column: str) -> bool:
+    from snugfit.data.texts.conversations import lists_turns
+
+    return lists_turns(next(iter(rows.values(column)), None))
 
 
 def _recognize_chats(rows: Rows, data: Mapping[str, Any]) -> Recognition | None:

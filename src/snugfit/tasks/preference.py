@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from snugfit.tasks.common.texts import (
     stream_settings,
 )
 from snugfit.tasks.recognition import (
-    AROUND_A_TURN,
     Recognition,
     Rows,
     Script,
+    characters_written,
     columns_of,
     length_of_conversations,
 )
@@ -156,7 +156,10 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             "text": prompts,
             "completion": completion,
             **length_of_conversations(
-                [_written(row, prompts) + _written(row, (completion,)) for row in source.rows]
+                [
+                    characters_written(row, prompts) + characters_written(row, (completion,))
+                    for row in source.rows
+                ]
             ),
         },
         settings={"loss": "kto"},
@@ -170,7 +173,8 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> Recognition:
     there = tuple(each for each in prompts if each)
     lengths = [
-        _written(row, there) + max(_written(row, [column]) for column in answers) for row in source.rows
+        characters_written(row, there) + max(characters_written(row, [column]) for column in answers)
+        for row in source.rows
     ]
     prompt = f"a prompt ({', '.join(there)}), " if there else ""
     return Recognition(
@@ -184,14 +188,6 @@ def _pairs(source: Rows, answers: tuple[str, ...], prompts: tuple[str, ...]) -> 
         examples=len(source.rows),
         comments={"data.text": "the prompt", "data.answers": "the better answer, and the worse one"},
     )
-
-
-def _written(row: Mapping[str, Any], columns: Sequence[str]) -> int:
-    """Return the characters of columns of text or of turns, with those that a template writes around each."""
-    from snugfit.data.texts.conversations import texts_of_turns
-
-    turns = [text for each in columns for text in texts_of_turns(row.get(each)) or [str(row.get(each) or "")]]
-    return sum(len(text) + AROUND_A_TURN for text in turns)
 
 
 CARD = Card(

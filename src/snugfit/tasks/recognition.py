@@ -199,6 +199,14 @@ def length_of_conversations(characters: Sequence[int]) -> dict[str, Any]:
     return {"max_length": length, **({"too_long": "cut_prompt"} if longest > length else {})}
 
 
+def characters_written(row: Mapping[str, Any], columns: Sequence[str]) -> int:
+    """Return the characters of columns of text or of turns, with those that a template writes around each."""
+    from snugfit.data.texts.conversations import texts_of_turns
+
+    turns = [text for each in columns for text in texts_of_turns(row.get(each)) or [str(row.get(each) or "")]]
+    return sum(len(text) + AROUND_A_TURN for text in turns)
+
+
 def length_of_stream(characters: int) -> int:
     """Return `max_length` for blocks of one stream of text: 256 tokens, or fewer where there would be less than 40 blocks.
 

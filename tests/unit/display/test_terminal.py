@@ -47,6 +47,7 @@ def evaluation(window: int, best: bool = True) -> dict:
         "update": window,
         "epoch": window / 100,
         "metrics": metrics,
+        "train_loss": 1.0 if best else None,
         "weights": "ema",
         "best": best,
         "seconds": 1.0,

@@ -32,8 +32,12 @@ _SPEAKERS = {
     "model": "assistant",
     "tool": "tool",
     "observation": "tool",
+    "function_response": "tool",
 }
 """Who speaks in ShareGPT's `from`, as a role."""
+
+_CALL = "function_call"
+"""A call in OpenAI's older form, a key of a message, and in ShareGPT's, a speaker whose value is the call."""
 
 Message = dict[str, Any]
 
@@ -119,10 +123,11 @@ def conversation_of(
         BadRow: it is none, or one that no assistant can learn from.
     """
     if form == PAIRS:
-        messages = [_message("user", text_of(row, text))]
+        messages, weights = _side(row, text, "user")
+        weights = [False] * len(weights)  # answers in the prompt are not what is learned
         if answered:
-            messages.append(_message("assistant", text_of(row, [completion])))
-        weights: list[Any] = [None] * len(messages)
+            answer, of_answer = _side(row, [completion], "assistant")
+            messages, weights = [*messages, *answer], [*weights, *of_answer]
     elif form == ALPACA:
         messages = _alpaca(row, answered)
         weights = [None] * len(messages)
@@ -152,6 +157,13 @@ def _learned(answers: Sequence[int], weights: Sequence[Any], scored: str) -> tup
 
 def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
+
+
+def _side(row: Mapping[str, Any], columns: Sequence[str], role: str) -> tuple[list[Message], list[Any]]:
+    """Return the messages of a prompt or of its answer, and what they say of being learned: a list of them, or what `role` says in text."""
+    if len(columns) == 1 and lists_turns(row.get(columns[0])):
+        return _messages(row[columns[0]], columns[0])
+    return [_message(role, text_of(row, columns))], [None]
 
 
 def _alpaca(row: Mapping[str, Any], answered: bool) -> list[Message]:
@@ -194,12 +206,23 @@ def _messages(value: Any, column: str) -> tuple[list[Message], list[Any]]:
         weights.append(weight if train is None else train)
         if "role" not in own and "from" in own:
             own = _renamed(own, where)
-        messages.append(_checked(own, where))
+        messages.append(_checked(_with_tool_calls(own), where))
     return messages, weights
+
+
+def _with_tool_calls(message: Message) -> Message:
+    """Return a message whose call of a function, or its result, is in OpenAI's older form, in the one that templates take."""
+    call = message.pop(_CALL, None)
+    if call:
+        message = {**message, "tool_calls": [call]}
+    return {**message, "role": "tool"} if message.get("role") == "function" else message
 
 
 def _renamed(entry: Message, where: str) -> Message:
     speaker = entry.pop("from")
+    if speaker == _CALL:
+        call = _parsed(entry.pop("value", None), f"the call of {where}")
+        return {"role": "assistant", "content": None, "tool_calls": [call], **entry}
     role = _SPEAKERS.get(speaker.casefold() if isinstance(speaker, str) else "")
     if role is None:
         raise BadRow(
@@ -333,7 +356,7 @@ def rows_to_answer(
             messages = conversation_of(row, form, text=text, completion=completion).messages
         except BadRow:
             continue
-        if form == PAIRS:
+        if form == PAIRS and not lists_turns(row[text[0]]):
             asked.append({column: row[column] for column in text})
             continue
         ends = [place for place, message in enumerate(messages) if message["role"] == "assistant"]

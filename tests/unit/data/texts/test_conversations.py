@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from snugfit.data.bad_rows import BadRow
-from snugfit.data.texts.conversations import conversation_of, lists_turns, recognise, texts_in
+from snugfit.data.texts.conversations import conversation_of, lists_turns, recognise, rows_to_answer, texts_in
 
 USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 
@@ -101,6 +101,38 @@ def test_calls_of_tools_have_mappings_as_arguments_and_no_nulls() -> None:
     assert conversation.scored == (1, 3)
     with pytest.raises(BadRow, match="message 2 calls a tool, and message 3 is of the user"):
         chat(USER, asked, USER, ASSISTANT)
+
+
+def test_a_prompt_and_its_answer_may_be_lists_of_messages_of_which_the_answer_is_learned() -> None:
+    row = {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]}
+    conversation = made(row, "prompt_completion")
+    assert conversation.messages == (USER, ASSISTANT, USER, ASSISTANT)
+    assert conversation.scored == (3,)
+    assert made({"prompt": row["prompt"]}, "prompt_completion", answered=False).messages == (
+        USER,
+        ASSISTANT,
+        USER,
+    )
+    (asked,) = rows_to_answer([row], "prompt_completion", ["prompt"], "completion")
+    assert asked == {"messages": row["prompt"]}
+
+
+def test_calls_of_functions_in_older_forms_are_calls_of_tools() -> None:
+    call = {"name": "add", "arguments": '{"a": 1}'}
+    openai = [USER, {"role": "assistant", "content": None, "function_call": call}]
+    openai += [{"role": "function", "name": "add", "content": "1"}, ASSISTANT]
+    sharegpt = [
+        {"from": "human", "value": "Hi"},
+        {"from": "function_call", "value": json.dumps({"name": "add", "arguments": {"a": 1}})},
+        {"from": "observation", "value": "1"},
+        {"from": "gpt", "value": "Hello"},
+    ]
+    for conversation in (made({"messages": openai}), made({"conversations": sharegpt}, "sharegpt")):
+        assert [each["role"] for each in conversation.messages] == ["user", "assistant", "tool", "assistant"]
+        (made_call,) = conversation.messages[1]["tool_calls"]
+        assert made_call == {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    with pytest.raises(BadRow, match="the call of message 2 is text and no JSON"):
+        made({"conversations": [sharegpt[0], {**sharegpt[1], "value": "add(1)"}]}, "sharegpt")
 
 
 def test_a_prompt_is_what_stands_before_its_answer() -> None:

@@ -86,6 +86,19 @@ def table(folder: Path, name: str = "reviews.csv") -> Path:
     return path
 
 
+def messages(folder: Path) -> Path:
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"say {text}"}],
+            "completion": [{"role": "assistant", "content": f"{text}."}],
+        }
+        for text in TEXTS
+    ]
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
 def pairs(folder: Path) -> Path:
     path = folder / "pairs.jsonl"
     rows = [{"instruction": f"say {text}", "input": "", "output": f"{text}."} for text in TEXTS]
@@ -149,6 +162,7 @@ def test_the_recipe_runs_as_it_stands(make, tmp_path: Path, capsys: pytest.Captu
     [
         (table, "text-classification", {"text": ("review",), "label": "verdict"}),
         (pairs, "instruction", {"text": ("instruction",), "completion": "output"}),
+        (messages, "instruction", {"text": ("prompt",), "completion": "completion", "template": "chatml"}),
         (preferences, "preference", {"answers": ("chosen", "rejected"), "template": "chatml"}),
         (corpus, "causal-lm", {}),
         (script, "python", {"train": "train:make_data"}),
