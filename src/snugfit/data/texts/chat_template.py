@@ -168,6 +168,9 @@ class ChatTemplate:
         # a template may open an answer otherwise than it writes one down, with a <think>, or change it by what it holds
         if whole.startswith(asked) and whole.endswith(self.tail) and len(whole) > len(asked) + len(self.tail):
             body = whole[len(asked) : len(whole) - len(self.tail)]
+            around = body.replace(content.strip(), "", 1)
+            if not all(name in around for name in _names_of_calls(messages[-1])):
+                raise _lost_calls(messages)
         elif messages[-1].get("tool_calls"):
             return asked, self._call(asked, whole, messages)
         final = content.rpartition("</think>")[2].strip()
@@ -181,12 +184,9 @@ class ChatTemplate:
     def _call(self, asked: str, whole: str, messages: Sequence[Message]) -> str:
         """Return what the template writes of a call of a tool, which may end with a mark of its own."""
         call = whole[len(asked) :].rstrip() if whole.startswith(asked) else ""
-        names = [each["function"]["name"] for each in messages[-1]["tool_calls"]]
-        if not all(name in call for name in names) or not any(call.endswith(mark) for mark in self._ends):
-            raise BadRow(
-                "calls of tools",
-                f"the template writes no call of a tool where it asks for an answer, and message {len(messages)} is one",
-            )
+        end = next((mark for mark in self._ends if call.endswith(mark)), None)
+        if end is None or not all(name in call.removesuffix(end) for name in _names_of_calls(messages[-1])):
+            raise _lost_calls(messages)
         return call
 
     def _check_marks(self, messages: Sequence[Message]) -> None:
@@ -203,7 +203,9 @@ class ChatTemplate:
         """Refuse a conversation of which the template leaves out what was said to the assistant."""
         for number, message in enumerate(messages, 1):
             content = str(message.get("content") or "").strip()
-            if message["role"] in ("system", "developer", "user") and content not in text:
+            as_json = json.dumps(content, ensure_ascii=False)[1:-1]  # as templates write what a tool gives
+            written = content in text or (message["role"] == "tool" and as_json in text)
+            if message["role"] != "assistant" and not written:
                 raise BadRow(
                     "lost message",
                     f"the template does not write message {number}, of the {message['role']}: {shorten(content)}",
@@ -245,6 +247,18 @@ class ChatTemplate:
                 tokenize=False,
             )
         )
+
+
+def _names_of_calls(message: Message) -> list[str]:
+    """Return the functions that a message calls."""
+    return [each["function"]["name"] for each in message.get("tool_calls", ())]
+
+
+def _lost_calls(messages: Sequence[Message]) -> BadRow:
+    return BadRow(
+        "calls of tools",
+        f"the template writes no call of a tool where it asks for an answer, and message {len(messages)} is one",
+    )
 
 
 def _with_text_arguments(message: Message) -> Message:

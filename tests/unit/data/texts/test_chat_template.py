@@ -230,6 +230,46 @@ def test_a_call_of_a_tool_is_scored_as_the_template_writes_it(name: str) -> None
         Coder(silent, InstructSettings("a.jsonl", max_length=10**5)).examples(whole)
 
 
+@pytest.mark.parametrize("name", ["add", "i"])  # the second is a letter of the mark that ends a turn
+@pytest.mark.parametrize("said", [None, "Let me add."])
+def test_a_call_that_the_template_leaves_out_is_named_whatever_is_said_with_it(
+    name: str, said: str | None
+) -> None:
+    call = {"type": "function", "function": {"name": name, "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "1 + 1"},
+        {"role": "assistant", "content": said, "tool_calls": [call]},
+    ]
+    silent = by_letters(_EACH + _CHATML + _CHATML_ASKED, _CHATML_MARKS)
+    whole = conversation_of({"messages": messages}, "messages", text=["text"], completion="completion")
+    with pytest.raises(BadRow, match="the template writes no call of a tool .* and message 2 is one"):
+        Coder(silent, InstructSettings("a.jsonl", max_length=10**5)).examples(whole)
+
+
+def test_what_a_tool_gave_and_the_template_leaves_out_is_named() -> None:
+    result = 'it says "21"'
+    messages = [
+        {"role": "user", "content": "How warm?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": {}}}]},
+        {"role": "tool", "content": result},
+        {"role": "assistant", "content": "21 degrees"},
+    ]
+    whole = conversation_of({"messages": messages}, "messages", text=["text"], completion="completion")
+    calls = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
+    of_others = _CHATML.replace("{{ m.content", calls + "{{ m.content")
+    assert calls in of_others
+    for written, kept in (("", False), ("{{ m.content | tojson }}", True)):
+        template = (
+            f"{_EACH}{{% if m.role == 'tool' %}}{written}{{% else %}}{of_others}{{% endif %}}{_CHATML_ASKED}"
+        )
+        made = Coder(by_letters(template, _CHATML_MARKS), InstructSettings("a.jsonl", max_length=10**5))
+        if kept:
+            assert made.examples(whole)
+        else:
+            with pytest.raises(BadRow, match="the template does not write message 3, of the tool: it says"):
+                made.examples(whole)
+
+
 def test_a_generation_ends_where_a_turn_does() -> None:
     ends = {name: coder(name) for name in TEMPLATES}
     stops = {name: made.tokenizer.convert_ids_to_tokens(list(made.stops))[0] for name, made in ends.items()}
