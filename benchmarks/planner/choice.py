@@ -11,7 +11,7 @@ leaves free is its own matter: where it takes a prediction for exact, nothing. T
 of each is of the profiler's allocation events. Those that stay under the cap are run once, and those among them that come near the fastest
 again, in turns with the choice; what is compared are medians. Times are those of the processor, of all threads, so that what else runs
 on the machine counts for less; `load` is how many processes wanted to run as a pair began. A choice is at the finest level of precision
-at which any plan fits, and is compared with the plans of that level.
+at which any plan fits, and is compared with the plans of that level. Beside adapters the rungs are those that the field uses (`FIELD`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from snugfit.errors import SnugfitError  # noqa: E402
 from snugfit.planner.answers.answer import Answer  # noqa: E402
 from snugfit.planner.calibration.calibrate import calibrate  # noqa: E402
 from snugfit.planner.choice.candidate import Budget  # noqa: E402
+from snugfit.planner.choice.rungs import is_for_frozen  # noqa: E402
 from snugfit.planner.devices.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
 from snugfit.planner.prediction.predict import Planner  # noqa: E402
@@ -71,6 +72,13 @@ PAIRS = (
     ("llama", 0.6, "full"),
     ("llama", 0.5, "compact"),
 )
+FIELD = (
+    *("lora", "nf4", "int8"),
+    *("bf16", "pure_bf16", "master_weights", "adamw_8bit"),
+    *("recompute", "chunked_loss", "activation_offload"),
+)
+"""What the field puts beside adapters: all sets of more would be thousands of runs."""
+
 REGRET = 0.10
 """Of the time of the best plan that a choice may take more, at most."""
 
@@ -144,8 +152,10 @@ class Bench:
         return []
 
     def _every(self, level: Fidelity) -> list[Tried]:
-        """Return every plan of this level of precision, run where it has not been."""
+        """Return every plan of this level of precision, run where it has not been; beside adapters those of `FIELD` alone."""
         rungs = [rung for rung in _rungs(level) if self._saves(rung)]
+        if level >= Fidelity.ADAPTERS:
+            rungs = [rung for rung in rungs if rung.card.name in FIELD]
         plans = []
         for count in range(len(rungs) + 1):
             for added in itertools.combinations(rungs, count):
@@ -180,12 +190,15 @@ class Bench:
         return [rows] if fixed else sizes(rows)
 
     def _saves(self, rung: Technique) -> bool:
-        """Return whether a rung saves anything, at the largest micro-batch or the smallest."""
-        techniques = together(self.subject.techniques, (rung,))
+        """Return whether a rung saves anything, at the largest micro-batch or the smallest; what is for frozen weights beside adapters."""
+        own = self.subject.techniques
+        if is_for_frozen(rung):
+            own = together(own, find("lora").rungs()) or own
+        techniques = together(own, (rung,))
         if techniques is None:
             return False
         for size in {self.sizes[0], self.sizes[-1]}:
-            with_it, without = self.run(techniques, size), self.run(self.subject.techniques, size)
+            with_it, without = self.run(techniques, size), self.run(own, size)
             if with_it and without and with_it.peak_bytes < NOTICED * without.peak_bytes:
                 return True
         return False

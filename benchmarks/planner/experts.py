@@ -15,7 +15,8 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,35 @@ CASES = (
 )
 
 
-def measured(case: Case) -> dict[str, Any]:
-    """Return the choice and what is fixed by hand, as the planner predicts them."""
+def subject_of(model: str, shape: Mapping[str, int], own: tuple[str, ...] = ()) -> Any:
+    """Return a model as the planner is asked for it, with AdamW, clipping and what is named besides."""
     import copy
 
     import torch
     import transformers
 
     from snugfit.core.batch import Batch
-    from snugfit.core.job import Job, Plan
+    from snugfit.core.job import Job
+    from snugfit.planner.trace.dry_run import Subject
+    from snugfit.techniques import find
+
+    kind = "Mixtral" if "Mixtral" in model else "Llama"
+    config = getattr(transformers, f"{kind}Config")(**shape)
+    with torch.device("meta"):
+        network = getattr(transformers, f"{kind}ForCausalLM")(config)
+    ids = torch.zeros(ROWS, LENGTH, dtype=torch.long)
+    window = Batch.of({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
+    techniques = tuple(find(name)() for name in ("adamw", "clip_norm", *own))
+    job = Job.of(global_batch=ROWS, updates=100)
+    return Subject(
+        lambda: copy.deepcopy(network), window, job, 1000, techniques, "causal_lm", from_files=True
+    )
+
+
+def measured(case: Case) -> dict[str, Any]:
+    """Return the choice and what is fixed by hand, as the planner predicts them."""
+    from snugfit.core.batch import Batch
+    from snugfit.core.job import Plan
     from snugfit.core.technique import Fidelity
     from snugfit.planner.choice.candidate import Budget
     from snugfit.planner.choice.rungs import together
@@ -109,21 +130,13 @@ def measured(case: Case) -> dict[str, Any]:
     from snugfit.planner.prediction.rank import Rank
     from snugfit.planner.sharing import make_shared_plan
     from snugfit.planner.target import Target, cluster_of, machine_of
-    from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find
 
-    kind = "Mixtral" if "Mixtral" in case.model else "Llama"
-    config = getattr(transformers, f"{kind}Config")(**SHAPES[case.model])
-    with torch.device("meta"):
-        model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    ids = torch.zeros(ROWS, LENGTH, dtype=torch.long)
-    window = Batch.of({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
-    own = tuple(find(name)() for name in ("adamw", "clip_norm", *case.own))
-    job = Job.of(global_batch=ROWS, updates=100)
+    asked = subject_of(case.model, SHAPES[case.model], case.own)
+    own, window = asked.techniques, asked.window
 
-    def subject(techniques: Any, rows: Batch = window) -> Subject:
-        made = lambda: copy.deepcopy(model)  # noqa: E731
-        return Subject(made, rows, job, 1000, techniques, "causal_lm", from_files=True)
+    def subject(techniques: Any, rows: Batch = window) -> Any:
+        return replace(asked, techniques=techniques, window=rows)
 
     target = Target(device=case.device, devices=case.devices)
     host = int((case.host or SHEETS[case.device].host) * 2**30)
@@ -140,11 +153,11 @@ def measured(case: Case) -> dict[str, Any]:
             "seconds": time.perf_counter() - begun,
             "processor_seconds": time.process_time() - used,
         }
-        fixed = together(own, tuple(_rung(find(name)) for name in case.by_hand))
+        fixed = together(own, tuple(rung_of(find(name)) for name in case.by_hand))
         planner: Planner = Planner(subject(fixed), machine)
         if case.devices > 1:
             share = window.select(range(ROWS // case.devices))
-            depth = config.num_hidden_layers
+            depth = SHAPES[case.model]["num_hidden_layers"]
             planner = Rank(
                 subject(fixed, share),
                 machine,
@@ -192,7 +205,7 @@ def measured(case: Case) -> dict[str, Any]:
     }
 
 
-def _rung(technique: Any) -> Any:
+def rung_of(technique: Any) -> Any:
     """As the planner would add it: of placements the last rung, which saves the most, of formats the first."""
     from snugfit.core.technique import Family
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,10 +23,10 @@ from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device as known_device
 from snugfit.planner.generation import GenerationPlan, plan_generation
-from snugfit.planner.trace.generation_run import Answering
+from snugfit.planner.trace.generation_run import Answering, dry_run_generation
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import score_together
-from snugfit.system.malloc import tune_malloc
+from snugfit.system.malloc import trim_malloc, tune_malloc
 from snugfit.system.mapped_files import bytes_in_files
 from snugfit.system.memory import available_bytes, memory_bytes
 from snugfit.techniques import find
@@ -92,13 +93,15 @@ def within_memory(
     torch_device = torch.device(find_device(device))
     if memory is not None and torch_device.type == "cpu":
         tune_malloc()  # what is freed would stay in the heap otherwise, beside what is planned
-    machine = machine or _this_machine(torch_device, predictor.model)
-    budget = _budget(memory, machine, torch_device)
     longest = max(lengths, default=1)
     rows = min(BATCH_ROWS, max(1, len(lengths)))
     asked = _asked(predictor, use.generation, longest, rows, scored=scored)
     file_bytes = bytes_in_files(predictor.model.parameters()) if torch_device.type == "cpu" else 0
     try:
+        if machine is None and torch_device.type == "cpu":
+            _load_planner(predictor.model, asked)
+        machine = machine or _this_machine(torch_device, predictor.model)
+        budget = _budget(memory, machine, torch_device)
         plan = plan_generation(predictor.model, asked, machine, budget, file_bytes=file_bytes)
     except Untraceable:
         if memory is not None:
@@ -135,6 +138,13 @@ def _asked(predictor: Predictor, settings: Generation, longest: int, rows: int, 
 
 def _device_of(batch: Batch) -> torch.device:
     return next(iter(leaves(batch.data))).device
+
+
+def _load_planner(model: nn.Module, asked: Answering) -> None:
+    """Make a dry run of one answer: what the planner loads and keeps stays beside the answers, some 45 MB that are to be counted with the process."""
+    dry_run_generation(model, asked, 1, "cpu")
+    gc.collect()
+    trim_malloc()
 
 
 def _this_machine(device: torch.device, model: nn.Module) -> Machine:
