@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -232,6 +232,21 @@ class FromRows:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+class DrawnArrays(FromRows):
+    """A data set whose examples are drawn from torch's generator alone, and may be had as arrays with a row for each."""
+
+    def padded(
+        self, places: Sequence[int], fill: Mapping[str, int], seed: Callable[[int], None]
+    ) -> dict[str, Numbers]:
+        """Return the examples at these places, from the same draws as one by one; lists padded on the right.
+
+        Args:
+            fill: the number behind the lists of a name; 0 without.
+            seed: starts torch's generator for the example of this number among them.
+        """
+        raise NotImplementedError
 
 
 class WholeBatches(FromRows):

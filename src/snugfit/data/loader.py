@@ -20,15 +20,21 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.phases import phase
-from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness, seed_host
+from snugfit.core.random import (
+    derive_seed,
+    preserved_elsewhere,
+    preserved_randomness,
+    seed_device,
+    seed_host,
+)
 from snugfit.core.tree import leaves, map_tree
-from snugfit.data.examples import Examples, WholeBatches, origin_of, source_index, whole_examples
+from snugfit.data.examples import DrawnArrays, Examples, WholeBatches, origin_of, source_index, whole_examples
 from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.data.stream import StreamedExamples, streamed
 from snugfit.data.texts.token_rows import ArrayExamples
-from snugfit.data.texts.tokens import PadRight
+from snugfit.data.texts.tokens import PadRight, tensors_of
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.system.user_objects import describe
 
@@ -323,9 +329,11 @@ class _Fetch:
         if isinstance(self._dataset, WholeBatches):
             ids = [source_index(self._dataset, index) for index in indices]
             return Batch.of(self._dataset.batch(indices), ids=ids)
+        ids = [source_index(self._dataset, index) for index in indices]
+        if (padded := self._padded(keys)) is not None:
+            return Batch.of(padded, ids=ids)
         with preserved_randomness(_HOST), preserved_elsewhere():
-            ids = [source_index(self._dataset, index) for index in indices]
-            examples = self._arrays(indices) or self._examples(keys)
+            examples = self._examples(keys)
             return Batch.of(self._collated(examples, keys), ids=ids)
 
     @property
@@ -349,12 +357,21 @@ class _Fetch:
             (example,) = self._examples([key])
         return example
 
-    def _arrays(self, indices: Sequence[int]) -> list[Any]:
-        """Return examples that padding makes a batch of without a Python number for each token; empty where there are no such."""
+    def _padded(self, keys: Sequence[Key]) -> dict[str, Tensor] | None:
+        """Return examples of arrays as padding makes a batch of them, without a Python number for each token; None where there are no such."""
+        if not isinstance(self._collate, PadRight):
+            return None
+        indices, fill = [index for _, index in keys], self._collate.fill
+        if isinstance(self._dataset, DrawnArrays):
+
+            def seed(number: int) -> None:
+                seed_device(derive_seed(self._seed, "example", *keys[number]), _HOST)
+
+            return tensors_of(self._dataset.padded(indices, fill, seed))
         held = self._dataset.examples if isinstance(self._dataset, Examples) else None
-        if not isinstance(held, ArrayExamples) or not isinstance(self._collate, PadRight):
-            return []
-        return [held.arrays(index) for index in indices]
+        if not isinstance(held, ArrayExamples) or held.sequences:
+            return None
+        return tensors_of(held.padded(indices, fill))
 
     def _examples(self, keys: Sequence[Key]) -> list[Any]:
         if self._holds_examples:

@@ -17,8 +17,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, dataloader
 
 from snugfit.core.batch import Batch
+from snugfit.data.examples import Examples
 from snugfit.data.loader import Collate, Loader
 from snugfit.data.order import Order
+from snugfit.data.texts.masked import MaskedTexts, Masks
+from snugfit.data.texts.token_rows import FramedBlocks, JoinedArrays, TokenBlocks, TokenRows
+from snugfit.data.texts.tokens import PadRight
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 
 EXAMPLES = 11
@@ -154,6 +158,56 @@ def test_a_tensor_dataset_gives_the_same_rows_as_its_examples_one_by_one() -> No
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def tokens(kind: str) -> Any:
+    """Return examples of tokens in arrays, as sources of each kind have them."""
+    source = np.random.default_rng(0)
+    made = [
+        {
+            "input_ids": [1, *source.integers(5, 300, length).tolist(), 2],
+            "attention_mask": [1] * (length + 2),
+            "labels": length,
+        }
+        for length in (3, 0, 7, 1, 12, 5, 2, 9, 4, 6, 8)
+    ]
+    several = [{**example, "labels": [0.5, float(example["labels"])]} for example in made]
+    texts = TokenRows.of(
+        {name: example[name] for name in ("input_ids", "attention_mask")} for example in made
+    )
+    masks = Masks(mask=3, special=np.array([0, 1, 2, 3]), others=np.arange(5, 300))
+    rows: dict[str, Any] = {
+        "labels": TokenRows.of(made).at(range(10, -1, -1)),
+        "several labels": TokenRows.of([{**example, "labels": 0} for example in made]).with_values(
+            labels=[example["labels"] for example in several]
+        ),
+        "blocks": TokenBlocks(texts, 7),
+        "sources": JoinedArrays([texts.at(range(4)), FramedBlocks(TokenBlocks(texts, 7), (1,), (2,))]),
+        "masked": texts,
+        "masked for validation": texts,
+    }
+    examples = Examples(rows[kind], "rows", range(len(rows[kind])))
+    return {
+        "masked": MaskedTexts(examples, masks),
+        "masked for validation": MaskedTexts(examples, masks, seed=4),
+    }.get(kind, examples)
+
+
+@pytest.mark.parametrize(
+    "kind", ["labels", "several labels", "blocks", "sources", "masked", "masked for validation"]
+)
+def test_windows_of_tokens_are_those_that_padding_makes_of_their_examples(kind: str) -> None:
+    dataset, pad = tokens(kind), PadRight({"input_ids": 9, "labels": -100})
+    order = Order(len(dataset), 4, 7, windows=5)
+    at_once, one_by_one = Loader(dataset, order, pad), Loader(dataset, order, lambda rows: pad(rows))
+    state = torch.get_rng_state()
+    for ours, expected in zip(at_once.windows(0, 5), one_by_one.windows(0, 5), strict=True):
+        assert ours.ids == expected.ids and ours.lengths == expected.lengths
+        assert {*ours.data} == {*expected.data}
+        for name, tensor in expected.data.items():
+            assert ours.data[name].dtype == tensor.dtype, name
+            assert torch.equal(ours.data[name], tensor), name
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_a_failing_example_is_named_with_what_it_said_and_where(workers: int) -> None:
     def act(index: int) -> None:
         if index == 7:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.data.bad_rows import Fault, check_policy, settle
-from snugfit.data.examples import Examples, FromRows
+from snugfit.data.examples import DrawnArrays, Examples
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.report import DataReport, median
@@ -45,6 +45,9 @@ PROBABILITY = 0.15
 
 _MASKED, _CHANGED = 0.8, 0.1
 """Parts of the hidden tokens that become the mask, and another token; the rest stays as it is."""
+
+_NONE = -1
+"""In the place of a token where there is none."""
 
 _CPU = torch.device("cpu")
 
@@ -89,22 +92,40 @@ class Masks:
 
     def drawn(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """Return an example with tokens hidden, drawn from the global generator; `labels` has them, and -100 elsewhere."""
-        ids = np.array(example["input_ids"], np.int64)
-        labels = np.full_like(ids, IGNORED_LABEL)
-        usual = np.flatnonzero(~np.isin(ids, self.special))
-        if len(usual):
-            count = max(1, round(self.probability * len(usual)))
-            places = usual[_numbers(torch.randperm(len(usual)))[:count]]
-            labels[places] = ids[places]
-            kind = _numbers(torch.rand(count))
-            others = self.others[_numbers(torch.randint(len(self.others), (count,)))]
-            changed = np.where(kind < _MASKED + _CHANGED, others, ids[places])
-            ids[places] = np.where(kind < _MASKED, self.mask, changed)
-        whole = {**example, "input_ids": ids, "labels": labels}
+        ids = np.array(example["input_ids"], np.int64)[None]
+        labels = self.hide(ids, lambda _: None)
+        whole = {**example, "input_ids": ids[0], "labels": labels[0]}
         return {name: np.asarray(values).tolist() for name, values in whole.items()}
 
+    def hide(self, ids: Numbers, seed: Callable[[int], None]) -> Numbers:
+        """Hide tokens of rows, in place, and return their labels.
 
-class MaskedTexts(FromRows):
+        Args:
+            ids: whole numbers (rows, tokens); what is below 0 is none.
+            seed: starts the global generator, from which is drawn, for the row of this number.
+        """
+        labels = np.full_like(ids, IGNORED_LABEL)
+        usual = (ids >= 0) & ~np.isin(ids, self.special)
+        numbers, kinds, others = [], [], []
+        first = 0
+        for row, count in enumerate(usual.sum(axis=1).tolist()):
+            if count:
+                hidden = max(1, round(self.probability * count))
+                seed(row)
+                numbers.append(first + _numbers(torch.randperm(count))[:hidden])
+                kinds.append(_numbers(torch.rand(hidden)))
+                others.append(_numbers(torch.randint(len(self.others), (hidden,))))
+            first += count
+        if numbers:
+            places = np.flatnonzero(usual)[np.concatenate(numbers)]
+            tokens, kind = ids.reshape(-1)[places], np.concatenate(kinds)
+            labels.reshape(-1)[places] = tokens
+            changed = np.where(kind < _MASKED + _CHANGED, self.others[np.concatenate(others)], tokens)
+            ids.reshape(-1)[places] = np.where(kind < _MASKED, self.mask, changed)
+        return labels
+
+
+class MaskedTexts(DrawnArrays):
     """Examples of which some tokens are hidden, drawn when they are asked for.
 
     Args:
@@ -125,6 +146,21 @@ class MaskedTexts(FromRows):
         with preserved_randomness(_CPU):
             seed_device(derive_seed(self.seed, "mask", place), _CPU)
             return self.masks.drawn(example)
+
+    def padded(
+        self, places: Sequence[int], fill: Mapping[str, int], seed: Callable[[int], None]
+    ) -> dict[str, Numbers]:
+        assert isinstance(self.rows.examples, ArrayExamples)
+        batch = self.rows.examples.padded(places, {**fill, "input_ids": _NONE})
+        ids = batch["input_ids"]
+        beyond = ids == _NONE
+        with preserved_randomness(_CPU):
+            batch["labels"] = self.masks.hide(ids, seed if self.seed is None else self._seed_of(places))
+        batch["labels"][beyond], ids[beyond] = fill.get("labels", 0), fill.get("input_ids", 0)
+        return batch
+
+    def _seed_of(self, places: Sequence[int]) -> Callable[[int], None]:
+        return lambda row: seed_device(derive_seed(self.seed or 0, "mask", places[row]), _CPU)
 
     @property
     def lengths(self) -> list[int]:

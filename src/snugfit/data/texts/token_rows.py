@@ -22,6 +22,9 @@ _PENDING = 1 << 16
 class ArrayExamples(Sequence[Example]):
     """Examples that are made of arrays when they are asked for: dicts of lists of numbers, as those that are in memory."""
 
+    sequences: int = 0
+    """Lists of each name in an example, where it has several."""
+
     def at(self, places: Sequence[int]) -> ArrayExamples:
         """Return the examples at these places, without a copy of their tokens."""
         raise NotImplementedError
@@ -37,6 +40,21 @@ class ArrayExamples(Sequence[Example]):
     def arrays(self, place: int) -> dict[str, Any]:
         """Return the example at a place that there is, with arrays for its lists, which are not to be changed."""
         raise NotImplementedError
+
+    def padded(self, places: Sequence[int], fill: Mapping[str, int]) -> dict[str, Numbers]:
+        """Return examples that have no several lists of a name as arrays of a row each, lists padded on the right.
+
+        Args:
+            fill: the number behind the lists of a name; 0 without.
+        """
+        examples = [self.arrays(place) for place in places]
+        columns = {name: [example[name] for example in examples] for name in examples[0]}
+        return {
+            name: _padded(values, fill.get(name, 0))
+            if isinstance(values[0], np.ndarray)
+            else np.array(values)
+            for name, values in columns.items()
+        }
 
     def example(self, place: int) -> Example:
         """Return the example at a place that there is."""
@@ -153,6 +171,22 @@ class TokenRows(ArrayExamples):
         counts: list[int] = self.lengths().tolist()
         return counts
 
+    def padded(self, places: Sequence[int], fill: Mapping[str, int]) -> dict[str, Numbers]:
+        assert not self.sequences
+        rows = self._places[np.asarray(places, np.int64)]
+        starts = np.where(rows > 0, self.ends[rows - 1], 0)
+        columns = starts[:, None] + np.arange((self.ends[rows] - starts).max())
+        inside = columns < self.ends[rows][:, None]
+        at = columns[inside]
+        padded = {}
+        for name, numbers in self.lists.items():
+            padded[name] = np.full(inside.shape, fill.get(name, 0))
+            padded[name][inside] = numbers[at]
+        for name, values in self.values.items():
+            own = values[np.asarray(places, np.int64)]
+            padded[name] = own.astype(np.int64) if own.dtype.kind in "iu" else own
+        return padded
+
     def tokens(self, place: int, name: str = "input_ids") -> Numbers:
         """Return one list of an example as an array that is not to be changed."""
         return self._list(name, int(self._places[place]))
@@ -240,6 +274,7 @@ class JoinedArrays(ArrayExamples):
     def __init__(self, parts: Sequence[ArrayExamples], places: Numbers | None = None) -> None:
         self._parts, self._ends = list(parts), np.cumsum([len(part) for part in parts])
         self._places = np.arange(int(self._ends[-1])) if places is None else places
+        self.sequences = max(part.sequences for part in self._parts)
 
     @classmethod
     def of(cls, parts: Sequence[Any]) -> JoinedArrays | None:
@@ -360,6 +395,13 @@ class TokenWriter:
         for name, numbers in self._pending.items():
             self._arrays.setdefault(name, []).append(small(np.asarray(numbers, dtype=np.int64)))
             numbers.clear()
+
+
+def _padded(rows: Sequence[Numbers], fill: int) -> Numbers:
+    padded = np.full((len(rows), max(map(len, rows))), fill)
+    for row, own in zip(padded, rows, strict=True):
+        row[: len(own)] = own
+    return padded
 
 
 def small(array: Numbers) -> Numbers:

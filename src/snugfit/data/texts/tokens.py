@@ -43,7 +43,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class PadRight:
-    """Collate examples into tensors, every list or array padded on the right to the longest of its key.
+    """Collate examples into tensors, every list padded on the right to the longest of its key.
 
     Holds numbers only, so that it is cheap to send to loader workers.
 
@@ -59,21 +59,23 @@ class PadRight:
         for key in examples[0]:
             values = [example[key] for example in examples]
             # through numpy: torch.tensor takes seven times as long for nested lists
-            array = self._padded(values, self.fill.get(key, 0))
-            batch[key] = torch.from_numpy(array.astype(np.float32) if array.dtype.kind == "f" else array)
-        return batch
+            batch[key] = self._padded(values, self.fill.get(key, 0))
+        return tensors_of(batch)
 
     @staticmethod
     def _padded(values: list[Any], fill: int) -> np.ndarray[Any, Any]:
-        if isinstance(values[0], np.ndarray):
-            array = np.full((len(values), max(map(len, values))), fill)
-            for row, value in zip(array, values, strict=True):
-                row[: len(value)] = value
-            return array
         if isinstance(values[0], list):
             longest = max(map(len, values))
             values = [value + [fill] * (longest - len(value)) for value in values]
         return np.array(values)
+
+
+def tensors_of(batch: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
+    """Return a batch of arrays as tensors: fractions in float32."""
+    arrays = {
+        key: array.astype(np.float32) if array.dtype.kind == "f" else array for key, array in batch.items()
+    }
+    return {key: torch.from_numpy(array) for key, array in arrays.items()}
 
 
 def longest_lists(rows: Sequence[Sequence[Sequence[int]]]) -> tuple[int, ...]:
