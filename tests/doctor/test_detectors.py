@@ -81,9 +81,9 @@ def _certainties(findings: list[Finding]) -> list[Certainty]:
 
 
 def test_ranks_that_begin_with_the_same_rows_are_reported_though_their_loader_looks_split() -> None:
-    logs = [Log(rank=r, events=_epochs(1), loaders=[_loader()], first_rows=["a", "b"]) for r in (0, 1)]
+    logs = [Log(rank=r, events=_epochs(1), loaders=[_loader()], first_rows=[1, 2]) for r in (0, 1)]
     assert _certainties(same_rows_on_every_rank(logs)) == [Certainty.CERTAIN]
-    logs[1].first_rows = ["c", "d"]
+    logs[1].first_rows = [3, 4]
     assert same_rows_on_every_rank(logs) == []
     assert same_rows_on_every_rank(logs[:1]) == []
 

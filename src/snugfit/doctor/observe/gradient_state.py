@@ -91,9 +91,7 @@ class State:
 
     def sample(self) -> list[Tensor]:
         """Trainable parameters at both ends of the optimizer."""
-        optimizer = self.optimizer()
-        groups = [] if optimizer is None else optimizer.param_groups
-        trainable = [each for group in groups for each in group["params"] if each.requires_grad]
+        trainable = [each for each in self.parameters() if each.requires_grad]
         return trainable[:SAMPLED] + trainable[SAMPLED:][-SAMPLED:]
 
     def parameters(self) -> list[Tensor]:
@@ -124,9 +122,13 @@ class State:
         return Length.together(before), Length.together(after)
 
 
-def _mark(parameter: Tensor) -> Mark:
-    """Return changes when a backward pass touches the parameter's gradient."""
-    return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)
+def _marks(parameters: list[Tensor]) -> list[Mark]:
+    """Return, of each parameter, what changes when a backward pass touches its gradient."""
+    marks: list[Mark] = []
+    for parameter in parameters:  # a loop, which takes no frame
+        gradient = parameter.grad
+        marks.append(None if gradient is None else (id(gradient), gradient._version))
+    return marks
 
 
 class Gradients:
@@ -156,10 +158,11 @@ class Gradients:
         marks = {}
         for number, state in self.states.items():
             sample = state.sample()
-            live = any(nonzero(each.grad) for each in sample)
+            gradients = [each.grad for each in sample if each.grad is not None]
+            live = any(map(nonzero, gradients))
             if not live:
                 state.used = state.stale = state.scaled = False
-            marks[number] = ([_mark(each) for each in sample], live)
+            marks[number] = (_marks(sample), live)
         return marks
 
     def after(self, before: Before, factor: float) -> tuple[list[int], list[int]]:
@@ -168,7 +171,7 @@ class Gradients:
         for number, (marks, live) in before.items():
             state = self.states[number]
             sample = state.sample()
-            if [_mark(each) for each in sample] == marks:
+            if _marks(sample) == marks:
                 continue
             touched.append(number)
             if live and not state.used:

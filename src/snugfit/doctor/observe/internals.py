@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 PARTS = {
+    "torch.jit.trace": "torch._C._is_tracing",
     "torch.func": "torch._C._functorch.peek_interpreter_stack",
     "torch.fx": "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
     "fake tensors": "torch._C._get_dispatch_mode",
@@ -62,14 +63,14 @@ def not_compiled(function: Callable[..., None]) -> Callable[..., None]:
     return left_alone
 
 
-def is_profiling() -> bool:
-    """Return whether one of torch's profilers is on.
+def profiling_test() -> Callable[[], bool]:
+    """Return a function that tells whether one of torch's profilers is on, which takes no frame of Python's.
 
-    >>> is_profiling()
+    >>> profiling_test()()
     False
     """
-    profiler = private_part("profilers")
-    return profiler is not None and bool(profiler())
+    profiler: Callable[[], bool] | None = private_part("profilers")
+    return bool if profiler is None else profiler  # bool() is false
 
 
 def hiding() -> AbstractContextManager[Any]:
@@ -177,7 +178,8 @@ def tracing() -> str:
     >>> torch.func.vmap(lambda row: row * len(tracing()))(torch.ones(2, 1)).tolist()
     [[10.0], [10.0]]
     """
-    if torch.jit.is_tracing():
+    traced = private_part("torch.jit.trace")
+    if traced is not None and traced():
         return "torch.jit.trace"
     interpreters = private_part("torch.func")
     if interpreters is not None and interpreters() is not None:

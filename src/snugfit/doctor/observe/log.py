@@ -195,7 +195,7 @@ class Log:
     schedulers: list[SchedulerSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
-    first_rows: list[str] = field(default_factory=list)
+    first_rows: list[int] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
     train_calls: list[int] = field(default_factory=list)
     traced: list[str] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from types import FrameType
 
 import torch
@@ -47,9 +48,32 @@ def computes_natively(device: torch.device, dtype: str) -> bool:
     return True
 
 
-def is_affected(module: nn.Module) -> bool:
-    """Return whether it is in training mode, and that makes a difference."""
-    return module.training and differs_by_mode(module)
+class RootFacts:
+    """Facts of a model that change rarely, so that not each call of it walks through all of its modules.
+
+    Args:
+        optimized: how many parameters optimizers had then.
+        trained: whether one of its own is among them.
+    """
+
+    def __init__(self, module: nn.Module, optimized: int, *, trained: bool) -> None:
+        self.optimized, self.trained = optimized, trained
+        self._modal = [weakref.ref(each) for each in module.modules() if differs_by_mode(each)]
+        self._first = weakref.ref(next(module.parameters()))
+
+    @property
+    def affected(self) -> bool:
+        """Return whether one of its modules is in training mode, and that makes a difference."""
+        for reference in self._modal:
+            module = reference()
+            if module is not None and module.training:
+                return True
+        return False
+
+    def device(self, module: nn.Module) -> torch.device:
+        """Return the device of the first parameter; of a tensor that was put in its place, if it is gone."""
+        first = self._first()
+        return next(module.parameters()).device if first is None else first.device
 
 
 def is_recalibrating() -> bool:

@@ -21,7 +21,9 @@ def watch_attention(recorder: Recorder, patches: Patches) -> None:
 
     def attending(original: _Call) -> _Call:
         def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-            looked = recorder.detailed and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+            looked = (
+                recorder.detailed and torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
+            )
             if looked and recorder.active:
                 with recorder.guard():
                     query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]

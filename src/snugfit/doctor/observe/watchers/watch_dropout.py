@@ -29,7 +29,7 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
     def dropping(original: _Call) -> _Call:
         def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-            looked = not torch.compiler.is_compiling() and recorder.active and modules.inside
+            looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
             if training and p > 0 and looked and not torch.is_grad_enabled():
                 note("dropout")
             return original(input, p, training, inplace)
@@ -39,7 +39,7 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
     def attending(original: _Call) -> _Call:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             share = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
-            looked = not torch.compiler.is_compiling() and recorder.active and modules.inside
+            looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
             if share and looked and not torch.is_grad_enabled():
                 note(ATTENTION)
             return original(*args, **kwargs)

@@ -104,7 +104,7 @@ class _Notes:
         self._batches = 0
         self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
         self._samplers: dict[int, LoaderSeen] = {}
-        self._first: dict[int, tuple[list[str], list[bytes]]] = {}
+        self._first: dict[int, tuple[list[int], list[bytes]]] = {}
 
     def loader(self, loader: Any) -> None:
         """Record a loader that was made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ import threading
 import time
 import traceback
 import weakref
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType
@@ -69,7 +70,7 @@ def innermost() -> FrameType | None:
 def where() -> str:
     """file:line of the script, relative to the working folder where it lies inside; "" in a thread of a library."""
     frame = innermost()
-    return "" if frame is None else line_in(frame, frame.f_lineno)
+    return "" if frame is None else _place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def line_in(frame: FrameType, number: int) -> str:
@@ -121,24 +122,35 @@ def _has_room(frames: int) -> bool:
 
 
 class Guard:
-    """A look of the observer, hidden from the script, whose failures do not reach it.
+    """Looks of the observer, one inside of the other, hidden from the script, whose failures do not reach it.
 
-    A class, not a generator: there are some twenty in each update. To leave takes no more frames than to enter did.
+    One object for all, and no generator: there are some ten in each update. To leave takes no more frames than to enter did.
     """
 
     __slots__ = ("_hidden", "_recorder")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._hidden: AbstractContextManager[Any] | None = None
+        self._hidden: list[AbstractContextManager[Any] | None] = []
 
     def __enter__(self) -> None:
-        with suppress(RecursionError):
-            self._hidden = self._recorder.hide()
+        hidden: AbstractContextManager[Any] | None = None
+        try:  # contextlib.suppress would take three frames
+            hiding = self._recorder.hiding()
+            # to go back out of hiding from modes takes frames, without which torch's overrides would stay off
+            if not hasattr(hiding, "gen") or _has_room(FRAMES_OF_HIDING):
+                hiding.__enter__()
+                hidden = hiding
+        except RecursionError:
+            pass
+        self._hidden.append(hidden)
+        self._recorder.looking = True
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: Any) -> bool:
-        if self._hidden is not None:
-            self._hidden.__exit__(None, None, None)
+        hidden = self._hidden.pop()
+        self._recorder.looking = bool(self._hidden)
+        if hidden is not None:
+            hidden.__exit__(None, None, None)
         if isinstance(failure, RecursionError):  # the script's own call says so, if it is too deep as well
             if TOO_DEEP not in self._recorder.log.unwatched:
                 self._recorder.log.unwatched.append(TOO_DEEP)
@@ -161,6 +173,10 @@ class Recorder:
     Attributes:
         updates_made: steps of the optimizer that made most, those under a profiler too.
         blind: whether nothing is looked at, since a profiler was seen and no step has followed it.
+        optimized: how many parameters were given to optimizers.
+        looking: whether the observer is at work now, so that what is called is its own doing.
+        detailed: whether these are still the first updates.
+        close: whether this update is looked at closely: one of the first, and then one of eight.
     """
 
     def __init__(
@@ -168,10 +184,16 @@ class Recorder:
     ) -> None:
         from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
-        from snugfit.doctor.observe.internals import hiding, is_profiling, missing_parts, tracing
+        from snugfit.doctor.observe.internals import hiding, missing_parts, profiling_test, tracing
 
-        self._profiling = is_profiling
-        self._tracing, self._worker, self._hiding = tracing, get_worker_info, hiding
+        self._profiling = profiling_test()
+        self._tracing, self.hiding = tracing, hiding
+        # a worker that is forked has another process, one that is spawned has a parent
+        self._worker = None if multiprocessing.parent_process() is None else get_worker_info
+        self._guard = Guard(self)
+        self.looking = False
+        self.detailed = self.close = True
+        self.optimized = 0
         self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
         self.detailed_updates = updates
         self._seconds = seconds
@@ -260,15 +282,11 @@ class Recorder:
             return 0.0
         return float((tokens == labels)[counted].float().mean())
 
-    @property
-    def detailed(self) -> bool:
-        """Return whether these are still the first updates."""
-        return self.log.updates - self._unseen_updates < self.detailed_updates
-
-    @property
-    def close(self) -> bool:
-        """Return whether this update is looked at closely: one of the first, and then one of eight."""
-        return self.log.updates % CLOSE_LOOKS == 0 or self.detailed
+    def count_updates(self) -> None:
+        """Note that as many updates were made as the optimizer that made most has made, and how closely the next one is looked at."""
+        self.log.updates = self.updates_made
+        self.detailed = self.log.updates - self._unseen_updates < self.detailed_updates
+        self.close = self.detailed or self.log.updates % CLOSE_LOOKS == 0
 
     @property
     def active(self) -> bool:
@@ -276,20 +294,20 @@ class Recorder:
 
         What is traced cannot; the log says that there was some.
         """
+        if self.quiet or self.blind:
+            return False
         try:
-            return self._may_look()
+            if threading.get_ident() != self._thread or os.getpid() != self._process:
+                return False
+            if self._worker is not None and self._worker() is not None:
+                return False
+            if self._profiling():
+                self._close_eyes()
+                return False
+            if way := self._tracing():
+                self.note_traced(way)
         except RecursionError:  # the call that follows says so
             return False
-
-    def _may_look(self) -> bool:
-        own = not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
-        if not own or self.blind or self._worker() is not None:
-            return False
-        if self._profiling():
-            self._close_eyes()
-            return False
-        if way := self._tracing():
-            self.note_traced(way)
         return not way
 
     def _close_eyes(self) -> None:
@@ -306,7 +324,7 @@ class Recorder:
             return False
         self.blind = False
         self._unseen_updates += self.updates_made - self.log.updates
-        self.log.updates = self.updates_made
+        self.count_updates()
         return True
 
     def note_traced(self, way: str) -> None:
@@ -370,7 +388,8 @@ class Recorder:
             Stop: so long after the first call.
         """
         now = time.monotonic()
-        self.note_rank()
+        if self.close:
+            self.note_rank()
         if self._begun is None:
             self._begun = now
             if self._path is not None:
@@ -385,16 +404,7 @@ class Recorder:
 
     def guard(self) -> Guard:
         """Return what turns a failure of the observer, for a time, into the end of the observation, which the log says; the script goes on."""
-        return Guard(self)
-
-    def hide(self) -> AbstractContextManager[Any] | None:
-        """Hide the observer's operations from the script, and return what ends that; None where there is no room for it."""
-        hidden = self._hiding()
-        # to go back out of hiding from modes takes frames, without which torch's overrides would stay off
-        if hasattr(hidden, "gen") and not _has_room(FRAMES_OF_HIDING):
-            return None
-        hidden.__enter__()
-        return hidden
+        return self._guard
 
     def failed(self, failure: Exception) -> None:
         """Note a failure of the observer, and look at nothing any more."""

@@ -112,7 +112,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
         def wrapped(original: _Call) -> _Call:
             def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
                 given = isinstance(input, Tensor) and isinstance(target, Tensor)
-                if torch.compiler.is_compiling() or not given or not recorder.active:
+                if torch.compiler.is_dynamo_compiling() or not given or not recorder.active:
                     return original(input, target, *args, **kwargs)
                 names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
                 options = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -136,7 +136,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
             def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
                 result = original(input, target, *args, **kwargs)
                 given = isinstance(input, Tensor) and isinstance(target, Tensor)
-                if not torch.compiler.is_compiling() and given and recorder.active:
+                if not torch.compiler.is_dynamo_compiling() and given and recorder.active:
                     with recorder.guard():
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
@@ -155,7 +155,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
 
     def scoring(original: _Call) -> _Call:
         def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and isinstance(input, Tensor) and recorder.active:
+            if not torch.compiler.is_dynamo_compiling() and isinstance(input, Tensor) and recorder.active:
                 with recorder.guard():
                     if input.dim() > 1:
                         recorder.add(_simple(recorder, "argmax", "", False))
@@ -182,7 +182,11 @@ def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patche
             def loss(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 target = kwargs.get("target", args[_SIGNED[name]] if len(args) > _SIGNED[name] else None)
-                if not torch.compiler.is_compiling() and recorder.active and isinstance(target, Tensor):
+                if (
+                    not torch.compiler.is_dynamo_compiling()
+                    and recorder.active
+                    and isinstance(target, Tensor)
+                ):
                     with recorder.guard():
                         _look_at_signs(recorder, name, target)
                         _look_at_loop(recorder)
@@ -195,7 +199,11 @@ def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patche
 
     def of_paths(original: _Call) -> _Call:
         def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
-            looked = recorder.detailed and isinstance(log_probs, Tensor) and not torch.compiler.is_compiling()
+            looked = (
+                recorder.detailed
+                and isinstance(log_probs, Tensor)
+                and not torch.compiler.is_dynamo_compiling()
+            )
             if looked and recorder.active:
                 with recorder.guard():
                     if log_probs.dim() == 3 and kind_of_scores(log_probs, 2) != "log probabilities":
@@ -216,7 +224,7 @@ def watch_distributions(recorder: Recorder, patches: Patches) -> None:
         def __init__(distribution: Any, *args: Any, **kwargs: Any) -> None:
             original(distribution, *args, **kwargs)
             logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
-            if not torch.compiler.is_compiling() and isinstance(logits, Tensor) and recorder.active:
+            if not torch.compiler.is_dynamo_compiling() and isinstance(logits, Tensor) and recorder.active:
                 with recorder.guard():
                     if maker_of(logits) in ("Softmax", "Sigmoid"):
                         name = type(distribution).__name__
@@ -230,7 +238,7 @@ def watch_distributions(recorder: Recorder, patches: Patches) -> None:
             if (
                 isinstance(result, Tensor)
                 and recorder.detailed
-                and not torch.compiler.is_compiling()
+                and not torch.compiler.is_dynamo_compiling()
                 and recorder.active
             ):
                 with recorder.guard():

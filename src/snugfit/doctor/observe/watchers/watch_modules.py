@@ -7,8 +7,7 @@ import statistics
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple
@@ -29,9 +28,9 @@ from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
     NORMS,
+    RootFacts,
     computes_natively,
     differs_by_mode,
-    is_affected,
     is_recalibrating,
     is_stateless,
     misspelt_freezes,
@@ -76,6 +75,8 @@ class ModuleWatch:
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
         self._outsiders = Outsiders(recorder)
         self._layers = Layers()
+        self._facts: dict[int, RootFacts] = {}
+        self._moved: dict[tuple[int, int], bool] = {}
         self._swapped: dict[int, bool] = {}
         self._looked: Counter[tuple[int, bool]] = Counter()
         self._states = OwnStates()
@@ -115,16 +116,16 @@ class ModuleWatch:
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
         patches.wrap(torch, "compile", self._compiling)
 
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """While gradients are computed, modules are only called to compute their activations again."""
+    def suspend(self) -> ModelSeen | None:
+        """Take calls of modules, until `go_on` gets the result, as made to compute activations again for a backward pass."""
         self._depth += 1
         inside, self._inside = self._inside, None
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            self._inside = inside
+        return inside
+
+    def go_on(self, inside: ModelSeen | None) -> None:
+        """End what `suspend` began."""
+        self._depth -= 1
+        self._inside = inside
 
     def differentiated(self) -> None:
         """After a backward pass: which rows were trained on, and what moves without an optimizer."""
@@ -146,7 +147,7 @@ class ModuleWatch:
 
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_dynamo_compiling():
                 with recorder.guard():
                     self._all[id(module)] = module
 
@@ -166,63 +167,90 @@ class ModuleWatch:
         recorder = self.recorder
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            plain = self._depth > 0 and not kwargs and not recorder.detailed  # a part of a model, later
-            if torch.compiler.is_compiling() or plain or not recorder.active:
+            plain = (
+                self._depth > 0 and not recorder.detailed and "labels" not in kwargs
+            )  # a part of a model, later
+            if torch.compiler.is_dynamo_compiling() or plain or not recorder.active:
                 return original(module, *args, **kwargs)
             with recorder.guard():
-                if is_compiled(module):
-                    recorder.note_traced(COMPILED)
-                if self._depth == 0:
-                    self._root(module, args, kwargs)
-                    look_at_masks(recorder, self._unwrapped(module), kwargs)
-                else:
-                    self._nested(module, args, sys._getframe(1))
-                look_at_labels(recorder, module, kwargs)
-                if recorder.detailed and isinstance(module, nn.RNNBase):
-                    self.states.before(module, args)
+                self._begin(module, args, kwargs, sys._getframe(1))
             self._depth += 1
+            output, ended = None, False
             try:
                 output = original(module, *args, **kwargs)
-                if self._inside is not None and (self._depth == 1 or recorder.detailed):
-                    with recorder.guard():
-                        if self._depth == 1:
-                            self.class_axes.note_output(self._inside.id, output)
-                        if recorder.detailed and isinstance(module, nn.RNNBase):
-                            self.states.after(module, output)
-                        if recorder.detailed:
-                            self._layers.after(module, output)
-                            if recorder.reader is module:
-                                self.dependence.after(self._inside.id, output)
-                return output
+                ended = True
             finally:
                 self._depth -= 1
-                if self._depth == 0:
+                if self._inside is not None and (self._depth == 0 or recorder.detailed):
                     with recorder.guard():
-                        self._close()
+                        if ended:
+                            self._end(module, self._inside, output)
+                        if self._depth == 0:
+                            self._close()
+            return output
 
         return __call__
+
+    def _begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
+    ) -> None:
+        """Look at a call before it is made."""
+        if is_compiled(module):
+            self.recorder.note_traced(COMPILED)
+        if self._depth == 0:
+            self._root(module, args, kwargs)
+        else:
+            self._nested(module, args, caller)
+        if kwargs:
+            if self._depth == 0:
+                look_at_masks(self.recorder, self._unwrapped(module), kwargs)
+            look_at_labels(self.recorder, module, kwargs)
+        if self.recorder.detailed and isinstance(module, nn.RNNBase):
+            self.states.before(module, args)
+
+    def _end(self, module: nn.Module, root: ModelSeen, output: Any) -> None:
+        """Look at what a call gave."""
+        if self._depth == 0:
+            self.class_axes.note_output(root.id, output)
+        if self.recorder.detailed:
+            if isinstance(module, nn.RNNBase):
+                self.states.after(module, output)
+            self._layers.after(module, output)
+            if self.recorder.reader is module:
+                self.dependence.after(root.id, output)
+
+    def _facts_of(self, module: nn.Module) -> RootFacts | None:
+        """Return facts of a model, read anew where this update is looked at closely; None for one without parameters."""
+        number, optimized = self.recorder.number(module), self.recorder.optimized
+        facts = self._facts.get(number)
+        if facts is None or self.recorder.close or facts.optimized != optimized:
+            if next(module.parameters(), None) is None:
+                return None
+            self._facts[number] = facts = RootFacts(module, optimized, trained=self._is_trained(module))
+        return facts
 
     @staticmethod
     def _unwrapped(module: nn.Module) -> nn.Module:
         """Return what DistributedDataParallel wraps."""
-        inner = getattr(module, "module", None)
+        inner = module._modules.get("module")
         return inner if isinstance(inner, nn.Module) else module
 
     def _root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inside = None
-        if next(module.parameters(), None) is None:
+        facts = self._facts_of(module)
+        if facts is None:
             return
         self.recorder.tick()
         seen = self._inside = self._model(module)
         grad, at = torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), where()
         inputs = [each for each in tensors_in([*args, *kwargs.values()]) if each.dim() > 0]
         batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
-        device = next(module.parameters()).device
+        device = facts.device(module)
         autocast = ""
         if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
             autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
         recalibrates = not grad and module.training and is_recalibrating()
-        trained = self._is_trained(module)
+        trained = facts.trained
         self._batch = None if batch is None else weakref.ref(batch)
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first = None
@@ -242,7 +270,7 @@ class ModuleWatch:
                 self.recorder.log.updates,
                 seen.id,
                 module.training,
-                any(map(is_affected, module.modules())),
+                facts.affected,
                 grad,
                 recalibrates,
                 0 if batch is None else batch.shape[0],
@@ -369,9 +397,9 @@ class ModuleWatch:
 
     def _used(self) -> set[int]:
         """Return the numbers of all parameters of optimizers."""
-        optimizers = self.recorder.optimizers.values()
-        count = sum(len(each.parameters) for each in optimizers)
+        count = self.recorder.optimized
         if count != self._in_optimizers[0]:
+            optimizers = self.recorder.optimizers.values()
             self._in_optimizers = count, {number for each in optimizers for number in each.parameters}
         return self._in_optimizers[1]
 
@@ -390,15 +418,19 @@ class ModuleWatch:
     def stepped(self, optimizer: Any) -> None:
         """After a step: remember the weights, and look for gradients that no optimizer uses."""
         self.rows.stepped()
-        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
         used = self._used()
         if self.recorder.close:
             self._outsiders.count_strays(used)
-        for reference, _ in self._roots.values():
+            self._moved.clear()
+        by = self.recorder.number(optimizer)
+        for reference, seen in self._roots.values():
             module = reference()
             if module is None:
                 continue
-            trained = any(id(each) in own for each in module.parameters())
+            if (by, seen.id) not in self._moved:
+                own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+                self._moved[by, seen.id] = any(id(each) in own for each in module.parameters())
+            trained = self._moved[by, seen.id]
             if trained:
                 self.weights.stepped(module, anew=self.recorder.close)
             if self.recorder.close and (trained or module.training):

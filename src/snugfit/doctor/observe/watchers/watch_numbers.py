@@ -27,7 +27,11 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
         name = original.__name__
 
         def read(self: Any) -> Any:
-            if not torch.compiler.is_compiling() and is_own(sys._getframe(1).f_code.co_filename):
+            if (
+                not recorder.looking
+                and not torch.compiler.is_dynamo_compiling()
+                and is_own(sys._getframe(1).f_code.co_filename)
+            ):
                 with recorder.guard():
                     # a number that was drawn on the processor costs nothing
                     computed = self.requires_grad or self.device.type != "cpu"
@@ -63,7 +67,7 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
 
     def wrapped(original: _Call) -> _Call:
         def operator(self: Any, other: Any) -> Any:
-            if isinstance(other, Tensor) and recorder.detailed:
+            if recorder.detailed and not recorder.looking and isinstance(other, Tensor):
                 _look_at_operands(recorder, modules, name, self, other)
             return original(self, other)
 
@@ -85,7 +89,7 @@ def _look_at_operands(
         return
     mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
     apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
-    if not (apart or (product and both)) or torch.compiler.is_compiling() or not recorder.active:
+    if not (apart or (product and both)) or torch.compiler.is_dynamo_compiling() or not recorder.active:
         return
     with recorder.guard():
         if one.is_nested or other.is_nested:

@@ -108,6 +108,7 @@ class UpdateWatch:
             with self.recorder.guard():
                 known = self.recorder.optimizers[self.recorder.number(optimizer)]
                 known.parameters += numbers
+                self.recorder.optimized += len(numbers)
                 if param_group.get("weight_decay", 0):
                     known.decayed += numbers
                 self.modules.optimizer_built()
@@ -138,15 +139,18 @@ class UpdateWatch:
 
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or not self.recorder.active:
+            if torch.compiler.is_dynamo_compiling() or not self.recorder.active:
                 if self.recorder.blind:
                     self.recorder.note_profiled_pass()
                 original(tensors, *args, **kwargs)
                 return
             with self.recorder.guard():
                 self._differentiated = self._about_to_differentiate(tensors)
-            with self.modules.suspended():
+            inside = self.modules.suspend()
+            try:
                 original(tensors, *args, **kwargs)
+            finally:
+                self.modules.go_on(inside)
             with self.recorder.guard():
                 value = self._differentiated
                 touched, adds_to = self.gradients.after(value.before, value.factor)
@@ -207,7 +211,7 @@ class UpdateWatch:
 
     def _zero_grad(self, original: _Call) -> _Call:
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and self.recorder.active:
+            if not torch.compiler.is_dynamo_compiling() and self.recorder.active:
                 with self.recorder.guard():
                     cleared = [self.recorder.number(optimizer)]
                     self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
@@ -226,7 +230,7 @@ class UpdateWatch:
 
     def _module_zero_grad(self, original: _Call) -> _Call:
         def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and self.recorder.active:
+            if not torch.compiler.is_dynamo_compiling() and self.recorder.active:
                 with self.recorder.guard():
                     own = {self.recorder.number(each) for each in module.parameters()}
                     cleared = [
@@ -240,7 +244,7 @@ class UpdateWatch:
     def _clip(self, original: _Call) -> _Call:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            if torch.compiler.is_compiling() or not self.recorder.active:
+            if torch.compiler.is_dynamo_compiling() or not self.recorder.active:
                 return original(given, *args, **kwargs)
             states: list[State] = []
             with self.recorder.guard():
@@ -333,8 +337,9 @@ class UpdateWatch:
                 self._note_step(optimizer, number, state)
 
     def _note_step(self, optimizer: Any, number: int, state: State) -> None:
-        present = [each.grad for each in state.sample() if each.grad is not None]
         known = not math.isnan(state.size)
+        looked = known or state.stale
+        present = [each.grad for each in state.sample() if each.grad is not None] if looked else []
         size = magnitude(present) if known else math.nan
         self.recorder.add(
             Step(
@@ -348,9 +353,9 @@ class UpdateWatch:
                 rescaled=known and abs(size - state.size) > 1e-6 * state.size,
                 since_clip=size / state.clipped if known and state.clipped else 1.0,
                 weights=magnitude([each.detach() for each in state.sample()]) if self._grows() else 0.0,
-                rate=max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0),
+                rate=max([float(group.get("lr", 0.0)) for group in optimizer.param_groups], default=0.0),
                 base=max(
-                    (float(group.get("initial_lr", 0.0)) for group in optimizer.param_groups), default=0.0
+                    [float(group.get("initial_lr", 0.0)) for group in optimizer.param_groups], default=0.0
                 ),
             )
         )
@@ -419,7 +424,7 @@ class UpdateWatch:
             if looked:
                 self._note_moves(optimizer, state)
                 state.used, state.stale, state.had, state.scaled = True, False, False, False
-                self.recorder.log.updates = self.recorder.updates_made
+                self.recorder.count_updates()
                 if self.recorder.updates_made % FROZEN_LOOKS == 0:
                     self.finish()
             self.recorder.tick()

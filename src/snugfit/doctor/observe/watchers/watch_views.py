@@ -25,7 +25,12 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
 
         def view(self: Any, *shape: Any, **kwargs: Any) -> Any:
             result = original(self, *shape, **kwargs)
-            if recorder.detailed and self.requires_grad and is_own(sys._getframe(1).f_code.co_filename):
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and self.requires_grad
+                and is_own(sys._getframe(1).f_code.co_filename)
+            ):
                 _look_at(recorder, name, self, result)
             return result
 
@@ -36,7 +41,7 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
 
 
 def _look_at(recorder: Recorder, name: str, before: Tensor, after: Any) -> None:
-    if torch.compiler.is_compiling() or not recorder.active or not isinstance(after, Tensor):
+    if torch.compiler.is_dynamo_compiling() or not recorder.active or not isinstance(after, Tensor):
         return
     with recorder.guard():
         if is_exchange(before.shape, after.shape) or is_exchange(after.shape, before.shape):
