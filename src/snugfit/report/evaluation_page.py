@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from snugfit.report.html import aligned, counted, figures, table
+from snugfit.report.html import aligned, figures, table
 from snugfit.report.page import document, replace_page
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, Frame, Series, escape, figure
 from snugfit.results.class_details import ClassDetails, WrongRow
+from snugfit.units import counted
 
 _MOST_CLASSES = 30
 _STYLE = """
