@@ -191,7 +191,7 @@ def test_what_cannot_be_used_is_refused(project: Path) -> None:
         train("loss=cross_entropy")
     Path("one").mkdir()
     Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save("one/a.png")
-    with pytest.raises(DataError, match="data.train: leaves 1 pictures"):
+    with pytest.raises(DataError, match="data.train: leaves 1 picture,"):
         train("data.train=one", "data.validation=null")
     Path("pictures/red/cut.png").write_bytes(Path("pictures/red/00.png").read_bytes()[:200])
     with pytest.raises(DataError, match="1 row cannot be used: truncated picture"):

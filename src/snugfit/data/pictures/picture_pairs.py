@@ -16,6 +16,7 @@ from snugfit.data.pictures.labelled_pictures import INPUT, Pictures, PictureSett
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.report import DataReport
 from snugfit.errors import DataError, SettingError
+from snugfit.units import counted
 
 VIEWS = 2
 FEWEST = 2
@@ -70,7 +71,7 @@ def load_picture_pairs(
         if len(rows) < FEWEST and (setting == "data.train" or settings.validation is not None):
             raise DataError(
                 setting,
-                f"leaves {len(rows)} pictures, and the others are what a picture is told from",
+                f"leaves {counted(len(rows), 'picture')}, and the others are what a picture is told from",
                 "Give more pictures.",
             )
     held_out = PicturePairs(files.validation, picture_format, settings.augment)

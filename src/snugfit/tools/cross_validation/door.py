@@ -85,7 +85,7 @@ def cross_validate(
     tell(f"dealing {counted(rows.count, 'row')} {how}into {counted(folds, 'fold')} …")
     dealt = deal(rows.count, settings, rows.labels, rows.groups, rows.times)
     made = _checked(dealt, rows)
-    notes = [*rows.notes, *_doubtful(recipe, made, rows)]
+    notes = [*rows.notes, *doubts_of(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, TOOL)
     folder.write_text(RECIPE, recipe.to_yaml())
     if rows.left_out:
@@ -168,8 +168,8 @@ def _checked(dealt: Sequence[Sequence[int]], rows: FoldRows) -> list[Fold]:
     return folds
 
 
-def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str]:
-    """Return what the user should know of the folds before they are believed."""
+def doubts_of(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str]:
+    """Return sentences about folds that say less than they seem to."""
     notes = []
     if rows.contents is not None and (shared := leaking(folds, rows.contents)):
         total = sum(len(fold.validation) for fold in folds)

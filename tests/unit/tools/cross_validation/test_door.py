@@ -303,6 +303,23 @@ def test_rows_of_a_fold_are_named_by_the_line_of_the_source_that_they_were_dealt
             assert source == recipe.data.train and texts[int(line)] == row["text"]
 
 
+def test_the_columns_to_keep_copies_together_by_are_those_that_are_there(films: Path, tmp_path: Path):
+    data = tmp_path / "copies.csv"
+    data.write_text("title,text,mood,size\n" + "a film,good,happy,1\n" * 6)
+    folds = [Fold(1, 1, training=(0, 1, 2), validation=(3, 4, 5))]
+    texts = load_recipe(films / "films.yaml", [f"data.train={data}"])
+    (note,) = door.doubts_of(texts, folds, fold_rows(texts))
+    assert note.endswith("Keep them together with --groups title,text")
+    (tmp_path / "cells.csv").write_text("mood,size\n" + "happy,1\n" * 6)
+    (tmp_path / "cells.yaml").write_text(
+        "task: tabular-classification\nmodel: tabm\ndata: {train: cells.csv, label: mood}\n"
+    )
+    cells = load_recipe(tmp_path / "cells.yaml")
+    rows = dataclasses.replace(fold_rows(cells), contents=["same"] * 6)
+    (note,) = door.doubts_of(cells, folds, rows)
+    assert "--groups text" not in note and "--groups COLUMN" in note
+
+
 def test_one_long_text_has_no_rows_to_hold_out(films: Path, tmp_path: Path):
     (tmp_path / "long.txt").write_text("good film " * 50)
     given = ["task=causal-lm", f"data={{train: {tmp_path / 'long.txt'}}}", "evaluate={}"]

@@ -411,7 +411,7 @@ def test_rows_without_a_label_or_a_text_are_left_out_and_said() -> None:
     )
     made = begin_here("a.csv")
     assert load_recipe(made.recipe).data.bad_rows == "skip"
-    assert "10 rows have no 'label' to learn, 4 rows have no 'text': those rows are left out" in made.notes
+    assert "10 rows without 'label' to learn, 4 rows without 'text': those rows are left out" in made.notes
 
 
 def test_rows_of_a_function_are_recognised_too(tmp_path: Path) -> None:

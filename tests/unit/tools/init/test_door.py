@@ -498,7 +498,7 @@ def test_rows_of_a_table_without_a_label_are_left_out_and_counted() -> None:
     made = begin("rows.csv")
     recipe = load_recipe(made.recipe)
     assert recipe.data.bad_rows == "skip"
-    assert "10 rows have no 'price' to learn" in made.recipe.read_text()
+    assert "10 rows without a 'price' to learn" in made.recipe.read_text()
     assert prepare(recipe).data["skipped"] == {"missing label": 10}
 
 
