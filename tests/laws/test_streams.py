@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from snugfit.core.job import Plan
-from snugfit.data.pictures.labelled_pictures import PictureSettings, collate, load_pictures
+from snugfit.data.files.labelled_files import collate
+from snugfit.data.pictures.labelled_pictures import PictureSettings, load_pictures
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.errors import DataError, RunFolderError
 from snugfit.run.training.loop import Training

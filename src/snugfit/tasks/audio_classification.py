@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
-from snugfit.tasks.inference import Inference, Row
+from snugfit.tasks.common.file_use import use_of_files
+from snugfit.tasks.inference import Inference
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
@@ -16,7 +16,8 @@ from snugfit.tasks.task_card import Card
 from snugfit.units import counted
 
 if TYPE_CHECKING:
-    from snugfit.data.files.file_rows import FileRows, MapStyle
+    from snugfit.data.examples import Examples
+    from snugfit.data.files.file_rows import MapStyle
     from snugfit.data.sounds.sound_format import SoundFormat
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
@@ -26,7 +27,8 @@ _LABELS = ("label", "labels", "class", "category", "target", "y")
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    from snugfit.data.sounds.labelled_sounds import SoundSettings, collate, load_sounds
+    from snugfit.data.files.labelled_files import collate
+    from snugfit.data.sounds.labelled_sounds import SoundSettings, load_sounds
     from snugfit.data.sounds.sound_format import sound_format_of
     from snugfit.models.huggingface import PICTURES, SOUNDS, hears_sounds, input_settings, load_classifier
     from snugfit.step.build import Material
@@ -106,47 +108,29 @@ def _check_features(recipe: Recipe, sound_format: SoundFormat, of: str) -> None:
 
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.core.losses import cross_entropy
-    from snugfit.data.examples import Examples
-    from snugfit.data.sounds.labelled_sounds import Sounds, collate, load_sound_rows
+    from snugfit.data.sounds.labelled_sounds import Sounds
+    from snugfit.data.sounds.sound_files import SOUND_FILES
     from snugfit.data.sounds.sound_format import SoundFormat
     from snugfit.tasks.common.classes import most_likely
 
-    labels, audio = tuple(meta["labels"]), meta["audio_column"]
+    labels, augment = tuple(meta["labels"]), meta.get("augment") or ()
     sound_format = SoundFormat.of(meta["sounds"])
 
-    def encoded(rows: Sequence[Row]) -> MapStyle:
-        return Sounds(Examples.of_files(rows, audio), sound_format)
+    def decoded(rows: Examples, augment: Sequence[str] = ()) -> MapStyle:
+        return Sounds(rows, sound_format, augment)
 
-    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
-        return load_sound_rows(
-            source,
-            sound_format,
-            audio=audio,
-            label=meta["label_column"] if labelled else None,
-            labels=labels if labelled else (),
-            bad_rows=bad_rows,
-            folder=Path.cwd(),
-        )
-
-    augment = meta.get("augment") or ()
-    return Inference(
-        encode=encoded,
-        collate=collate,
-        view=partial(_view, augment) if augment else None,
+    return use_of_files(
+        SOUND_FILES,
+        meta["audio_column"],
+        decoded,
+        label=meta["label_column"],
+        drawn=partial(decoded, augment=augment) if augment else None,
+        classes=labels,
         decode=partial(most_likely, labels),
         columns=("prediction", "probability"),
-        read=read,
-        classes=labels,
         loss=cross_entropy,
         metrics=CARD.metrics,
     )
-
-
-def _view(augment: Sequence[str], sounds: Any, number: int) -> MapStyle:
-    from snugfit.data.drawn_view import DrawnView
-    from snugfit.data.sounds.labelled_sounds import Sounds
-
-    return DrawnView(Sounds(sounds.rows, sounds.format, augment), number)
 
 
 def _read_rows(recipe: Recipe) -> Part:

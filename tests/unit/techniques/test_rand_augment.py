@@ -9,9 +9,10 @@ from PIL import Image
 
 import snugfit as sf
 from snugfit.core.selection import check
+from snugfit.data.files.labelled_files import collate
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.data.pictures.labelled_pictures import PictureSettings, collate, load_pictures
+from snugfit.data.pictures.labelled_pictures import PictureSettings, load_pictures
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe import load_recipe

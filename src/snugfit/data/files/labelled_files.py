@@ -23,6 +23,8 @@ from snugfit.data.usable_rows import Part
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from snugfit.data.files.file_rows import MapStyle
 
 _EXAMPLE_ROWS = 32
@@ -153,6 +155,17 @@ def load_file_rows(
         report=_report(kind, rows.at(()), rows, names, skipped, ()),
         fingerprints={part.table.source: part.table.sha256},
     )
+
+
+def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Return a batch: the inputs of the model, shape (rows, …), and `labels`, shape (rows,) or (rows, names), where there are any."""
+    import torch
+
+    names = [name for name in examples[0] if name != "labels"]
+    batch = {name: torch.stack([example[name] for example in examples]) for name in names}
+    if "labels" in examples[0]:
+        batch["labels"] = torch.tensor([example["labels"] for example in examples])
+    return batch
 
 
 def _names(part: Part, label: str | LabelSets | None) -> tuple[str, ...]:

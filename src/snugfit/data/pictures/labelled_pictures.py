@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from snugfit.data.bad_rows import check_policy
 from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.files.file_kinds import check_augmentations
-from snugfit.data.files.file_rows import FileRows
-from snugfit.data.files.labelled_files import LabelledFiles, load_file_rows, load_files
+from snugfit.data.files.labelled_files import LabelledFiles, load_files
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.pictures.picture_files import PICTURE_FILES
 from snugfit.data.pictures.picture_format import PictureFormat
@@ -23,9 +20,6 @@ from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource
 from snugfit.data.splits.leaks import LeakSettings
 from snugfit.data.splits.sides import Validation, check_validation
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 INPUT = "pixel_values"
 Change = Callable[[Any], Any]
@@ -152,39 +146,3 @@ def files_of(settings: PictureSettings, label: str | LabelSets | None, folder: P
         leaks=settings.leaks,
         folder=folder,
     )
-
-
-def load_picture_rows(
-    source: RowSource,
-    picture_format: PictureFormat,
-    *,
-    image: str,
-    label: str | LabelSets | None,
-    labels: Sequence[str],
-    bad_rows: str,
-    folder: Path | None = None,
-) -> FileRows:
-    """Read one source to evaluate on (with `label` and the model's `labels`) or to predict (without), in its order.
-
-    Raises:
-        DataError: as for `load_pictures`; a label that the model does not know is a fault of its row.
-    """
-    return load_file_rows(
-        PICTURE_FILES,
-        source,
-        lambda rows: Pictures(rows, picture_format),
-        collate,
-        column=image,
-        label=label,
-        labels=labels,
-        bad_rows=bad_rows,
-        folder=folder,
-    )
-
-
-def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Return a batch: `pixel_values`, shape (rows, channels, height, width), and `labels`, shape (rows,), where there are any."""
-    batch = {INPUT: torch.stack([example[INPUT] for example in examples])}
-    if "labels" in examples[0]:
-        batch["labels"] = torch.tensor([example["labels"] for example in examples])
-    return batch

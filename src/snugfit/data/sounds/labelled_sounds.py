@@ -15,8 +15,7 @@ import torch
 from snugfit.data.bad_rows import check_policy
 from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.files.file_kinds import SOUND_AUGMENTATIONS, check_augmentations
-from snugfit.data.files.file_rows import FileRows
-from snugfit.data.files.labelled_files import load_file_rows, load_files
+from snugfit.data.files.labelled_files import load_files
 from snugfit.data.files.tar_members import file_of
 from snugfit.data.report import DataReport
 from snugfit.data.sounds.sound_files import SOUND_FILES, sound_library
@@ -141,45 +140,6 @@ def load_sounds(
         example_rows=files.example_rows,
         augment=augment,
     )
-
-
-def load_sound_rows(
-    source: RowSource,
-    sound_format: SoundFormat,
-    *,
-    audio: str,
-    label: str | None,
-    labels: Sequence[str],
-    bad_rows: str,
-    folder: Path | None = None,
-) -> FileRows:
-    """Read one source to evaluate on (with `label` and the model's `labels`) or to predict (without), in its order.
-
-    Raises:
-        DataError: as for `load_sounds`; a label that the model does not know is a fault of its row.
-        MissingExtra: a library that reads sounds is not installed.
-    """
-    sound_library()
-    return load_file_rows(
-        SOUND_FILES,
-        source,
-        lambda rows: Sounds(rows, sound_format),
-        collate,
-        column=audio,
-        label=label,
-        labels=labels,
-        bad_rows=bad_rows,
-        folder=folder,
-    )
-
-
-def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Return a batch: the inputs of the model, shape (rows, …), and `labels`, shape (rows,), where there are any."""
-    names = [name for name in examples[0] if name != "labels"]
-    batch = {name: torch.stack([example[name] for example in examples]) for name in names}
-    if "labels" in examples[0]:
-        batch["labels"] = torch.tensor([example["labels"] for example in examples])
-    return batch
 
 
 def waveform(source: Any, rate: int, samples: int, *, drawn: bool = False) -> NDArray[np.float32]:

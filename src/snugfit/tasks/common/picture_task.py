@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import ModelError
+from snugfit.tasks.common.file_use import use_of_files
 from snugfit.tasks.common.picture_models import load_pictures_model, meta_of, network_of, picture_format_of
-from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
@@ -18,6 +19,7 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from torch import nn
 
+    from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.data.label_sets import LabelSets
     from snugfit.data.pictures.labelled_pictures import PictureSettings
@@ -79,7 +81,8 @@ def labelled_picture_task(
         metrics: those that the task makes.
     """
     from snugfit.core.selection import picture_technique
-    from snugfit.data.pictures.labelled_pictures import collate, load_pictures
+    from snugfit.data.files.labelled_files import collate
+    from snugfit.data.pictures.labelled_pictures import load_pictures
     from snugfit.models.huggingface import ANY_LABELS
     from snugfit.step.build import Material
 
@@ -138,37 +141,25 @@ def labelled_picture_inference(
     Args:
         sets: the place of the labels, where a row has any number of them.
     """
-    from snugfit.data.examples import Examples
-    from snugfit.data.pictures.labelled_pictures import Pictures, collate, load_picture_rows
+    from snugfit.data.pictures.labelled_pictures import Pictures
+    from snugfit.data.pictures.picture_files import PICTURE_FILES
     from snugfit.data.pictures.picture_format import PictureFormat
 
-    labels, image = tuple(meta["labels"]), meta["image_column"]
-    picture_format = PictureFormat.of(meta["pictures"])
+    picture_format, augment = PictureFormat.of(meta["pictures"]), meta.get("augment") or ()
 
-    def encoded(rows: Sequence[Row]) -> MapStyle:
-        return Pictures(Examples.of_files(rows, image), picture_format)
+    def decoded(rows: Examples, augment: Sequence[str] = ()) -> MapStyle:
+        return Pictures(rows, picture_format, augment)
 
-    def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
-        return load_picture_rows(
-            source,
-            picture_format,
-            image=image,
-            label=(sets or meta["label_column"]) if labelled else None,
-            labels=labels if labelled else (),
-            bad_rows=bad_rows,
-            folder=Path.cwd(),
-        )
-
-    augment = meta.get("augment") or ()
-    return Inference(
-        encode=encoded,
-        collate=collate,
-        view=partial(_view, augment) if augment else None,
+    return use_of_files(
+        PICTURE_FILES,
+        meta["image_column"],
+        decoded,
+        label=sets or meta["label_column"],
+        drawn=partial(decoded, augment=augment) if augment else None,
+        classes=tuple(meta["labels"]),
         mirrored=_mirrored,
         decode=decode,
         columns=columns,
-        read=read,
-        classes=labels,
     )
 
 
@@ -217,14 +208,21 @@ def encoder_inference(meta: Mapping[str, Any], task: str, left_out: str) -> Infe
         task: that it was learned by.
         left_out: the part that its loss is of, which is not delivered.
     """
-    from snugfit.data.examples import Examples
-    from snugfit.data.pictures.labelled_pictures import Pictures, collate, load_picture_rows
+    from snugfit.data.pictures.labelled_pictures import Pictures
+    from snugfit.data.pictures.picture_files import PICTURE_FILES
     from snugfit.data.pictures.picture_format import PictureFormat
 
-    image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
-
-    def encoded(rows: Sequence[Row]) -> MapStyle:
-        return Pictures(Examples.of_files(rows, image), picture_format)
+    picture_format = PictureFormat.of(meta["pictures"])
+    use = use_of_files(
+        PICTURE_FILES,
+        meta["image_column"],
+        lambda rows: Pictures(rows, picture_format),
+        forward=_features,
+        decode=_embeddings,
+        columns=("embedding",),
+    )
+    read_pictures = use.read
+    assert read_pictures is not None
 
     def read(source: str, /, *, labelled: bool, bad_rows: str) -> FileRows:
         if labelled:
@@ -233,17 +231,9 @@ def encoder_inference(meta: Mapping[str, Any], task: str, left_out: str) -> Infe
                 f"it was pretrained ({task}), and {left_out} is not delivered",
                 "Train a classifier on it, and evaluate that: model: RUN/best, with the technique freeze for a linear probe.",
             )
-        read_rows = partial(load_picture_rows, image=image, label=None, labels=(), bad_rows=bad_rows)
-        return read_rows(source, picture_format, folder=Path.cwd())
+        return read_pictures(source, labelled=False, bad_rows=bad_rows)
 
-    return Inference(
-        encode=encoded,
-        collate=collate,
-        forward=_features,
-        decode=_embeddings,
-        columns=("embedding",),
-        read=read,
-    )
+    return replace(use, read=read)
 
 
 def recognize_without_labels(
@@ -285,10 +275,3 @@ def _embeddings(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
 
     features = read(logits_of(outputs).float(), assume=[[0.0]] * len(examples))
     return [{"embedding": values} for values in features]
-
-
-def _view(augment: Sequence[str], pictures: Any, number: int) -> MapStyle:
-    from snugfit.data.drawn_view import DrawnView
-    from snugfit.data.pictures.labelled_pictures import Pictures
-
-    return DrawnView(Pictures(pictures.rows, pictures.format, augment), number)

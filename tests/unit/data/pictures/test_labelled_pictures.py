@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 
 from snugfit.data.files.file_kinds import pictures_in
+from snugfit.data.files.labelled_files import collate
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.data.pictures.labelled_pictures import Pictures, PictureSettings, collate, load_pictures
+from snugfit.data.pictures.labelled_pictures import Pictures, PictureSettings, load_pictures
 from snugfit.data.pictures.picture_files import read_pictures
 from snugfit.data.pictures.picture_format import PictureFormat, format_of
 from snugfit.data.pictures.pixels import opened, pixels

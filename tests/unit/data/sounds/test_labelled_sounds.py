@@ -12,9 +12,10 @@ import torch
 from transformers import ASTFeatureExtractor
 
 from snugfit.data.drawn_view import DrawnView
+from snugfit.data.files.labelled_files import collate
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.data.sounds.labelled_sounds import Sounds, SoundSettings, collate, load_sounds, masked, waveform
+from snugfit.data.sounds.labelled_sounds import Sounds, SoundSettings, load_sounds, masked, waveform
 from snugfit.data.sounds.sound_files import read_sounds
 from snugfit.data.sounds.sound_format import sound_format_of
 from snugfit.errors import DataError, MissingExtra, ModelError
