@@ -14,10 +14,8 @@ import numpy as np
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.files.file_kinds import SOUND_SUFFIXES
-from snugfit.data.files.path_rows import FileKind, read_files
+from snugfit.data.files.path_rows import FileKind
 from snugfit.data.files.tar_members import opened_file
-from snugfit.data.sources import RowSource
-from snugfit.data.usable_rows import Part
 from snugfit.errors import MissingExtra
 
 _ENDS_BYTES = 4096
@@ -28,26 +26,6 @@ _FLOATING = ("FLOAT", "DOUBLE")
 _BLOCK = 1 << 20
 _STREAMED = (0, 0xFFFFFFFF)
 """Sizes in the header of a WAV file whose writer did not know its end."""
-
-
-def read_sounds(
-    source: RowSource,
-    setting: str,
-    *,
-    audio: str,
-    label: str | None,
-    known: Sequence[str] | None = None,
-    folder: Path | None = None,
-) -> tuple[Part, list[str]]:
-    """Return the sounds of a source that can be read, the faults of the others, and a digest of each sound, as `read_files` does.
-
-    A sound's beginning and its end are read, not all of it, unless its samples are floating: those may be no numbers.
-
-    Raises:
-        MissingExtra: soundfile is not installed.
-    """
-    sound_library()
-    return read_files(source, setting, SOUND_FILES, column=audio, label=label, known=known, folder=folder)
 
 
 def seconds_of(paths: Sequence[Path]) -> list[float]:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-TOO_LONG = ("cut_end", "cut_prompt", "drop")
 LONGER = "longer than data.max_length"
 """The reason of what `too_long: drop` leaves out."""
 

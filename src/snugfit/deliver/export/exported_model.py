@@ -22,7 +22,6 @@ from snugfit.tasks import known
 from snugfit.tasks.task_card import Card
 from snugfit.tracking.spool import SPOOL_NAME, read_events
 
-BUNDLE = "best"
 TOKEN_TYPES = "token_type_ids"
 """Input that says of each token which text of a pair it belongs to."""
 

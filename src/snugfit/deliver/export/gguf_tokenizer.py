@@ -24,7 +24,6 @@ SPLITS = {
 _BYTES, _PIECES = "gpt2", "llama"
 """llama.cpp's names of tokenizers: byte-level BPE, and pieces in the way of sentencepiece."""
 
-_SPACE = "▁"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _NEVER_MERGED = -1000.0
 """Score of a token that no merge makes."""

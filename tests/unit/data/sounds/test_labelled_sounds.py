@@ -13,10 +13,11 @@ from transformers import ASTFeatureExtractor
 
 from snugfit.data.drawn_view import DrawnView
 from snugfit.data.files.labelled_files import collate
+from snugfit.data.files.path_rows import read_files
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.sounds.labelled_sounds import Sounds, SoundSettings, load_sounds, masked, waveform
-from snugfit.data.sounds.sound_files import read_sounds
+from snugfit.data.sounds.sound_files import SOUND_FILES
 from snugfit.data.sounds.sound_format import sound_format_of
 from snugfit.errors import DataError, MissingExtra, ModelError
 from tests.unit.tasks.drawn_sounds import write_tones
@@ -104,7 +105,7 @@ def test_a_wav_file_whose_writer_did_not_know_its_end_is_whole(tmp_path: Path) -
     at = bytes_.index(b"data") + 4
     bytes_[at : at + 4] = b"\xff\xff\xff\xff"
     (tmp_path / "whole.wav").write_bytes(bytes_)
-    part, _ = read_sounds(str(tmp_path), "data.train", audio="audio", label=None)
+    part, _ = read_files(str(tmp_path), "data.train", SOUND_FILES, column="audio", label=None)
     assert len(part.texts) == 1 and not part.faults
 
 
@@ -120,7 +121,7 @@ def test_each_fault_has_its_reason(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 8000)
     soundfile.write(tmp_path / "slow.wav", np.zeros(90), 90)
     soundfile.write(tmp_path / "nan.wav", np.array([0.0, np.nan]), 8000, subtype="FLOAT")
-    part, digests = read_sounds(str(tmp_path), "data.train", audio="audio", label=None)
+    part, digests = read_files(str(tmp_path), "data.train", SOUND_FILES, column="audio", label=None)
     assert {Path(fault.source).name: fault.reason for fault in part.faults} == {
         "cut.wav": "truncated sound",
         "cut.flac": "truncated sound",
@@ -136,7 +137,9 @@ def test_each_fault_has_its_reason(tmp_path: Path) -> None:
 def test_sounds_that_are_read_in_a_table_are_named_by_its_lines(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", tone(8000), 8000)
     (tmp_path / "rows.csv").write_text("audio,label\na.wav,x\nb.wav,y\n")
-    part, _ = read_sounds("rows.csv", "data.train", audio="audio", label="label", folder=tmp_path)
+    part, _ = read_files(
+        "rows.csv", "data.train", SOUND_FILES, column="audio", label="label", folder=tmp_path
+    )
     assert [Path(path).name for path in part.texts] == ["a.wav"]
     assert [(fault.line, fault.reason) for fault in part.faults] == [(3, "missing sound")]
 
