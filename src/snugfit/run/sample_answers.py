@@ -13,6 +13,7 @@ from snugfit.tasks.task import Answers, Task
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+    from snugfit.tasks.inference import Inference
 
 _ANSWER_TOKENS = 64
 """Tokens at most of an answer that is shown while a model trains."""
@@ -45,7 +46,13 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> Answers:
             "Leave it out.",
         )
     asking = use.with_generation(Generation(_ANSWER_TOKENS), None)
-    rows = task.example_rows[:count]
+    rows = [row for row in task.example_rows if _is_answerable(row, asking, task.material.model)][:count]
+    if not rows:
+        raise SettingError(
+            "track.answers",
+            "no example that it could ask has a prompt that leaves the model a position for an answer",
+            "Leave it out, or give a first row with a shorter prompt.",
+        )
 
     def answers(model: nn.Module) -> list[dict[str, Any]]:
         device = next(model.parameters()).device
@@ -57,6 +64,18 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> Answers:
         ]
 
     return answers
+
+
+def _is_answerable(row: Mapping[str, Any], asking: Inference, model: nn.Module) -> bool:
+    """Return whether a row's prompt can be written and leaves the model a position: else a run would end at its first evaluation."""
+    from snugfit.data.bad_rows import BadRow
+    from snugfit.kit.generation import positions_of, writes_another_text
+
+    try:
+        length = asking.length(asking.encode([row])[0])
+    except BadRow:
+        return False
+    return writes_another_text(model) or length < positions_of(model)
 
 
 def _in_words(row: Mapping[str, Any]) -> str:

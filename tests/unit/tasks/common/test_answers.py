@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from snugfit.kit.generation import Generation
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.sample_answers import sample_answers
 from snugfit.tasks.common.texts import stream_settings
+from snugfit.tasks.prepare import prepare
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.tasks.tiny_decoder import write_decoder
 
@@ -350,6 +353,25 @@ def test_answers_to_the_same_prompts_are_told_at_each_evaluation_and_change_no_w
     ]
     for name, weight in sf.load(told).model.state_dict().items():
         assert torch.equal(weight, sf.load(untold).model.state_dict()[name]), name
+
+
+def test_a_prompt_without_a_position_behind_it_is_not_asked_while_a_model_trains(project: Path) -> None:
+    train = project / "long.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": "yes"}]}
+        for ask in ("why? " * 200, "red?", "blue?")
+    ]
+    train.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    cut = [f"data.train={train}", "data.too_long=cut_prompt"]
+    recipe = load_recipe(project / "facts.yaml", cut, allow_code=True)
+    task = prepare(recipe)
+    told = sample_answers(recipe, task, 2)(task.material.model.eval())
+    assert [row["prompt"] for row in told] == ["red?", "blue?"]
+    longest = replace(task, example_rows=task.example_rows[:1])
+    with pytest.raises(
+        SettingError, match=r"track\.answers: no example that it could ask has a prompt that leaves"
+    ):
+        sample_answers(recipe, longest, 2)
 
 
 @pytest.mark.parametrize(
