@@ -11,7 +11,8 @@ leaves free is its own matter: where it takes a prediction for exact, nothing. T
 of each is of the profiler's allocation events. Those that stay under the cap are run once, and those among them that come near the fastest
 again, in turns with the choice; what is compared are medians. Times are those of the processor, of all threads, so that what else runs
 on the machine counts for less; `load` is how many processes wanted to run as a pair began. A choice is at the finest level of precision
-at which any plan fits, and is compared with the plans of that level. Beside adapters the rungs are those that the field uses (`FIELD`).
+at which any plan fits, and is compared with the plans of that level. Where adapters are allowed the recipe names float32, which so stays: 16 bits would take
+their place here, as all weights are there whole before they are quantised. Rivals beside adapters have the rungs that the field uses (`FIELD`).
 """
 
 from __future__ import annotations
@@ -65,19 +66,22 @@ PAIRS = (
     ("vit", 0.7, "full"),
     ("bert", 0.8, "full"),
     ("bert", 0.55, "compact"),
+    ("bert", 0.3, "quantized"),
     ("t5", 0.75, "full"),
     ("gpt2", 0.7, "full"),
     ("gpt2", 0.45, "compact"),
+    ("gpt2", 0.3, "adapters"),
     ("llama", 0.85, "full"),
     ("llama", 0.6, "full"),
     ("llama", 0.5, "compact"),
+    ("llama", 0.36, "adapters"),
+    ("llama", 0.26, "quantized"),
 )
 FIELD = (
     *("lora", "nf4", "int8"),
-    *("bf16", "pure_bf16", "master_weights", "adamw_8bit"),
-    *("recompute", "chunked_loss", "activation_offload"),
+    *("adamw_8bit", "recompute", "chunked_loss", "activation_offload"),
 )
-"""What the field puts beside adapters: all sets of more would be thousands of runs."""
+"""What the field puts beside adapters that leaves float32 as it is: all sets of more would be thousands of runs."""
 
 REGRET = 0.10
 """Of the time of the best plan that a choice may take more, at most."""
@@ -141,7 +145,10 @@ class Bench:
         """Return what the planner answers for a cap on the allocated bytes."""
         budget = Budget(resident_bytes(cap, BASELINE), fidelity=Fidelity[level.upper()], margin=0.0)
         machine = Machine(self.device, self.device)
-        return make_plan(self.subject, machine, Request(Plan(), budget, seconds=SECONDS))
+        keeps = budget.fidelity >= Fidelity.ADAPTERS
+        return make_plan(
+            self.subject, machine, Request(Plan(), budget, seconds=SECONDS, keeps_precision=keeps)
+        )
 
     def rivals(self, cap: int, coarsest: Fidelity) -> list[Tried]:
         """Return all plans that stay under the cap, of the finest level of precision at which any does."""
@@ -153,9 +160,8 @@ class Bench:
 
     def _every(self, level: Fidelity) -> list[Tried]:
         """Return every plan of this level of precision, run where it has not been; beside adapters those of `FIELD` alone."""
-        rungs = [rung for rung in _rungs(level) if self._saves(rung)]
-        if level >= Fidelity.ADAPTERS:
-            rungs = [rung for rung in rungs if rung.card.name in FIELD]
+        own = [rung for rung in _rungs(level) if level < Fidelity.ADAPTERS or rung.card.name in FIELD]
+        rungs = [rung for rung in own if self._saves(rung)]
         plans = []
         for count in range(len(rungs) + 1):
             for added in itertools.combinations(rungs, count):

@@ -287,7 +287,9 @@ torch.manual_seed(0)
 config = LlamaConfig(
     vocab_size=LETTERS, hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4
 )
-use = Inference(None, None, None, ("answer",), generation=Generation(), loss=causal_lm)
+use = Inference(
+    encode=None, collate=None, decode=None, columns=("answer",), generation=Generation(), loss=causal_lm
+)
 bare = Predictor(LlamaForCausalLM(config).eval(), {}, None, torch.device("cpu"), use)
 predictor, plan = within_memory(bare, [LONGEST] * ROWS, 2**33, scored=True, device="cpu")
 

@@ -35,7 +35,7 @@ from snugfit.planner.choice.rung_sets import (
     takes_longer,
 )
 from snugfit.planner.choice.rungs import Techniques, freezes
-from snugfit.planner.choice.trials import Trials
+from snugfit.planner.choice.trials import MOST, Trials
 
 _FORWARD = 1 / 3
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
@@ -113,7 +113,11 @@ class Search(Trials):
             self._look(added)
 
     def needed(self) -> dict[str, int]:
-        """Return the smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
+        """Return the smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are.
+
+        What was looked at in vain before may be as much as a search may look at; the ladder's leanest plans are a few more.
+        """
+        self.most = self.looked + MOST
         needs_by_level: dict[str, int] = {}
         for level in (each for each in Fidelity if each >= self.asked.level):
             formats = [each for each in self.ladder() if self.level(each) is level]

@@ -48,6 +48,7 @@ class Trials:
         may_add: says of a technique whether it may come in.
         even: only micro-batches of one size are tried, as other tools have no others.
         only: the level of all plans that are looked at; None for all that the budget allows.
+        most: predictions.
     """
 
     planner: Planner
@@ -61,6 +62,7 @@ class Trials:
     may_add: Callable[[Technique], bool] = lambda _: True
     even: bool = False
     only: Fidelity | None = None
+    most: int = MOST
     tried: list[Candidate] = field(init=False)
     rejected: list[Rejected] = field(default_factory=list)
     complete: bool = True
@@ -110,7 +112,7 @@ class Trials:
             return known
         if techniques in self._sized and self._sized[techniques] is None:
             return None
-        if self.looked >= MOST or time.monotonic() > self.deadline:
+        if self.looked >= self.most or time.monotonic() > self.deadline:
             self.complete = False
             return None
         self.looked += 1

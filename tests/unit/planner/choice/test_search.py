@@ -352,6 +352,13 @@ def test_where_nothing_fits_each_level_says_the_least_that_its_smallest_plans_ne
     assert "at quantized" in why_not(search, needed)[0]
 
 
+def test_a_search_that_has_looked_at_all_it_may_still_says_what_each_level_needs() -> None:
+    search = searched(Laws(), 50)
+    search.most = 0
+    assert search.best() is None
+    assert list(search.needed()) == [level.label for level in Fidelity]
+
+
 def test_a_level_that_is_not_allowed_is_no_reason_to_blame_the_host() -> None:
     search = searched(Laws(), 395)
     assert search.best() is None
