@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from snugfit.core.batch import Batch
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from tests.laws import problems
@@ -41,6 +42,10 @@ def test_ddp_sends_a_bucket_and_two_messages_more_where_gradients_are_many(two: 
 
 def test_an_update_of_a_loop_of_ones_own_is_one_exchange(two: Ranks) -> None:
     assert two.run(exchanges_of_own_loop) == [({ADDED_UP: 1}, 4 + 2)] * 2
+
+
+def test_whether_padding_may_be_cut_is_asked_in_one_exchange(two: Ranks) -> None:
+    assert two.run(exchanges_about_padding) == [(1, None)] * 2
 
 
 def test_shards_add_up_their_gradients_and_gather_weights_with_each_micro_batch(two: Ranks) -> None:
@@ -92,6 +97,16 @@ def exchanges_of_own_loop() -> tuple[dict[str, int], int]:
     with Collectives() as collectives:
         step((torch.ones(rows, 3), torch.zeros(rows, dtype=torch.long)))
     return dict(collectives.counts), step.progress.examples
+
+
+def exchanges_about_padding() -> tuple[int, bool | None]:
+    """The exchanges of asking for a window in which no rank has a shorter row, and what is decided by it: nothing."""
+    step = Step(nn.Linear(3, 2), AdamW(), strategy=STRATEGIES["ddp"]())
+    mask = torch.ones(2, 3, dtype=torch.long)
+    window = Batch.of({"input_ids": mask, "attention_mask": mask, "labels": torch.zeros(2, dtype=torch.long)})
+    with Collectives() as collectives:
+        step.padding.settled(step, window)
+    return collectives.counts.total(), step.padding.cut
 
 
 class Collectives(TorchDispatchMode):

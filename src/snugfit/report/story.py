@@ -10,7 +10,7 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report.series import as_number
 from snugfit.report.svg import Mark
-from snugfit.tracking.spool import SPOOL_NAME, Event, read_events, worked_seconds
+from snugfit.tracking.spool import SPOOL_NAME, Event, read_events
 
 IN_PROGRESS = "in progress"
 MARK_PLACES = 100  # marks nearer to each other than this part of the axis become one
@@ -111,8 +111,7 @@ def read_story(run_dir: Path) -> Story:
             "no event has been written yet, so there is nothing to report",
             "Wait for the first, or name another run.",
         )
-    worked = worked_seconds(read_events(run_dir / SPOOL_NAME, raw=True))
-    return story_of(events, resolved.parent.name, resolved.name, worked, ignored=events.ignored)
+    return story_of(events, resolved.parent.name, resolved.name, events.seconds, ignored=events.ignored)
 
 
 def story_of(events: Sequence[Event], name: str, id: str, seconds: float, *, ignored: int = 0) -> Story:

@@ -43,7 +43,7 @@ from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on
 from snugfit.system.own_warnings import own_warnings
 from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks.task import Task
-from snugfit.tracking.spool import read_events, worked_seconds
+from snugfit.tracking.spool import read_events
 
 TIMEOUT_SECONDS = 1800.0
 """That a rank waits for the others before it gives up; in recipes plan.timeout."""
@@ -260,7 +260,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         described["parent"] = spec.parent
     header = describe_run(spec.name, folder, training, spec.plan, described)
     # of other processes, whose time is the run's too
-    earlier = [] if folder is None else read_events(folder.events, raw=True)
+    earlier_seconds = 0.0 if folder is None else read_events(folder.events).seconds
     if _tighten(spec, training):
         header["machine"]["mmap_threshold_bytes"] = MMAP_THRESHOLD
     if resume:
@@ -297,7 +297,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     trained = training.step.progress.windows > before
     if resume and not trained and result.status == "finished" and folder is not None:
         events("note", text=finished_before(folder))
-    result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
+    result = dataclasses.replace(result, seconds=result.seconds + earlier_seconds)
     result = dataclasses.replace(result, tracker_run_id=trackers.run_id)
     training.hooked("on_end", result)
     # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended

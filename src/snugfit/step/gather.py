@@ -71,16 +71,16 @@ def whole_window(strategy: Strategy, batch: Batch) -> Batch:
     share = batch.share
     if share is None:
         return batch
-    known = strategy.tell((batch.ids, batch.lengths, batch.gapless))
+    known = strategy.tell((batch.ids, batch.lengths, batch.gapless, batch.padded))
+    widths = [padded for *_, padded in known]
     ranks = [(*of_rank, count) for of_rank, count in zip(known, share.counts, strict=True) if count]
-    lengths = [lengths[:count] for _, lengths, _, count in ranks if lengths is not None]
-    padded = max(strategy.counts(batch.padded))
+    lengths = [lengths[:count] for _, lengths, _, _, count in ranks if lengths is not None]
     return replace(
         rows_of_all_ranks(strategy, batch),
-        ids=tuple(each for ids, _, _, count in ranks for each in ids[:count]),
+        ids=tuple(each for ids, *_, count in ranks for each in ids[:count]),
         lengths=tuple(itertools.chain(*lengths)) if len(lengths) == len(ranks) else None,
-        padded=padded if min(strategy.counts(batch.padded)) else 0,
-        gapless=all(gapless for _, _, gapless, _ in ranks),
+        padded=max(widths) if min(widths) else 0,
+        gapless=all(gapless for _, _, gapless, _, _ in ranks),
     )
 
 

@@ -252,9 +252,12 @@ class Step:
         strategy = self.strategy
         if strategy.world_size == 1 or (window.share is None and not self._shares_known):
             return window
-        share = window.share or Share(strategy.counts(window.rows), strategy.rank)
+        share = window.share
         if self.seams.transforms:  # by the texts of the whole window
-            share = share._replace(tokens=max(strategy.counts(window.tokens)))
+            rows, tokens = strategy.all_counts(window.rows, window.tokens)
+            share = (share or Share(rows, strategy.rank))._replace(tokens=max(tokens))
+        elif share is None:
+            share = Share(strategy.counts(window.rows), strategy.rank)
         if share.first % self.together:
             raise SettingError(
                 "batch",

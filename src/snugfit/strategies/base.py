@@ -90,7 +90,11 @@ class Strategy:
 
     def counts(self, count: int) -> tuple[int, ...]:
         """Return a number of the host's on each rank, in their order."""
-        return tuple(self.tell(count))
+        return self.all_counts(count)[0]
+
+    def all_counts(self, *counts: int) -> list[tuple[int, ...]]:
+        """Return each of some numbers of the host's on each rank, in their order, in one exchange."""
+        return [(count,) for count in counts]
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own.
@@ -145,13 +149,13 @@ class SeveralRanks(Strategy):
         dist.all_gather_object(values, value)
         return values
 
-    def counts(self, count: int) -> tuple[int, ...]:
-        """Return a number of the host's on each rank, in their order: a quarter of the time of what may be told."""
+    def all_counts(self, *counts: int) -> list[tuple[int, ...]]:
+        """Return each of some numbers of the host's on each rank, in their order, in one exchange: a quarter of the time of what may be told."""
         if self.pretended:
-            return (count,) * self.world_size
-        counts = torch.empty(self.world_size, dtype=torch.int64)
-        dist.all_gather(list(counts.split(1)), torch.tensor([count]))
-        return tuple(counts.tolist())
+            return [(count,) * self.world_size for count in counts]
+        of_ranks = torch.empty(self.world_size, len(counts), dtype=torch.int64)
+        dist.all_gather(list(of_ranks.unbind()), torch.tensor(counts))
+        return [tuple(column) for column in of_ranks.T.tolist()]
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""

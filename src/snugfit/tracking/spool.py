@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -33,11 +34,15 @@ REPEATED_AFTER_RESUME = ("update", "evaluation", "checkpoint", "skipped", "repla
 
 
 class Events(list[Event]):
-    """A list of events that also knows how many lines could not be read: `ignored`, torn ones included."""
+    """A list of events that also knows how many lines could not be read: `ignored`, torn ones included.
+
+    `seconds` are those that were worked, as of `worked_seconds`, also for events that a later resume repeats.
+    """
 
     def __init__(self, events: list[Event] | None = None, ignored: int = 0) -> None:
         super().__init__(events or [])
         self.ignored = ignored
+        self.seconds = 0.0
 
 
 class Spool:
@@ -165,7 +170,7 @@ def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        return _read(path, raw)
     except FileNotFoundError as error:
         raise RunFolderError(
             path.parent,
@@ -176,17 +181,21 @@ def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
         raise RunFolderError(
             path, f"the run's events cannot be read: {error.strerror}", "Put a whole file back."
         ) from error
-    events = Events()
-    for line in content.split(b"\n"):
-        if not line:
-            continue
-        event = parse_line(line)
-        if event is None:
-            events.ignored += 1
-            continue
-        if event["event"] == "resume" and not raw:
-            events[:] = [earlier for earlier in events if not is_repeated(earlier, event)]
-        events.append(event)
+
+
+def _read(path: Path, raw: bool) -> Events:
+    events, worked = Events(), _Worked()
+    with path.open("rb") as file:
+        for line in filter(None, (each.rstrip(b"\n") for each in file)):
+            event = parse_line(line)
+            if event is None:
+                events.ignored += 1
+                continue
+            worked.add(event)
+            if event["event"] == "resume" and not raw:
+                events[:] = [earlier for earlier in events if not is_repeated(earlier, event)]
+            events.append(event)
+    events.seconds = worked.seconds
     return events
 
 
@@ -240,19 +249,34 @@ def worked_seconds(events: Sequence[Event]) -> float:
     >>> worked_seconds([{"event": "run", "time": 1}, {"event": "update", "time": 4}, {"event": "resume", "time": 50}, {"event": "end", "time": 52}])
     5.0
     """
-    total, first, last, ended = 0.0, None, 0.0, False
+    worked = _Worked()
     for event in events:
+        worked.add(event)
+    return worked.seconds
+
+
+class _Worked:
+    """Adds up the seconds that the processes of a run have worked, event by event."""
+
+    def __init__(self) -> None:
+        self._before, self._last = 0.0, 0.0
+        self._first: float | None = None
+        self._ended = False
+
+    def add(self, event: Event) -> None:
         begins = event["event"] in ("run", "resume")
-        if event["event"] == "certified" or (ended and not begins):  # at some time after the run
-            continue
-        ended = event["event"] == "end"
+        if event["event"] == "certified" or (self._ended and not begins):  # at some time after the run
+            return
+        self._ended = event["event"] == "end"
         time = event.get("time")
         time = float(time) if isinstance(time, (int, float)) else 0.0
-        if first is None or begins:
-            total += last - first if first is not None else 0.0
-            first = time
-        last = time
-    return total + (last - first if first is not None else 0.0)
+        if self._first is None or begins:
+            self._before, self._first = self.seconds, time
+        self._last = time
+
+    @property
+    def seconds(self) -> float:
+        return self._before + (self._last - self._first if self._first is not None else 0.0)
 
 
 def _plain(value: Any) -> Any:
@@ -283,7 +307,10 @@ def _strict(value: Any) -> Any:
 
 def _revive(value: Any, inside_metrics: bool = False) -> Any:
     if isinstance(value, dict):
-        return {key: _revive(item, inside_metrics or key == "metrics") for key, item in value.items()}
+        # names as one object each: those of a million updates would be most of their memory
+        return {
+            sys.intern(key): _revive(item, inside_metrics or key == "metrics") for key, item in value.items()
+        }
     if inside_metrics and isinstance(value, str):
         return NON_FINITE.get(value, value)
     if isinstance(value, list):

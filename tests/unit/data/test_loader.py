@@ -157,7 +157,6 @@ def test_a_tensor_dataset_gives_the_same_rows_as_its_examples_one_by_one() -> No
         assert all(torch.equal(one, other) for one, other in zip(fast.data, slow.data, strict=True))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def tokens(kind: str) -> Any:
     """Return examples of tokens in arrays, as sources of each kind have them."""
     source = np.random.default_rng(0)
@@ -208,6 +207,7 @@ def test_windows_of_tokens_are_those_that_padding_makes_of_their_examples(kind: 
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_failing_example_is_named_with_what_it_said_and_where(workers: int) -> None:
     def act(index: int) -> None:
         if index == 7:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from snugfit.step.step import Step
 
 
+_NO_ROW = 1 << 62
+"""The length of the shortest row where there is none."""
+
+
 class Finding(NamedTuple):
     """The comparison of rows with and without their padding on one rank.
 
@@ -62,9 +66,10 @@ class Padding:
         if self.cut is None:
             if any(is_fake(leaf) for leaf in leaves(window.data)):  # nothing can be compared
                 return window if _is_stock(step) else replace(window, padded=0)
-            width = max(step.strategy.counts(window.padded))
-            shorter = bool(window.padded) and min(window.lengths, default=width) < width
-            if not any(step.strategy.counts(int(shorter))):
+            shortest = min(window.lengths, default=_NO_ROW) if window.padded else _NO_ROW
+            widths, lengths = step.strategy.all_counts(window.padded, shortest)
+            width = max(widths)
+            if min(lengths) >= width:
                 return window
             self._decide(step, window, window.lengths, width)
         return self.applied(window)
