@@ -89,6 +89,7 @@ BY_ENVIRONMENT = 'work(int(os.environ["RANK"]))'
 STARTS = {
     "torchrun": ("torchrun --standalone --nproc-per-node 2 train.py", BY_ENVIRONMENT),
     "spawn": ("python train.py", "mp.spawn(work, nprocs=2)"),
+    "a module": ("python -m train", "mp.spawn(work, nprocs=2)"),
     "fork": ("python train.py", 'mp.start_processes(work, nprocs=2, start_method="fork")'),
     "a launcher of its own, as DeepSpeed's": ("python launch.py", BY_ENVIRONMENT),
 }

@@ -116,6 +116,11 @@ def test_the_exit_code_says_what_was_found_left_out_or_failed(
     assert json.loads(capsys.readouterr().out)["exit_code"] == seen.exit_code
 
 
+def test_a_launcher_that_is_not_installed_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--", "deepspeed-of-nobody", "train.py"]) == 2
+    assert "'deepspeed-of-nobody' is not a command" in capsys.readouterr().err
+
+
 def test_limits_that_are_not_positive_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--stop-after", "0", "--", sys.executable, "train.py"]) == 2
     assert "got --detailed-updates 8, --seconds 120, --stop-after 0" in capsys.readouterr().err

@@ -126,6 +126,7 @@ PITFALLS: dict[str, str] = {
     "loss_terms": "a sum over the rows is added to a mean over them",
     "last_batch_score": "the loss of the last batch is taken for that of all",
     "unused_class": "labels are counted from 1, and class 0 is none",
+    "recompute_draws": "activations are computed again with other random numbers",
     "ranks_differ": "ranks that exchange gradients have different weights",
     "plateau_metric": "a schedule waits for a score to move the wrong way",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",

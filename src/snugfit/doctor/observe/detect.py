@@ -113,6 +113,7 @@ OBSERVED = (
     "loss_terms",
     "last_batch_score",
     "unused_class",
+    "recompute_draws",
 )
 """The pitfalls that show while a script runs."""
 

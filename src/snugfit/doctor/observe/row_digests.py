@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +16,10 @@ SAMPLED = 1024
 LEAST_DISTINCT = 4
 LEAST_VARIED = 0.5
 MOST_PENDING = 4
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.int8}
-_FACTORS = torch.randint(-(2**62), 2**62, (2 * SAMPLED,), generator=torch.Generator().manual_seed(23)) | 1
-"""For each place of a row, the same in each process; of a generator of their own, so that the script's draws nothing else."""
+_BITS = {1: torch.int8, 2: torch.int16}
+"""Types to read numbers as that NumPy does not have."""
+_FACTORS = np.random.Generator(np.random.PCG64(23)).integers(-(2**62), 2**62, 2 * SAMPLED) | 1
+"""For each place of a row, the same in each process; of a generator of their own."""
 
 
 def tensors_in(values: Any) -> list[Tensor]:
@@ -37,26 +39,26 @@ def row_digests(batch: Tensor) -> list[int]:
     """Return a digest of each row (the first axis) that has something to tell it by; padding at the end does not count.
 
     All rows at once: sums of their bits times numbers that were drawn, of 64 bits. Whole numbers count up to the last that
-    differs from the one behind it, so that it does not matter how far a row is padded.
+    differs from the one behind it, so that it does not matter how far a row is padded. In NumPy, whose calls take a third of the time
+    of torch's where there is little to compute.
     """
     flat = batch.detach().reshape(batch.shape[0], -1)
     flat = flat[:, :: max(1, flat.shape[1] // SAMPLED)].cpu().contiguous()
-    if not flat.shape[1]:
+    floating = flat.is_floating_point()
+    if flat.shape[1] < (2 if floating else LEAST_DISTINCT):
         return []
-    if not flat.is_floating_point():
-        values = flat.long()
-        ends = (values == values[:, -1:]).flip(1).cumprod(1).flip(1).bool()
-        ends[:, 1:] &= ends[:, :-1].clone()  # the first of the padding counts
-        ends[:, 0] = False
-        ordered = values.sort(1).values
-        tells = (ordered[:, 1:] != ordered[:, :-1]).sum(1) >= LEAST_DISTINCT - 1
-        values = (values + 1).masked_fill(ends, 0)
+    if floating:
+        values = (flat.view(_BITS[flat.element_size()]) if flat.element_size() < 4 else flat).numpy()
+        values = values.view(f"i{values.itemsize}").astype(np.int64)
+        tells = (values != values[:, :1]).any(1)
     else:
-        if flat.shape[1] < 2:
-            return []
-        tells = (flat != flat[:, :1]).any(1)
-        values = flat.view(_BITS[flat.element_size()]).long()
-    digests: list[int] = (values * _FACTORS[: values.shape[1]]).sum(1)[tells].tolist()
+        values = flat.numpy().astype(np.int64)
+        ends = np.logical_and.accumulate((values == values[:, -1:])[:, ::-1], axis=1)[:, ::-1]
+        ordered = np.sort(values, axis=1)
+        tells = (ordered[:, 1:] != ordered[:, :-1]).sum(1) >= LEAST_DISTINCT - 1
+        values = values + 1
+        values[:, 1:][ends[:, :-1] & ends[:, 1:]] = 0  # the first of the padding counts
+    digests: list[int] = (values @ _FACTORS[: values.shape[1]])[tells].tolist()
     return digests
 
 

@@ -564,6 +564,11 @@ class Drop(Event):
 
 
 @dataclass(frozen=True)
+class RecomputeDraws(Event):
+    """Activations that are computed again for the backward pass drew random numbers, and the generator is not restored for it."""
+
+
+@dataclass(frozen=True)
 class Average(Event):
     """Weights were averaged into a module."""
 

@@ -15,6 +15,7 @@ from snugfit.doctor.observe.watchers.watch_losses import watch_distributions, wa
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watchers.watch_ranks import watch_ranks
+from snugfit.doctor.observe.watchers.watch_recompute import watch_recompute
 from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
@@ -38,6 +39,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_distributions(recorder, patches)
     watch_attention(recorder, patches)
     watch_dropout(recorder, modules, patches)
+    watch_recompute(recorder, patches)
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, patches)
     watch_loaders(recorder, modules, patches)

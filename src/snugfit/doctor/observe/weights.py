@@ -66,9 +66,7 @@ class Weights:
         stepped = self._stepped.setdefault(tuple(witnesses), {})
         if id(module) in stepped:
             self._before[id(module)] = stepped[id(module)]
-        stepped[id(module)] = left = [
-            each.detach().reshape(-1)[:MOST_ELEMENTS].clone() for each in witnesses.values()
-        ]
+        stepped[id(module)] = left = [_copy(each) for each in witnesses.values()]
         if anew:
             trail = self._trail.setdefault(id(module), [])
             del trail[1:-TRAIL]
@@ -137,6 +135,17 @@ class Weights:
                 if names and all(name in named for name in names)
             ]
         return fingerprints
+
+
+def _copy(parameter: Tensor) -> Tensor:
+    """Return the first elements as they are now."""
+    if parameter.numel() <= MOST_ELEMENTS:
+        return (
+            parameter.detach().clone().view(-1)
+            if parameter.is_contiguous()
+            else parameter.detach().reshape(-1).clone()
+        )
+    return parameter.detach().reshape(-1)[:MOST_ELEMENTS].clone()
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -150,7 +150,7 @@ def average_follows(log: Log) -> list[Finding]:
     return []
 
 
-def average_in_training(log: Log) -> list[Finding]:
+def average_left_in(log: Log) -> list[Finding]:
     """Detect that a model goes on to learn from the average that was put into it for an evaluation.
 
     An average lies back on the way of the weights; what was pruned, clamped or rounded does not. A state that was scored or
@@ -344,6 +344,6 @@ DETECTORS = (
     averaged_not_saved,
     average_stands_still,
     average_follows,
-    average_in_training,
+    average_left_in,
     average_and_best,
 )

@@ -11,6 +11,7 @@ from snugfit.doctor.observe.script_events import (
     MixedApart,
     OptimizerBuilt,
     OtherRows,
+    RecomputeDraws,
     Restore,
     Seed,
     StaleState,
@@ -40,6 +41,23 @@ def reseeded(log: Log) -> list[Finding]:
                     "torch.manual_seed(seed)   # once, before the first epoch; or seed + epoch",
                 )
             ]
+    return []
+
+
+def recompute_draws(log: Log) -> list[Finding]:
+    """Detect activations that are computed again with other random numbers: the gradients are those of another dropout than the loss."""
+    for event in log.of(RecomputeDraws):
+        return [
+            Finding(
+                "recompute_draws",
+                Certainty.CERTAIN,
+                "What is computed again for the backward pass draws random numbers, and preserve_rng_state=False leaves the generator as it is: "
+                "dropout is another one than in the loss.",
+                event.at,
+                ("the state of the generator changes in the forward pass",),
+                "hidden = checkpoint(layer, hidden, use_reentrant=False)   # preserve_rng_state is True by itself",
+            )
+        ]
     return []
 
 
@@ -155,4 +173,12 @@ def worker_seeds(log: Log) -> list[Finding]:
     ][:1]
 
 
-DETECTORS = (mismatched_rows, mixed_apart, stale_state, reseeded, optimizer_rebuilt, worker_seeds)
+DETECTORS = (
+    mismatched_rows,
+    mixed_apart,
+    recompute_draws,
+    stale_state,
+    reseeded,
+    optimizer_rebuilt,
+    worker_seeds,
+)

@@ -267,7 +267,7 @@ class Recorder:
         """Return how many tokens the last batch had; 0 where none was seen."""
         return 0 if self._tokens is None else self._tokens.numel()
 
-    def copies(self, labels: torch.Tensor, counted: torch.Tensor, classes: int) -> float:
+    def copies(self, labels: torch.Tensor, ignored: int, classes: int) -> float:
         """Share of the labels that equal the model's input at the same place; 0 where they cannot be compared, -1 where nobody looks any more."""
         tokens = self._tokens
         if not self.detailed:
@@ -277,10 +277,10 @@ class Recorder:
             or classes != self._vocabulary
             or tokens.shape != labels.shape
             or tokens.device != labels.device
-            or not bool(counted.any())
+            or bool((labels == ignored).all())
         ):
             return 0.0
-        return float((tokens == labels)[counted].float().mean())
+        return float((tokens == labels)[labels != ignored].float().mean())
 
     def count_updates(self) -> None:
         """Note that as many updates were made as the optimizer that made most has made, and how closely the next one is looked at."""

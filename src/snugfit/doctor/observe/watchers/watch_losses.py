@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -428,13 +429,14 @@ def _seen(
         return _simple(recorder, name, kind_of_scores(scores, axis) if scores.numel() else "", mean)
     classes = scores.shape[axis]
     flat = target.detach().reshape(-1)
-    ignored = flat == options.get("ignore_index", -100)
-    counted = flat[~ignored]
+    wanted = flat.cpu().numpy()  # whose calls take a third of the time of torch's
+    ignored = wanted == options.get("ignore_index", -100)
+    counted = wanted[~ignored]
     outside = counted[(counted < 0) | (counted >= classes)]
     tokens = target.dim() > 1 or recorder.tokens_in_batch == target.numel()
     labels: dict[str, int] = {}
-    if classes <= MOST_CLASSES and not tokens and not outside.numel() and torch.is_grad_enabled():
-        counts = torch.bincount(counted.cpu(), minlength=classes).tolist()
+    if classes <= MOST_CLASSES and not tokens and not outside.size and torch.is_grad_enabled():
+        counts = np.bincount(counted, minlength=classes).tolist()
         labels = {str(label): count for label, count in enumerate(counts) if count}
     given = kind_of_scores(scores, axis) if recorder.close else ""
     if recorder.close and name == "nll_loss" and given in ("", "rectified") and _are_raw(scores, axis):
@@ -447,11 +449,11 @@ def _seen(
         given,
         mean,
         classes,
-        counted.numel(),
+        counted.size,
         int(ignored.sum()),
-        int(outside[0]) if outside.numel() else None,
+        int(outside[0]) if outside.size else None,
         tokens,
         labels,
         options.get("weight") is not None,
-        recorder.copies(flat, ~ignored, classes),
+        recorder.copies(flat, options.get("ignore_index", -100), classes),
     )
