@@ -1,0 +1,84 @@
+"""What is read off batches and sources: digests of rows, mixes of them, names that a loop leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from snugfit.doctor.observe.loss_terms import sum_beside_mean
+from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
+from snugfit.doctor.observe.overwritten_names import read_after_loop
+from snugfit.doctor.observe.row_digests import row_digests
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.uint8]
+)
+def test_rows_have_the_same_digest_where_they_are_the_same_and_another_where_one_value_differs(
+    dtype: torch.dtype,
+) -> None:
+    rows = torch.randint(0, 100, (16, 12), generator=torch.Generator().manual_seed(0)).to(dtype)
+    digests = row_digests(rows)
+    assert len(set(digests)) == 16 and row_digests(rows[[3, 5]]) == [digests[3], digests[5]]
+    other = rows.clone()
+    other[:, 4] += 1
+    assert not set(row_digests(other)) & set(digests)
+
+
+def test_padding_at_the_end_of_whole_numbers_does_not_count_and_rows_without_anything_have_no_digest() -> (
+    None
+):
+    tokens = torch.tensor([[5, 6, 7, 8, 0], [5, 6, 7, 0, 8]])
+    longer = torch.nn.functional.pad(tokens[:1], (0, 4))
+    assert row_digests(longer) == row_digests(tokens)[:1] != row_digests(tokens)[1:]
+    assert row_digests(torch.zeros(3, 9)) == row_digests(torch.tensor([[1, 1, 2, 2, 1]])) == []
+
+
+@pytest.mark.parametrize(("order", "wrong"), [(0, 0), (1, 30)])
+def test_targets_are_wrong_where_they_were_mixed_with_those_of_other_rows(order: int, wrong: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, targets = torch.randn(40, 6, generator=generator), torch.randn(40, 1, generator=generator)
+    orders = [torch.randperm(40, generator=generator) for _ in range(2)]
+    mix = mix_of(rows, 0.7 * rows + 0.3 * rows[orders[0]])
+    assert mix is not None and torch.equal(mix.partners, orders[0])
+    found = wrong_targets(mix, targets, 0.7 * targets + 0.3 * targets[orders[order]])
+    assert (found == 0) if not wrong else (found >= wrong)
+    assert mix_of(rows, rows + 0.1 * torch.randn(40, 6, generator=generator)) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "found"),
+    [
+        ("loss = f(x)", "print(loss)", ("loss", 3)),
+        ("loss = f(x); total += loss", "print(loss)", None),
+        ("loss = f(x)", "loss = 0", None),
+        ("loss = f(x)", "print(x)", None),
+        ("losses.append(f(x))", "print(losses)", None),
+    ],
+)
+def test_a_name_is_left_behind_by_a_loop_that_does_not_read_it(
+    tmp_path: Path, body: str, after: str, found: tuple[str, int] | None
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"for x in rows:\n    {body}\n{after}\n")
+    assert read_after_loop(str(script), 2) == found
+
+
+@pytest.mark.parametrize(
+    ("part", "factor"), [("sum", 2.0), ("small", None), ("rows", None), ("weights", None), ("mean", None)]
+)
+def test_a_sum_over_the_rows_is_told_beside_a_mean(part: str, factor: float | None) -> None:
+    layer = torch.nn.Linear(16, 16)
+    hidden = layer(torch.randn(16, 16))
+    parts = {
+        "sum": 2 * hidden.square().sum(),
+        "small": 1e-3 * hidden.square().sum(),
+        "rows": hidden.square().sum() / 16 / 16,
+        "weights": layer.weight.square().sum(),
+        "mean": hidden.abs().mean(),
+    }
+    assert (
+        sum_beside_mean(torch.nn.functional.mse_loss(hidden, torch.zeros(16, 16)) + parts[part], 16) == factor
+    )
