@@ -332,6 +332,7 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
                 "bad_rows": "skip",
                 "uri": None,
                 "allow_code": False,
+                "page": None,
             },
         ),
         (
@@ -346,6 +347,7 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
                 "bad_rows": "fail",
                 "uri": None,
                 "allow_code": False,
+                "page": None,
             },
         ),
         (

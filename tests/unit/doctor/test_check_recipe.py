@@ -154,7 +154,7 @@ def test_nothing_certain_or_likely_is_found_in_a_recipe_that_ships(recipe, tmp_p
         write_small_sound_model(tmp_path / "small", 0.5)
         write_tones(tmp_path / "sounds", 60)
         given = [f"model={tmp_path / 'small'}", f"data.train={tmp_path / 'sounds'}", "data.seconds=null"]
-    elif recipe.startswith(("contrastive_pretraining", "masked_pictures")):
+    elif recipe.startswith(("contrastive_pretraining", "masked_pictures", "image_from_scratch")):
         write = write_picture_model if recipe.startswith("contrastive") else write_transformer
         model, photos = write(tmp_path / "network"), write_pictures(tmp_path / "photos")
         given = [f"model={model}", f"data.train={photos}", "data.size=16"]
