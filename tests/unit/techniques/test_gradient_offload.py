@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from snugfit.core import gradients as core_gradients
 from snugfit.core.card import Sharing
 from snugfit.core.gradients import AHEAD, HostGradients
 from snugfit.core.selection import check
@@ -156,6 +158,46 @@ def test_gradients_on_their_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     with sums.taking():
         model(torch.ones(1, 4)).sum().backward()
     assert most == AHEAD + 1
+
+
+def test_a_gradient_leaves_behind_the_backward_that_made_it_and_keeps_its_memory_until_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a device is asked for, in its order: without the first the copy reads too early, without the third others write over it."""
+    asked: list[str] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            pass
+
+        def wait_stream(self, other: str) -> None:
+            asked.append(f"behind the {other}")
+
+        def record_event(self) -> Any:
+            asked.append("event")
+            return SimpleNamespace(synchronize=lambda: asked.append("waited for"))
+
+        def __enter__(self) -> None:
+            asked.append("on the stream")
+
+        def __exit__(self, *error: object) -> None:
+            asked.append("off it")
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        asked.append("copied")
+        return tensor.clone()
+
+    monkeypatch.setattr(core_gradients, "COPIES_BESIDE", ("cpu",))
+    monkeypatch.setattr(torch, "Stream", Stream)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "computation")
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append("kept"))
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    weight, sums = nn.Parameter(torch.ones(2)), HostGradients()
+    sums.bear([weight])
+    with sums.taking():
+        (3 * weight).sum().backward()
+        assert asked == ["behind the computation", "on the stream", "copied", "off it", "kept", "event"]
+    assert asked[6:] == ["waited for"] and sums.of(weight).tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize(
