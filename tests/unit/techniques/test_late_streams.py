@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,3 +137,24 @@ def test_a_stream_that_is_given_up_waits_for_the_copy_that_it_asked_for_ahead(la
     del stream
     gc.collect()
     assert not same(slots, before), "the copy is still to come"
+
+
+def test_a_slot_is_filled_behind_what_still_reads_it_and_is_read_behind_its_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy that is late shows above, one that is too early does not: so the order of what a device is asked for."""
+    asked: list[Any] = []
+    event: Any = SimpleNamespace(record=lambda: asked.append("recorded"))
+    computing = SimpleNamespace(
+        record_event=lambda: "what computes", wait_event=lambda given: asked.append(("computes", given))
+    )
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    slot, source = Slot(4, torch.device("cpu")), torch.arange(4, dtype=torch.uint8)
+    copying: Any = SimpleNamespace(wait_event=lambda given: asked.append(("copies", given)))
+    slot._cuda, slot._stream = True, copying
+    slot.load(0, source)
+    assert asked == [("copies", "what computes"), "recorded"] and torch.equal(slot.memory, source)
+    slot.wait()
+    assert asked[2:] == [("computes", event)]

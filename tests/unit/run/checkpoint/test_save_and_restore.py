@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch import nn
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.kit.serialize import pack
 from snugfit.report.page import write_report
-from snugfit.run.checkpoint import checkpoint_files
+from snugfit.run.checkpoint import checkpoint_files, host_copy
 from snugfit.run.checkpoint.host_copy import Snapshot
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
@@ -311,6 +312,19 @@ def test_a_roll_back_goes_to_what_was_being_saved(tmp_path: Path, writer: Writer
     assert told(rolled) == told(waiting)
     assert [event["window"] for event in events(rolled, "resume", raw=True)] == [2, 4]
     assert not differences(waiting.step.state_dict(), rolled.step.state_dict())
+
+
+def test_a_copy_for_a_checkpoint_is_waited_for_on_each_device_before_it_is_given_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    memory = SimpleNamespace(copy_=lambda tensor, non_blocking: asked.append(f"copied from {tensor.device}"))
+    monkeypatch.setattr(host_copy._Place, "of", lambda tensor: host_copy._Place(memory))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: asked.append(f"waited for {device}"))
+    tensors = [SimpleNamespace(device=torch.device(kind)) for kind in ("cuda:0", "cpu", "cuda:0")]
+    packed: Any = SimpleNamespace(copied=lambda copy: [copy(str(n), each) for n, each in enumerate(tensors)])
+    Snapshot().take(packed)
+    assert asked == ["copied from cuda:0", "copied from cpu", "copied from cuda:0", "waited for cuda:0"]
 
 
 def test_a_snapshot_keeps_its_values_and_uses_its_memory_again() -> None:
