@@ -182,7 +182,7 @@ def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
     if end.get("seconds") is not None:
         parts.append(format_seconds(end["seconds"]))
     if rate := end.get("examples_per_second"):
-        parts.append(f"{rate:,.0f} examples/s")
+        parts.append(f"{rate:,.0f} examples/s" if rate >= 10 else f"{rate:.2g} examples/s")
     if end.get("peak_memory_bytes"):
         parts.append(f"peak memory {format_bytes(end['peak_memory_bytes'])}")
     lines = [f"{status:<10}{', '.join(parts)}"]

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.errors import UserError
+from snugfit.errors import SnugfitWarning, UserError
 from snugfit.recipe import load_recipe
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import train_recipe
 from snugfit.tasks.prepare import prepare
+from snugfit.tracking.spool import read_events
 from tests.unit.run.training.runs import points
 
 
@@ -119,3 +122,22 @@ def test_a_recipe_streams_what_a_function_gives(name: str, tmp_path: Path) -> No
     with pytest.raises(UserError) as error:
         prepare(load_recipe(tmp_path / "own.yaml", ["data.validation=0.1"]))
     assert "it has no length" in str(error.value)
+
+
+def test_a_warning_about_the_first_rows_is_an_event_of_the_run(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    code = CODE.replace(
+        "def rows():\n", "def rows():\n    warnings.warn('row 4 is left out.', SnugfitWarning)\n"
+    )
+    imports = "import warnings\nfrom snugfit.errors import SnugfitWarning\n"
+    (tmp_path / "streams_that_warn.py").write_text(imports + code)
+    text = RECIPE.replace("ROWS", "rows").replace("own:", "streams_that_warn:")
+    (tmp_path / "own.yaml").write_text(text + "plan: {device: cpu}\ntrack: {mlflow: false}\n")
+    recipe = load_recipe(tmp_path / "own.yaml", [f"output={tmp_path / 'runs'}", "train.updates=1"])
+    result = train_recipe(recipe, RunOptions(plan=False))
+    assert result.run_dir is not None
+    events = read_events(Path(result.run_dir) / "events.jsonl")
+    said = [event["message"] for event in events if event["event"] == "warning"]
+    assert "row 4 is left out." in said
+    assert not [each for each in recwarn if issubclass(each.category, SnugfitWarning)]

@@ -98,9 +98,9 @@ def assemble(
     check_ranks(described, strategy or Strategy())  # before they exchange weights
     with warnings_as_events(emit):
         step = make_step(job, plan, material, optimizer, techniques, strategy)
-    train, held_out = (make(job, plan, material, step) for make in (training_loader, validation_loader))
-    assert train is not None
-    data = data_identity(files or {}, train, held_out, plan.num_workers)
+        train, held_out = (make(job, plan, material, step) for make in (training_loader, validation_loader))
+        assert train is not None
+        data = data_identity(files or {}, train, held_out, plan.num_workers)  # reads the first rows
     if step.strategy.world_size > 1:
         check_ranks({"data": data_of_rank(data, train, held_out, plan.num_workers)}, step.strategy)
     fill_start_scores(
