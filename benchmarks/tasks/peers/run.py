@@ -1,0 +1,273 @@
+"""Does a task learn what a hand-written loop and the Trainer of transformers learn on the same batches, and at what cost?
+
+    python benchmarks/tasks/peers/run.py [--updates 12] [--repeats 3]
+
+Each task reads the same rows as a recipe would and makes windows of 16 examples of several lengths. All three train a copy of the same small model on them, by torch's SGD
+without momentum, so that weights differ as gradients do. The peers call the model as transformers means it: with its labels, for its own loss.
+
+- curve: the largest relative difference of an update's loss from that of the hand-written loop.
+- in parts: how far the weights after all updates in micro-batches of 4 lie from those of whole windows, as a part of the way that these have gone. Dropout is 0.
+- time: CPU seconds of an update by those of the hand-written loop, one thread, from the third batch that is asked for to the last, minima over repeats that alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import json
+import logging
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from common import write_result
+
+RATE, WINDOW, PART = 0.02, 16, 4
+Data = dict[str, Any]
+Contender = Callable[[nn.Module, "Batches", int], tuple[list[float], nn.Module]]
+
+
+class Batches:
+    """Windows as a loader gives them, which notes the CPU time when the third and the last are asked for."""
+
+    batch_size = WINDOW
+
+    def __init__(self, windows: Sequence[Any]) -> None:
+        self.windows, self.dataset = list(windows), [None] * WINDOW * len(windows)
+        self.marks: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, window in enumerate(self.windows):
+            if number in (2, len(self.windows) - 1):
+                self.marks.append(time.process_time())
+            yield dict(window) if isinstance(window, dict) else window
+
+    @property
+    def seconds_per_update(self) -> float:
+        return (self.marks[1] - self.marks[0]) / (len(self.windows) - 3)
+
+    def in_parts(self, parts: int) -> Batches:
+        """Return the micro-batches of all windows."""
+        return (
+            self if parts == 1 else Batches([part for each in self.windows for part in _split(each, parts)])
+        )
+
+
+def plain_loop(model: nn.Module, windows: Batches, parts: int) -> tuple[list[float], nn.Module]:
+    """Train on whole windows, as everybody would write it; parts are left to those that know how."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
+    model.train()
+    for window in windows:
+        loss = model(**window).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, model
+
+
+def trainer(model: nn.Module, windows: Batches, parts: int) -> tuple[list[float], nn.Module]:
+    """Train by transformers' Trainer, which is given each window, or its parts to accumulate."""
+    from transformers import Trainer, TrainingArguments
+
+    losses: list[float] = []
+
+    class Given(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return windows.in_parts(parts)
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            loss = super().compute_loss(model, inputs, *args, **kwargs)
+            losses.append((loss[0] if isinstance(loss, tuple) else loss).item())
+            return loss
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            max_steps=len(windows),
+            gradient_accumulation_steps=parts,
+            max_grad_norm=0,
+            logging_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            save_strategy="no",
+            remove_unused_columns=False,
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _constant)
+        Given(model, arguments, train_dataset=windows.dataset, optimizers=(optimizer, schedule)).train()
+    return losses, model
+
+
+def _constant(_update: int) -> float:
+    return 1.0
+
+
+def _split(window: Data, parts: int) -> list[Data]:
+    cut = {name: value.tensor_split(parts) for name, value in window.items()}
+    return [{name: each[part] for name, each in cut.items()} for part in range(parts)]
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+    """Return how far two states lie apart, as a part of the way from the start to the second one."""
+    apart = sum(float((one[name] - other[name]).double().square().sum()) for name in other)
+    way = sum(float((other[name] - start[name]).double().square().sum()) for name in other)
+    return float((apart / way) ** 0.5)
+
+
+def measured(recipe: Any, updates: int, repeats: int) -> dict[str, Any]:
+    """Train by all three, whole and in parts, and return the figures of a task."""
+    from snugfit.tools.setup import recipe_setup
+
+    setup, _ = recipe_setup(recipe)
+    for module in setup.material.model.modules():
+        for name in ("p", "dropout", "attention_dropout"):  # of a layer, or by which attention drops
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    windows = list(setup.loader().windows(0, updates))
+    plain = [dict(window.data) for window in windows]
+
+    def snugfit(_model: nn.Module, given: Batches, parts: int) -> tuple[list[float], nn.Module]:
+        step = setup.step(plan=replace(setup.plan, micro_batch=None if parts == 1 else PART))
+        return [step(windows[number]).loss for number, _ in enumerate(given)], step.model
+
+    contenders: dict[str, Contender] = {"hand-written": plain_loop, "snugfit": snugfit, "HF Trainer": trainer}
+    start = copy.deepcopy(setup.material.model.state_dict())
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    losses: dict[str, list[float]] = {}
+    whole: dict[str, Mapping[str, Tensor]] = {}
+    for _ in range(repeats):
+        for name, train in contenders.items():
+            model = copy.deepcopy(setup.material.model)
+            given = Batches(plain)
+            losses[name], trained = train(model, given, 1)
+            seconds[name].append(given.seconds_per_update)
+            whole[name] = trained.state_dict()
+    reference = whole["hand-written"]
+    result: dict[str, Any] = {"windows": [list(_shape(window)) for window in plain[:3]]}
+    for name in ("snugfit", "HF Trainer"):
+        _, parted = contenders[name](copy.deepcopy(setup.material.model), Batches(plain), WINDOW // PART)
+        pairs = zip(losses[name], losses["hand-written"], strict=True)
+        result[name] = {
+            "curve": max(abs(one - other) / abs(other) for one, other in pairs),
+            "weights": distance(whole[name], reference, start),
+            "in parts": distance(parted.state_dict(), reference, start),
+            "time": min(seconds[name]) / min(seconds["hand-written"]),
+        }
+    result["loss"] = [losses["hand-written"][0], losses["hand-written"][-1]]
+    result["seconds"] = seconds
+    return result
+
+
+def _shape(window: Data) -> tuple[int, ...]:
+    return tuple(next(iter(window.values())).shape)
+
+
+def docstrings(count: int) -> list[str]:
+    """Return first sentences of docstrings of the standard library, of several lengths."""
+    sentences: list[str] = []
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (text := ast.get_docstring(node)):
+                sentences.append(" ".join(text.split())[:300])
+    random.Random(0).shuffle(sentences)
+    return sentences[:count]
+
+
+def write_material(folder: Path) -> dict[str, tuple[str, str]]:
+    """Write rows and models, and return the model and the data section of each task."""
+    from PIL import Image
+    from transformers import ViTConfig
+
+    from snugfit.models.small import write_small_model
+
+    texts = docstrings(160)
+    shape: dict[str, Any] = {"vocabulary": 1000, "width": 64, "layers": 2, "positions": 256}
+    for kind in ("encoder", "decoder", "encoder-decoder"):
+        write_small_model(folder / kind, texts, kind=kind, **shape)
+    ViTConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        image_size=32,
+        patch_size=8,
+    ).save_pretrained(folder / "vit")
+    drawn = np.random.default_rng(0)
+    rows = []
+    for number, text in enumerate(texts):
+        words = text.split()
+        Image.fromarray(drawn.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+        rows.append(
+            {
+                "text": text,
+                "label": ["short", "long"][len(text) > 80],
+                "words": words,
+                "tags": ["B-NAME" if word[0].isupper() else "O" for word in words],
+                "target": " ".join(words[:8]),
+                "image": f"{number}.png",
+            }
+        )
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts_of = "max_length: 64, text: text"
+    return {
+        "text-classification": ("encoder", f"{texts_of}, label: label"),
+        "token-classification": ("encoder", "max_length: 64, text: words, label: tags"),
+        "masked-lm": ("encoder", texts_of),
+        "causal-lm": ("decoder", texts_of),
+        "seq2seq": ("encoder-decoder", f"{texts_of}, target: target, target_length: 24"),
+        "image-classification": ("vit", "size: 32, label: label, augment: []"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--updates", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    from snugfit.recipe import load_recipe
+
+    torch.set_num_threads(1)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    result: dict[str, Any] = {"updates": options.updates, "window": WINDOW, "part": PART, "tasks": {}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for task, (model, data) in write_material(folder).items():
+            path = folder / f"{task}.yaml"
+            path.write_text(
+                f"name: peers\ntask: {task}\nmodel: {folder / model}\nfrom_scratch: true\n"
+                f"data: {{train: rows.jsonl, validation: null, {data}}}\n"
+                f"train: {{updates: {options.updates}, global_batch: {WINDOW}, seed: 3}}\n"
+                f"optimizer: {{sgd: {{learning_rate: {RATE}, momentum: 0.0, weight_decay: 0.0}}}}\nschedule: null\ntechniques: []\n"
+                "plan: {device: cpu, numerics: fp32, micro_batch: null}\ntrack: {mlflow: false}\n"
+            )
+            figures = measured(load_recipe(path, []), options.updates, options.repeats)
+            result["tasks"][task] = figures
+            for peer in ("snugfit", "HF Trainer"):
+                own = figures[peer]
+                print(
+                    f"{task:22}{peer:12} curve {own['curve']:.1e}  weights {own['weights']:.1e}  in parts {own['in parts']:.1e}  "
+                    f"time {own['time']:.2f}",
+                    flush=True,
+                )
+    print(write_result(Path(__file__).parent, result))
+
+
+if __name__ == "__main__":
+    main()
