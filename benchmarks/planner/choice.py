@@ -47,7 +47,7 @@ from snugfit.errors import SnugfitError  # noqa: E402
 from snugfit.planner.answers.answer import Answer  # noqa: E402
 from snugfit.planner.calibration.calibrate import calibrate  # noqa: E402
 from snugfit.planner.choice.candidate import Budget  # noqa: E402
-from snugfit.planner.choice.rungs import is_for_frozen  # noqa: E402
+from snugfit.planner.choice.rungs import freezes, is_for_frozen  # noqa: E402
 from snugfit.planner.devices.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
 from snugfit.planner.prediction.predict import Planner  # noqa: E402
@@ -120,6 +120,11 @@ def _level(techniques: Sequence[Technique]) -> Fidelity:
     return max(each.card.fidelity for each in techniques)
 
 
+def _is_legal(techniques: Sequence[Technique]) -> bool:
+    """Return whether a search may add these: what is for frozen weights, only where some are."""
+    return freezes(techniques) or not any(map(is_for_frozen, techniques))
+
+
 def _words(technique: Technique) -> str:
     outputs = getattr(technique, "keep", ())
     return technique.card.name + (f" (keep {', '.join(outputs)})" if outputs else "")
@@ -166,7 +171,7 @@ class Bench:
         for count in range(len(rungs) + 1):
             for added in itertools.combinations(rungs, count):
                 techniques = together(self.subject.techniques, added)
-                if techniques is not None and _level(techniques) is level:
+                if techniques is not None and _level(techniques) is level and _is_legal(techniques):
                     plans += [self.run(techniques, size) for size in self.sizes]
         return [each for each in plans if each is not None]
 
