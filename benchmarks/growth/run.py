@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -173,10 +175,13 @@ def event_memory() -> Iterator[Point]:
         yield count, held_bytes / 1e6
 
 
-def report() -> Iterator[Point]:
+@functools.cache
+def reports() -> list[tuple[int, float, float]]:
+    """Return updates, seconds to write the report, and megabytes that the process has grown by at most meanwhile."""
     from snugfit.report.page import write_report
 
-    for count in UPDATES[:3]:
+    rows_of_points = []
+    for count in UPDATES:
         with tempfile.TemporaryDirectory() as folder:
             result = sf.train(
                 net(), TensorDataset(*rows(64)), updates=2, output=folder, track=False, display=None
@@ -184,9 +189,24 @@ def report() -> Iterator[Point]:
             assert result.run_dir is not None
             with Spool(Path(result.run_dir, "events.jsonl")) as spool:
                 write_updates(spool, count)
-            start = time.process_time()
+            before, start = largest_kilobytes(), time.process_time()
             write_report(Path(result.run_dir))
-            yield count, time.process_time() - start
+            seconds = time.process_time() - start
+            rows_of_points.append((count, seconds, (largest_kilobytes() - before) / 1e3))
+    return rows_of_points
+
+
+def largest_kilobytes() -> int:
+    """Return the most memory that the process has had; what grows from point to point is seen in it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def report() -> Iterator[Point]:
+    yield from ((count, seconds) for count, seconds, _ in reports())
+
+
+def report_memory() -> Iterator[Point]:
+    yield from ((count, megabytes) for count, _, megabytes in reports()[1:])
 
 
 def checkpoints() -> Iterator[Point]:
@@ -253,6 +273,7 @@ CURVES = (
     Curve("event_files", "MB of the file of events", "updates", "MB", 1.05, event_files),
     Curve("event_memory", "MB of events in memory", "updates", "MB", 0.05, event_memory),
     Curve("report", "seconds to write the report", "updates", "s", 1.2, report),
+    Curve("report_memory", "MB that writing the report takes", "updates", "MB", 1.05, report_memory),
     Curve("checkpoints", "a checkpoint over dd", "MiB", "×", 0.3, checkpoints),
     Curve("plans", "CPU seconds of a plan", "blocks", "s", 0.2, plans),
 )
