@@ -335,7 +335,8 @@ def labels_of(data: Any) -> Tensor:
 
 
 def _lengths(data: Any) -> tuple[int, ...] | None:
-    if type(data) is tuple:  # as most are; to ask for a mapping costs more
+    # as most are; to ask for a mapping costs more
+    if type(data) is tuple or (type(data) is dict and "attention_mask" not in data):
         return None
     mask = data.get("attention_mask") if isinstance(data, Mapping) else None
     if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.device.type != "cpu":

@@ -310,6 +310,8 @@ class _Fetch:
         self.takes_rows = part.ranks == 1 and self._of_tensors
         # these return what they hold: nothing random to seed
         self._holds_examples = isinstance(dataset, (list, tuple, Examples))
+        # nor do they with torch's own collate: no generator is looked at, which takes several times as long as a small window
+        self._draws_nothing = type(dataset) in (list, tuple) and collate is default_collate
 
     def __call__(self, window: Sequence[Key]) -> Batch:
         keys, share = self._part.of(window)
@@ -329,11 +331,15 @@ class _Fetch:
         if isinstance(self._dataset, WholeBatches):
             ids = [source_index(self._dataset, index) for index in indices]
             return Batch.of(self._dataset.batch(indices), ids=ids)
+        if self._draws_nothing:
+            return Batch.of(self._collated(self._examples(keys), keys), ids=indices)
         ids = [source_index(self._dataset, index) for index in indices]
         if (padded := self._padded(keys)) is not None:
             return Batch.of(padded, ids=ids)
         with preserved_randomness(_HOST), preserved_elsewhere():
+            # a window is told from all others by its first example; collating may draw too, to mask words for instance
             examples = self._examples(keys)
+            seed_host(derive_seed(self._seed, "collate", *keys[0]))
             return Batch.of(self._collated(examples, keys), ids=ids)
 
     @property
@@ -349,6 +355,7 @@ class _Fetch:
     def alike(self, example: Any, keys: Sequence[Key]) -> Batch:
         """Return a window of so many examples like this one."""
         with preserved_randomness(_HOST), preserved_elsewhere():
+            seed_host(derive_seed(self._seed, "collate", *keys[0]))
             return Batch.of(self._collated([example] * len(keys), keys), ids=[index for _, index in keys])
 
     def example(self, key: Key) -> Any:
@@ -392,8 +399,6 @@ class _Fetch:
         return examples
 
     def _collated(self, examples: list[Any], keys: Sequence[Key]) -> Any:
-        # a window is told from all others by its first example; collating may draw too, to mask words for instance
-        seed_host(derive_seed(self._seed, "collate", *keys[0]))
         try:
             return _without_gradients(self._collate(examples))
         except SnugfitError:
