@@ -55,7 +55,7 @@ class Forward(Event):
         device: type of the device of its weights.
         native: whether the device computes in that dtype (or in the weights') itself.
         scale: root mean square of its numbers, in the first passes with and without a graph; 0 where they are tokens.
-        lag: how far the weights are from those of the trained model of the same structure, in the last move of these; no number where
+        lag: how far the weights are from those of the trained model of the same structure, in the last move of these; -1 where
             that is not known, as of the trained model itself.
     """
 
@@ -71,7 +71,7 @@ class Forward(Event):
     device: str
     native: bool
     scale: float = 0.0
-    lag: float = math.nan
+    lag: float = -1.0
 
 
 @dataclass(frozen=True)

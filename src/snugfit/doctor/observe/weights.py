@@ -86,15 +86,15 @@ class Weights:
         return True
 
     def lag(self, module: nn.Module) -> float:
-        """Return how far the weights are from those of the trained model of the same structure, in the last move of these; NaN where there is none."""
+        """Return how far the weights are from those of the trained model of the same structure, in the last move of these; -1 where there is none."""
         named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
         for names, left in self._stepped.items():
             if all(name in named for name in names):
                 now = [named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names]
                 steps = [(last, self._before[each]) for each, last in left.items() if each in self._before]
                 moves = [(_apart(now, last), _apart(last, before)) for last, before in steps]
-                return min((lag / move for lag, move in moves if lag >= 0 and move > 0), default=math.nan)
-        return math.nan
+                return min((lag / move for lag, move in moves if lag >= 0 and move > 0), default=-1.0)
+        return -1.0
 
     def backwards(self, module: nn.Module) -> float:
         """Return how much the weights lie back, from those that the last step left, towards earlier ones: the largest cosine; 0 without a trail."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
@@ -131,7 +130,7 @@ def average_follows(log: Log) -> list[Finding]:
     trained = trained_models(log)
     near: dict[int, list[Forward]] = {}
     for event in log.of(Forward):
-        if not event.grad and event.module not in trained and not math.isnan(event.lag):
+        if not event.grad and event.module not in trained and event.lag >= 0:
             near.setdefault(event.module, []).append(event)
     for passes in near.values():
         updates = {each.update for each in passes}

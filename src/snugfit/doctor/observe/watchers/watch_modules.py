@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 import weakref
@@ -280,7 +279,7 @@ class ModuleWatch:
                 device.type,
                 computes_natively(device, autocast or seen.dtype),
                 self._scale(seen.id, batch, grad=grad),
-                math.nan if grad or trained else self.weights.lag(module),
+                -1.0 if grad or trained else self.weights.lag(module),
             )
         )
 
