@@ -39,6 +39,7 @@ STAGES = (
             "laws in ",
             "fp32 is IEEE",
             "tf32 rounds",
+            "the loss of large logits",
             "weight streaming",
             "activation offload",
             "optimizer offload",

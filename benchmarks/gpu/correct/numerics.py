@@ -89,6 +89,46 @@ def gradients_of(device: str, kind: str, dtype: Any, techniques: list[Any]) -> d
 KINDS = ("product", "convolution", "recurrence")
 
 
+@check("the loss of large logits may write where it reads", 40)
+def softmax_in_place(settings: Settings) -> Mapping[str, Any]:
+    """Tell whether the backward of log-softmax in place gives the same bits, in rows that short and long kernels take.
+
+    Where it does, CUDA may join `logits_loss.IN_PLACE`; until then it writes elsewhere, and this proves that this is right.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    from snugfit.core import logits_loss
+
+    figures: dict[str, Any] = {}
+    allowed = logits_loss.IN_PLACE
+    for classes in settings.size((1000, 1024, 4093, 32_000, 128_256, 200_001), (1000, 4093)):
+        generator = torch.Generator().manual_seed(classes)
+        logits = 3 * torch.randn(64, classes, generator=generator)
+        labels = torch.randint(0, classes, (64,), generator=generator).to(settings.device)
+        ignored = torch.zeros_like(labels, dtype=torch.bool)
+        gradients = []
+        for way in ("torch", "elsewhere", "in place"):
+            own = logits.to(settings.device, copy=True).requires_grad_()
+            logits_loss.IN_PLACE = {settings.device} if way == "in place" else set()
+            try:
+                if way == "torch":
+                    values = F.cross_entropy(own, labels, reduction="none")
+                else:
+                    values = logits_loss.LargeCrossEntropy.apply(own, labels, ignored, -100)
+                values.sum().backward()
+            finally:
+                logits_loss.IN_PLACE = allowed
+            gradients.append(own.grad)
+        figures[str(classes)] = {"in place": torch.equal(gradients[0], gradients[2])}
+        require(
+            torch.equal(gradients[0], gradients[1]), f"another gradient than torch's, {classes=}", **figures
+        )
+        in_use = figures[str(classes)]["in place"] or settings.device not in allowed
+        require(in_use, f"another gradient than torch's in place, {classes=}", **figures)
+    return figures
+
+
 @check("fp32 is IEEE in products, convolutions and recurrences", 40, plants={"rounded": rounded_products})
 def fp32_is_ieee(settings: Settings) -> Mapping[str, Any]:
     """Compare float32 gradients on the device with float64 ones on the host: tf32 would be a thousand times further away."""

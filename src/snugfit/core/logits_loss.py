@@ -1,4 +1,4 @@
-"""Cross-entropy of logits that are large: two tensors of their size stand in memory where torch's own has three."""
+"""Cross-entropy of logits that are large: fewer tensors of their size stand in memory than with torch's own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch.autograd.function import once_differentiable
 LARGE = 1 << 16
 """Numbers of logits from which on this pays: a function of Python in the graph costs as much as some small kernels."""
 
-_IN_PLACE = {"cpu", "cuda"}
-"""Devices whose kernel reads a row before it writes to it, so that it may write where it reads."""
+IN_PLACE = {"cpu"}
+"""Devices whose kernel is known to read a row before it writes to it, so that it may write where it reads. On CUDA nobody has seen it yet:
+`benchmarks/gpu/run.sh correct` looks."""
 _NO_REDUCTION = 0  # as torch numbers it
 
 
@@ -39,7 +40,7 @@ class LargeCrossEntropy(torch.autograd.Function):
         gradient: Tensor = torch.ops.aten.nll_loss_backward.default(
             d_values, log_probabilities, labels, None, _NO_REDUCTION, ctx.ignore_index, nothing
         )
-        in_place = gradient.device.type in _IN_PLACE
+        in_place = gradient.device.type in IN_PLACE
         torch.ops.aten._log_softmax_backward_data.out(
             gradient,
             log_probabilities,
