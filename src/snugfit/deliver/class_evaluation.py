@@ -57,7 +57,7 @@ def _bins(highest: Tensor, right: Tensor) -> list[ProbabilityBin]:
     for number in numbers.unique().tolist():
         own = numbers == number
         bins.append(
-            ProbabilityBin(int(own.sum()), float(highest[own].mean()), float(right[own].double().mean()))
+            ProbabilityBin(int(own.sum()), float(highest[own].mean()), float(right[own].float().mean()))
         )
     return bins
 

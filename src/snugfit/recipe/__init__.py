@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from snugfit.recipe.declarations import COLUMNS as COLUMNS
     from snugfit.recipe.declarations import Recipe as Recipe
     from snugfit.recipe.load import load_recipe as load_recipe
-    from snugfit.recipe.setting_places import located as located
     from snugfit.recipe.overrides import is_override as is_override
     from snugfit.recipe.schema import json_schema as json_schema
     from snugfit.recipe.schema import schema_with_plugins as schema_with_plugins
+    from snugfit.recipe.setting_places import located as located
 
 _HOMES = {
     "COLUMNS": "declarations",

@@ -54,7 +54,7 @@ def recipe(tmp_path: Path) -> Path:
 
 def _module(folder: Path) -> str:
     """A name of its own: what one test has imported stands in the way of the next one's."""
-    return f"mine_{sum(map(ord, folder.name)) + len(folder.name) * 7919}"
+    return f"mine_{folder.name}"
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

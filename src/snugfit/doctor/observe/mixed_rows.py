@@ -17,7 +17,7 @@ SOME_WRONG = 0.1
 
 
 class Mix(NamedTuple):
-    """The row that each row was mixed with, its own where it is as it was, and the share of that other row."""
+    """The row that each row was mixed with, its own where it is as it was, and the share of that other row; on the host."""
 
     partners: Tensor
     shares: Tensor
@@ -32,7 +32,7 @@ def mix_of(before: Tensor, after: Tensor) -> Mix | None:
     rows = before.shape[0]
     if not LEAST_ROWS <= rows <= MOST_ROWS or before.shape != after.shape or before.dim() < 2:
         return None
-    old, new = (_columns(each) for each in (before.to(after.device), after))
+    old, new = _columns(before), _columns(after)
     moved = new - old
     size = moved.square().sum(1)
     if not bool(torch.isfinite(size).all()) or not bool((size > 0).any()):
@@ -59,15 +59,15 @@ def wrong_targets(mix: Mix, before: Tensor, after: Tensor) -> int:
     if not after.is_floating_point():
         if before.shape != after.shape or before.is_floating_point():
             return 0
-        old = before.to(after.device).reshape(len(after), -1)
-        new, partner = after.reshape(len(after), -1), old[mix.partners]
+        old, new = (each.cpu().reshape(len(after), -1) for each in (before, after))
+        partner = old[mix.partners]
         count = int(((new != old).any(1) & (new != partner).any(1)).sum())
         return count if count >= SOME_WRONG * len(after) else 0
     if not before.is_floating_point() and before.dim() == 1 and after.dim() == 2:
         before = functional.one_hot(before.long().clamp_min(0), after.shape[1])
     if before.shape != after.shape:
         return 0
-    old, new = (each.reshape(len(after), -1).double() for each in (before.to(after.device), after.detach()))
+    old, new = (each.detach().cpu().reshape(len(after), -1).double() for each in (before, after))
     shares = mix.shares[:, None]
     wanted = old + shares * (old[mix.partners] - old)
     slack = CLOSE * float((old.amax(0) - old.amin(0)).max())
@@ -84,6 +84,6 @@ def wrong_targets(mix: Mix, before: Tensor, after: Tensor) -> int:
 
 
 def _columns(batch: Tensor) -> Tensor:
-    """Return some columns of the rows, in double precision."""
+    """Return some columns of the rows, in double precision, which not every device has."""
     flat = batch.detach().reshape(batch.shape[0], -1)
-    return flat[:, :: max(1, flat.shape[1] // MOST_COLUMNS)].double()
+    return flat[:, :: max(1, flat.shape[1] // MOST_COLUMNS)].cpu().double()

@@ -6,6 +6,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -31,10 +32,15 @@ def disk_rate(folder: Path | None = None) -> float | None:
     """
     if not hasattr(os, "posix_fadvise"):
         return None
+
+    def forget(descriptor: int) -> None:
+        """Take a file's pages out of memory, but for those that are mapped."""
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     folder = folder or cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return FILE_BYTES / statistics.median(_seconds_in(folder))
+        return FILE_BYTES / statistics.median(_seconds_in(folder, forget))
     except OSError as error:
         raise SettingError(
             "calibrate",
@@ -43,7 +49,7 @@ def disk_rate(folder: Path | None = None) -> float | None:
         ) from error
 
 
-def _seconds_in(folder: Path) -> list[float]:
+def _seconds_in(folder: Path, forget: Callable[[int], None]) -> list[float]:
     """Return seconds of readings of a file that is written to the folder, and is gone afterwards."""
     target = torch.empty(FILE_BYTES, dtype=torch.uint8).fill_(1)  # whose own pages are there
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -52,12 +58,12 @@ def _seconds_in(folder: Path) -> list[float]:
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-        return [_seconds(file.name, file.fileno(), target) for _ in range(_TIMES)]
-
-
-def _seconds(name: str, descriptor: int, target: torch.Tensor) -> float:
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # which leaves pages that are mapped
-    mapped = torch.from_file(name, shared=True, size=target.numel(), dtype=torch.uint8)
-    began = time.perf_counter()
-    target.copy_(mapped)
-    return time.perf_counter() - began
+        seconds = []
+        for _ in range(_TIMES):
+            forget(file.fileno())
+            mapped = torch.from_file(file.name, shared=True, size=target.numel(), dtype=torch.uint8)
+            began = time.perf_counter()
+            target.copy_(mapped)
+            seconds.append(time.perf_counter() - began)
+            del mapped
+        return seconds
