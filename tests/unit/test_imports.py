@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import snugfit as sf
-from snugfit import techniques
+from snugfit import recipe, techniques
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
@@ -82,6 +83,18 @@ def test_names_for_type_checkers_are_those_found_at_run_time():
     for name, module in module_of.items():
         expected = techniques if module == "snugfit" else getattr(sys.modules[module], name)
         assert getattr(sf, name) is expected
+
+
+def test_no_module_has_the_name_of_something_else_that_its_package_gives() -> None:
+    """Whichever of the two was imported first would hide the other."""
+    for package in (sf, recipe):
+        modules = {found.name for found in pkgutil.iter_modules(package.__path__)}
+        both = {
+            name
+            for name in package.__all__
+            if name in modules and not inspect.ismodule(getattr(package, name))
+        }
+        assert not both, f"{package.__name__} gives {both}, and has modules of these names"
 
 
 @pytest.mark.parametrize("name", ["Stp", "nothing", "__wrapped__"])
