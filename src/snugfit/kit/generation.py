@@ -123,9 +123,8 @@ def _rooms(model: nn.Module, batch: Mapping[str, Tensor], wanted: int) -> list[i
     """Return how many tokens each row's answer may have."""
     rows, width = batch["input_ids"].shape
     if writes_another_text(model):
-        width = 0
-    most = room(model, width, wanted)
-    if most == wanted:
+        return [room(model, 0, wanted)] * rows  # the prompt takes none of the answer's positions
+    if room(model, width, wanted) == wanted:
         return [wanted] * rows
     lengths = read(batch["attention_mask"].sum(dim=1), assume=[width] * rows)
     return [room(model, length, wanted) for length in lengths]

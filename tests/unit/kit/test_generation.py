@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from snugfit.errors import DataError
 from snugfit.kit.generation import Generation, generate, padded_left
@@ -15,6 +22,7 @@ from snugfit.kit.generation import Generation, generate, padded_left
 POSITIONS, WANTED = 16, 9
 LENGTHS = (14, 11, 14, 8, 2)
 """Of prompts: four of the five leave fewer positions than are wanted, two of them as many as each other."""
+BART_SIZES = {"layers": 1, "ffn_dim": 16, "attention_heads": 2}
 
 
 def gpt2() -> Any:
@@ -31,6 +39,20 @@ def llama() -> Any:
             num_hidden_layers=2,
             num_attention_heads=4,
             max_position_embeddings=POSITIONS,
+        )
+    )
+
+
+def bart() -> Any:
+    """It reads a prompt in other positions than those of its answer."""
+    sizes = {f"{side}_{size}": count for side in ("encoder", "decoder") for size, count in BART_SIZES.items()}
+    return BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=40,
+            d_model=16,
+            max_position_embeddings=POSITIONS,
+            forced_eos_token_id=None,
+            **sizes,
         )
     )
 
@@ -100,3 +122,16 @@ def test_a_row_that_ends_in_the_room_of_all_is_written_once(monkeypatch: pytest.
 def test_a_prompt_without_a_position_behind_it_is_refused() -> None:
     with pytest.raises(DataError, match="it has 16 tokens, and the model reads 16 with its answer"):
         generate(made(gpt2), padded_left([[1] * POSITIONS, [2]], 0), range(2), (), Generation(1))
+
+
+def test_a_prompt_takes_no_positions_from_the_answer_of_a_model_that_writes_another_text() -> None:
+    model, rows = made(bart), prompts()
+    longest = max(LENGTHS)
+    right = {
+        "input_ids": torch.tensor([row + [1] * (longest - len(row)) for row in rows]),
+        "attention_mask": torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows]),
+    }
+    answers = generate(model, right, range(len(rows)), (), Generation(2 * POSITIONS))
+    assert [len(answer) for answer in answers] == [POSITIONS] * len(rows)
+    alone = [generate(model, padded_left([row], 1), [0], (), Generation(2 * POSITIONS))[0] for row in rows]
+    assert answers == alone
