@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -141,9 +141,11 @@ def _refusing(operator: str) -> Callable[..., NoReturn]:
     return lambda _self, *others: _refuse(f"does '{operator}' with")
 
 
-for _name in ("getitem", "setitem", "neg", "pow", "matmul", "len", "float", "bool"):
+_UNARY = ("neg", "pos", "abs", "invert", "len", "float", "int", "bool", "getitem", "setitem", "contains")
+_COMPARING = ("lt", "le", "eq", "ne", "gt", "ge")
+for _name in (*_UNARY, *_COMPARING):
     setattr(Postponed, f"__{_name}__", _refusing(_name))
-for _name in ("add", "sub", "mul", "truediv"):
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
     for _side in ("", "r", "i"):
         setattr(Postponed, f"__{_side}{_name}__", _refusing(_name))
 
@@ -181,8 +183,10 @@ def postponed_in(outputs: Any) -> Postponed | None:
     logits = outputs
     if isinstance(outputs, Mapping):
         logits = outputs.get("logits")
-    elif not isinstance(outputs, (Postponed, Tensor)):
-        logits = outputs.logits if hasattr(outputs, "logits") else outputs[0]
+    elif hasattr(outputs, "logits") and not isinstance(outputs, Postponed):
+        logits = outputs.logits
+    elif isinstance(outputs, (tuple, list)) and outputs:
+        logits = outputs[0]
     return logits if isinstance(logits, Postponed) else None
 
 
@@ -190,13 +194,15 @@ def with_logits(outputs: Any, logits: Tensor) -> Any:
     """Return the outputs with these logits in the place of postponed ones."""
     if isinstance(outputs, Postponed):
         return logits
-    if isinstance(outputs, tuple) and not hasattr(outputs, "logits"):
-        return (logits, *outputs[1:])
+    if isinstance(outputs, (tuple, list)) and not hasattr(outputs, "logits"):
+        return [logits, *outputs[1:]] if isinstance(outputs, list) else (logits, *outputs[1:])
     if hasattr(outputs, "_replace"):
         return outputs._replace(logits=logits)
     made = copy.copy(outputs)
     if isinstance(made, Mapping):
         made["logits"] = logits  # type: ignore[index]  # outputs are dicts; of transformers, it sets the attribute too
+    elif is_dataclass(made):
+        object.__setattr__(made, "logits", logits)  # a frozen one too
     else:
         made.logits = logits
     return made

@@ -16,7 +16,8 @@ from snugfit.core.losses import causal_lm, cross_entropy, labels_ahead, unwrappe
 from snugfit.core.preferences import of_answers
 from snugfit.core.technique import BatchLoss
 from snugfit.kit.chunked_loss_function import chunks_of, in_chunks
-from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in, whole
+from snugfit.kit.lm_head import output_head, postponed, postponed_in, whole
+from snugfit.system.memory import is_out_of_memory
 
 _CHUNK = 256
 """Tokens whose logits are made at a time, where no technique says how many."""
@@ -85,7 +86,11 @@ class _Postponing:
             try:
                 with postponed(self._head, chunk=_CHUNK):
                     return self._run(batch)
-            except LogitsInUse:
+            except Exception as error:
+                # one that looks whether they are a tensor, or compares them, fails in a way of its own; what has another
+                # reason comes again below
+                if is_out_of_memory(error):
+                    raise
                 self._asks = True
         return self._run(batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from transformers import (
 )
 
 from snugfit.core.batch import Batch
+from snugfit.core.losses import logits_of
 from snugfit.core.preferences import ORPO
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.answer_scores import AnswerScores
@@ -136,3 +138,63 @@ def test_a_metric_of_ones_own_gets_all_logits() -> None:
     with torch.no_grad():
         expected = step.model.eval()(input_ids=window()["input_ids"]).logits.std(dim=(1, 2)).mean()
     assert found["spread"] == pytest.approx(expected.item(), rel=EXACT)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    logits: Tensor
+
+
+class Reading(nn.Module):
+    """A small language model of one's own, by which something is done with what its head returns."""
+
+    def __init__(self, behind: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.words, self.head, self.behind = nn.Embedding(LETTERS, 16), nn.Linear(16, LETTERS), behind
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return self.behind(self.head(self.words(input_ids)))
+
+
+def tensors_alone(logits: Any) -> Tensor:
+    if not isinstance(logits, Tensor):
+        raise TypeError("no tensor")
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("behind", "by_all"),
+    [
+        (lambda logits: torch.where(logits > 0, logits, logits / 2), True),
+        (lambda logits: torch.where(logits == 0, -1.0, logits), True),
+        (lambda logits: -abs(logits), True),
+        (lambda logits: 2**logits, True),
+        (lambda logits: logits // 0.1, True),
+        (tensors_alone, True),
+        (lambda logits: [logits, 1], False),
+        (lambda logits: (logits, 1), False),
+        (Frozen, False),
+    ],
+    ids=["greater", "equal", "abs", "power", "floor", "its type", "list", "tuple", "frozen"],
+)
+def test_a_model_of_ones_own_is_scored_whatever_it_does_with_its_logits(
+    behind: Callable[[Any], Any], by_all: bool
+) -> None:
+    model, found, peak = scores(lambda: Reading(behind), "causal_lm", ("perplexity",))
+    data = window()
+    with torch.no_grad():
+        logits = logits_of(model(data["input_ids"], data["attention_mask"]))
+    expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), data["labels"][:, 1:].flatten())
+    assert found["loss"] == pytest.approx(expected.item(), rel=EXACT)
+    assert (peak > WHOLE) is by_all
+
+
+def test_what_fails_for_another_reason_fails_as_ever() -> None:
+    def fail(_: Any) -> Tensor:
+        raise ValueError("of its own")
+
+    with pytest.raises(ValueError, match="of its own"):
+        scores(lambda: Reading(fail), "causal_lm", ("perplexity",))
