@@ -115,7 +115,7 @@ def softmax_in_place(settings: Settings) -> Mapping[str, Any]:
                 if way == "torch":
                     values = F.cross_entropy(own, labels, reduction="none")
                 else:
-                    values = logits_loss.LargeCrossEntropy.apply(own, labels, ignored, -100)
+                    values, _ = logits_loss.LargeCrossEntropy.apply(own, labels, ignored, -100)
                 values.sum().backward()
             finally:
                 logits_loss.IN_PLACE = allowed

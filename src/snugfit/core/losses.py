@@ -403,7 +403,7 @@ def _values_of_labels(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor
     wide = wide_dtype(logits.dtype)
     if logits.numel() >= LARGE:
         flat = (logits.flatten(0, -2).to(wide), labels.flatten(), ~counted.flatten())
-        values: Tensor = LargeCrossEntropy.apply(*flat, IGNORE_INDEX)  # type: ignore[no-untyped-call]
+        values: Tensor = LargeCrossEntropy.apply(*flat, IGNORE_INDEX)[0]  # type: ignore[no-untyped-call]
     else:
         # a NaN in an ignored position would come back through log_softmax's backward
         safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0).flatten(0, -2).to(wide)

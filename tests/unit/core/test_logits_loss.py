@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -67,3 +68,40 @@ def test_a_label_out_of_range_of_large_logits_is_said() -> None:
     labels[1] = CLASSES
     with pytest.raises(DataError, match=f"Give labels from 0 to {CLASSES - 1}"):
         cross_entropy(logits, {"labels": labels})
+
+
+@pytest.mark.parametrize("spoiled", [False, True], ids=["finite", "NaN where ignored"])
+def test_gradients_of_large_logits_have_gradients_as_those_of_torch(spoiled: bool) -> None:
+    """As a penalty of gradients asks for: a part of it that is left out would be missed by nobody."""
+    logits, labels, weights = drawn()
+    kept = labels != IGNORE_INDEX
+    found = []
+    for values_of in (lambda made: cross_entropy(made, {"labels": labels}).values, of_torch(labels)):
+        given = logits.clone().requires_grad_()
+        scale = torch.ones(ROWS, requires_grad=True)
+        values = values_of(given.masked_fill(~kept.unsqueeze(-1), math.nan) if spoiled else given)
+        (first,) = torch.autograd.grad((values * weights * scale)[kept].sum(), given, create_graph=True)
+        found.append(
+            [first, *torch.autograd.grad(values[kept].sum() + 100 * first.square().sum(), (given, scale))]
+        )
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.isfinite().all()
+        torch.testing.assert_close(ours, theirs)
+
+
+def of_torch(labels: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    ignored = (labels == IGNORE_INDEX).unsqueeze(-1)
+    return lambda made: F.cross_entropy(made.masked_fill(ignored, 0.0), labels, reduction="none")
+
+
+def test_large_logits_of_each_row_by_itself_have_the_gradients_of_all() -> None:
+    logits, labels, _ = drawn()
+
+    def loss(own: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        rows = own.expand(ROWS, -1)
+        return cross_entropy(rows, {"labels": label.expand(ROWS)}).values.mean()
+
+    each = torch.func.vmap(torch.func.grad(loss))(logits, labels)
+    together = logits.clone().requires_grad_()
+    cross_entropy(together, {"labels": labels}).values.sum().backward()
+    torch.testing.assert_close(each, together.grad)
