@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from snugfit.core.technique import Technique
 from snugfit.data.order import total_windows
 from snugfit.data.quarantine import quarantine_text
 from snugfit.data.sources import check_fingerprints
-from snugfit.errors import Interrupted, OutOfMemory, RunFolderError
+from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitWarning
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
@@ -134,8 +135,13 @@ def execute(spec: RunSpec) -> RunResult:
             spec, length = fit_to_time(spec, strategy, resume=resume)
         # the first rows of a stream are read here, and no event is written before there is a folder
         messages: list[str] = []
-        with agreed(), own_warnings(messages.append):
-            job, task = spec.shorten(spec.job, spec.loaded(strategy))
+        try:
+            with agreed(), own_warnings(messages.append):
+                job, task = spec.shorten(spec.job, spec.loaded(strategy))
+        except BaseException:
+            for message in messages:  # there will be no event of it, and it may be the reason
+                warnings.warn(message, SnugfitWarning, stacklevel=2)
+            raise
         task = dataclasses.replace(task, messages=(*task.messages, *messages))
         if world.size > 1:
             rows = {"data.train": task.material.train, "data.validation": task.material.validation or ()}

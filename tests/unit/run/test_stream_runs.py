@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import snugfit as sf
 from snugfit.errors import SnugfitWarning, UserError
-from snugfit.recipe import load_recipe
+from snugfit.recipe import Recipe, load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.tasks.prepare import prepare
@@ -124,20 +124,30 @@ def test_a_recipe_streams_what_a_function_gives(name: str, tmp_path: Path) -> No
     assert "it has no length" in str(error.value)
 
 
+def recipe_that_warns(tmp_path: Path, function: str, behind: str = "") -> Recipe:
+    """A recipe of which a function warns as it begins, and then does what is given."""
+    module = f"functions_that_warn_in_{function}"
+    imports = "import warnings\nfrom snugfit.errors import SnugfitWarning\n"
+    warn = f"    warnings.warn('row 4 is left out.', SnugfitWarning)\n{behind}"
+    code = CODE.replace(f"def {function}():\n", f"def {function}():\n{warn}")
+    (tmp_path / f"{module}.py").write_text(imports + code)
+    text = RECIPE.replace("ROWS", "rows").replace("own:", f"{module}:")
+    (tmp_path / "own.yaml").write_text(text + "plan: {device: cpu}\ntrack: {mlflow: false}\n")
+    return load_recipe(tmp_path / "own.yaml", [f"output={tmp_path / 'runs'}", "train.updates=1"])
+
+
 def test_a_warning_about_the_first_rows_is_an_event_of_the_run(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    code = CODE.replace(
-        "def rows():\n", "def rows():\n    warnings.warn('row 4 is left out.', SnugfitWarning)\n"
-    )
-    imports = "import warnings\nfrom snugfit.errors import SnugfitWarning\n"
-    (tmp_path / "streams_that_warn.py").write_text(imports + code)
-    text = RECIPE.replace("ROWS", "rows").replace("own:", "streams_that_warn:")
-    (tmp_path / "own.yaml").write_text(text + "plan: {device: cpu}\ntrack: {mlflow: false}\n")
-    recipe = load_recipe(tmp_path / "own.yaml", [f"output={tmp_path / 'runs'}", "train.updates=1"])
-    result = train_recipe(recipe, RunOptions(plan=False))
+    result = train_recipe(recipe_that_warns(tmp_path, "rows"), RunOptions(plan=False))
     assert result.run_dir is not None
     events = read_events(Path(result.run_dir) / "events.jsonl")
     said = [event["message"] for event in events if event["event"] == "warning"]
     assert "row 4 is left out." in said
     assert not [each for each in recwarn if issubclass(each.category, SnugfitWarning)]
+
+
+def test_a_warning_is_said_where_the_run_ends_before_there_are_events(tmp_path: Path) -> None:
+    recipe = recipe_that_warns(tmp_path, "build", "    raise ValueError('no file')\n")
+    with pytest.warns(SnugfitWarning, match="row 4 is left out"), pytest.raises(UserError, match="no file"):
+        train_recipe(recipe, RunOptions(plan=False))
