@@ -79,7 +79,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     Pytest's own fixture looks through the folders of all tests before for a number that is free: of 7,500 tests, 3 ms each.
     """
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    path = tmp_path_factory.getbasetemp() / f"{name}{next(_NUMBERS)}"
+    path = tmp_path_factory.getbasetemp() / f"{name}_{next(_NUMBERS)}"
     path.mkdir(mode=0o700)
     return path
 
