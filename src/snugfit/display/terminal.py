@@ -61,7 +61,7 @@ class TerminalDisplay:
     ) -> None:
         self._screen: Screen | None = None if quiet else screen or make_screen(stream)
         self._standing = Standing()
-        self._next_draw = 0.0
+        self._drawn = self._next_draw = 0.0
         self._early: list[Event] = []
         self._columns: list[str] = []
         self._skipped = 0
@@ -124,7 +124,7 @@ class TerminalDisplay:
 
     def _draw(self, screen: Screen, now: float) -> None:
         screen.progress(self._standing)
-        after = time.monotonic()
+        self._drawn = after = time.monotonic()
         # a slow terminal is drawn on less often
         self._next_draw = after + max(screen.interval, (after - now) / _MOST_TIME)
 
@@ -153,6 +153,8 @@ class TerminalDisplay:
     def _doing(self, screen: Screen, event: Event) -> None:
         if self._end is None:
             screen.during(event["text"])
+            # a screen that is seldom drawn on would say that this lasts while updates go on
+            self._next_draw = min(self._next_draw, self._drawn + screen.interval)
         else:
             screen.wait(event["text"])  # its line was taken away
 

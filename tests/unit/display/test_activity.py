@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from snugfit.cli import main
 from snugfit.display import activity as module
+from snugfit.display import terminal
 from snugfit.display.activity import SILENCE_SECONDS, Activity
 from snugfit.display.bar import LiveScreen, PlainScreen
 from snugfit.display.run_state import Standing
@@ -238,6 +240,28 @@ def test_a_log_of_hours_has_a_line_a_minute_and_says_at_once_what_else_lasts(
     clock.now += 36_000
     screen.progress(standing)
     assert screen.interval == 45
+    screen.close()
+
+
+def test_a_log_of_hours_does_not_say_that_an_evaluation_lasts_while_updates_go_on(
+    clock: Clock, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=clock))
+    screen = PlainScreen(stream, clock)
+    screen._activity.__enter__()
+    display = TerminalDisplay(screen=screen)
+    metrics = {"loss": 1.0, "learning_rate": 0.1, "examples_per_second": 1.0}
+    update = {"event": "update", "update": 1, "window": 1, "epoch": 0.1, "metrics": metrics}
+    clock.now += 36_000
+    display(update)
+    assert screen.interval == 45
+    clock.now += 1
+    display({"event": "doing", "text": "evaluating 100 rows"})
+    said = stream.getvalue()
+    for _ in range(40):
+        lasting(screen._activity, clock, 0.5)
+        display(update)
+    assert "evaluating" not in stream.getvalue().removeprefix(said)
     screen.close()
 
 
