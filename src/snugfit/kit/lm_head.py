@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -150,6 +151,9 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
         setattr(Postponed, f"__{_side}{_name}__", _refusing(_name))
 
 
+_AT_ONCE: ContextVar[bool] = ContextVar("logits are made as they are asked for", default=False)
+
+
 @contextmanager
 def postponed(
     head: nn.Module, look: Callable[[Tensor], object] = lambda _: None, chunk: int = 0
@@ -169,6 +173,8 @@ def postponed(
 
     def later(*args: Any, **kwargs: Any) -> Any:
         (hidden,) = args or (kwargs.popitem()[1],)
+        if _AT_ONCE.get():
+            return forward(hidden)
         look(hidden)
         if hidden.ndim != 3:
             return forward(hidden)
@@ -176,6 +182,16 @@ def postponed(
 
     with replaced_forward(head, later):
         yield
+
+
+@contextmanager
+def logits_at_once() -> Iterator[None]:
+    """Temporarily let heads make their logits as they are called, inside of `postponed` too: whoever writes a text needs those of each token."""
+    token = _AT_ONCE.set(True)
+    try:
+        yield
+    finally:
+        _AT_ONCE.reset(token)
 
 
 def postponed_in(outputs: Any) -> Postponed | None:

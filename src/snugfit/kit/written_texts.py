@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import LABELS
 from snugfit.core.scalar_reads import is_fake
 from snugfit.kit.generation import Generation, generate
+from snugfit.kit.lm_head import logits_at_once
 
 WRITTEN = "written"
 """The entry of outputs with the tokens that were written, shape (rows, tokens), filled up with -1."""
@@ -42,7 +43,8 @@ class WrittenTexts:
         labels = data[LABELS]
         if is_fake(labels):  # a dry run has no tokens to end a text by
             return outputs
-        answers = generate(model, _inputs(data), range(len(labels)), self.stops, self.generation)
+        with logits_at_once():
+            answers = generate(model, _inputs(data), range(len(labels)), self.stops, self.generation)
         return {**outputs, WRITTEN: _filled(answers).to(labels.device)}
 
 

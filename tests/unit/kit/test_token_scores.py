@@ -17,11 +17,15 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.core.preferences import ORPO
+from snugfit.kit.generation import Generation
+from snugfit.kit.written_texts import WRITTEN, WrittenTexts
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.step import Step
@@ -198,3 +202,41 @@ def test_what_fails_for_another_reason_fails_as_ever() -> None:
 
     with pytest.raises(ValueError, match="of its own"):
         scores(lambda: Reading(fail), "causal_lm", ("perplexity",))
+
+
+def t5() -> nn.Module:
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=LETTERS,
+            d_model=16,
+            d_kv=8,
+            d_ff=16,
+            num_layers=1,
+            num_heads=2,
+            decoder_start_token_id=0,
+        )
+    )
+
+
+@pytest.mark.parametrize("techniques", [(), (ChunkedLoss(chunk=50),)], ids=["by itself", "chunked_loss"])
+def test_a_model_writes_the_texts_of_a_metric_beside_logits_that_are_postponed(techniques: Any) -> None:
+    written: list[Tensor] = []
+    reads: list[int] = []
+
+    def texts(outputs: Mapping[str, Tensor], _data: Any) -> Tensor:
+        written.append(outputs[WRITTEN])
+        return outputs[WRITTEN].sum(dim=1)
+
+    torch.manual_seed(0)
+    forward = WrittenTexts(Generation(4))
+    step = Step(t5(), SGD(), "cross_entropy", techniques, forward=forward)
+    encoder: Any = step.model.encoder
+    encoder.register_forward_hook(lambda *_: reads.append(1))
+    found = evaluate(Scored.of(step), [Batch.of(window())], {"texts": texts})
+    assert len(reads) == 2, "once for the loss, once for the texts"
+    model, data = step.model.eval(), window()
+    with torch.no_grad():
+        expected = forward.scored(model, data)
+    assert torch.equal(written[0], expected[WRITTEN])
+    loss = F.cross_entropy(expected["logits"].flatten(0, 1), data["labels"].flatten())
+    assert found["loss"] == pytest.approx(loss.item(), rel=EXACT)
