@@ -16,6 +16,8 @@ _DIGITS = 24
 """Bits that tell 32-bit numbers of about one size apart."""
 _FEWEST_STEPS = 64
 """Of 32-bit numbers, in the deviation of what is learned."""
+_SMALLEST = math.ldexp(1.0, -149)
+"""The least 32-bit number above zero, by which those next to it differ too."""
 
 
 def check_size(number: float, column: str) -> float:
@@ -40,10 +42,10 @@ def check_differences(numbers: Sequence[float], column: str) -> None:
     values = np.asarray(numbers, dtype=np.float64)
     if values.min() == values.max():
         raise DataError("data.label", f"column '{column}' has one value alone", "Name the column to predict.")
-    step = math.ldexp(1.0, math.frexp(float(np.abs(values).max()))[1] - _DIGITS)
+    step = max(math.ldexp(1.0, math.frexp(float(np.abs(values).max()))[1] - _DIGITS), _SMALLEST)
     if values.std() < _FEWEST_STEPS * step:
         raise DataError(
             "data.label",
             f"the numbers of column '{column}' lie around {values.mean():g}, where 32 bits tell none apart that differ by less than {step:g}",
-            "Subtract what they have in common.",
+            "Subtract what they have in common, or give them in a smaller unit.",
         )

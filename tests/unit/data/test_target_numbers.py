@@ -23,6 +23,13 @@ def test_numbers_that_rounding_makes_alike_are_refused_and_others_are_not(middle
     check_differences([middle + 10 * step * each for each in range(40)], "y")
 
 
+def test_numbers_that_are_all_zero_in_32_bits_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n" + "".join(f"{each},{each}e-50\n" for each in range(30)))
+    with pytest.raises(DataError, match="less than 1.4013e-45.*in a smaller unit"):
+        load_table(TableSettings(train=path, label="y", classes=False))
+
+
 def test_ordinary_numbers_pass_whatever_their_unit() -> None:
     for unit in (1e-30, 1.0, 1e15):
         check_differences([unit * each for each in (-3, 0, 1, 2)], "y")
