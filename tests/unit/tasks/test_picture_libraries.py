@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from snugfit.core.losses import IGNORE_INDEX
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.pictures.pixels import pixels, pixels_with_mask
-from snugfit.data.pictures.torchvision_transforms import UNKNOWN
+from snugfit.data.pictures.torchvision_transforms import UNKNOWN, _transform
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.recipe import load_recipe
@@ -209,6 +209,14 @@ def test_a_transform_is_that_of_torchvision_by_the_same_draws() -> None:
         assert torch.equal((made * 255).round().permute(1, 2, 0), torch.from_numpy(expected.copy()).float())
 
 
+def test_a_transform_takes_what_torchvision_names_by_an_enumeration() -> None:
+    pytest.importorskip("torchvision")
+    from torchvision.transforms import v2
+
+    policy = _transform("v2.AutoAugment(policy=v2.AutoAugmentPolicy.CIFAR10)")
+    assert isinstance(policy, v2.AutoAugment) and policy.policy is v2.AutoAugmentPolicy.CIFAR10
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -216,6 +224,10 @@ def test_a_transform_is_that_of_torchvision_by_the_same_draws() -> None:
         ("v2.RandomPosterize", "v2.RandomPosterize cannot be made: .*bits"),
         ("v2.RandomPosterize(bits=open('/etc/passwd'))", "cannot be made"),
         ("v2.RandomPosterize(bits=3", "cannot be made"),
+        ("v2.Transform", "v2.Transform does not take a picture: NotImplementedError"),
+        ("v2.RandomChoice([v2.Pad(0)], p=[0])", "cannot be made: .*division"),
+        ("v2.InterpolationMode", r"torchvision has no v2\.InterpolationMode"),
+        ("v2.AutoAugment(v2.AutoAugmentPolicy.MINE)", "cannot be made: 'MINE'"),
         (
             "v2.Resize(size=8)",
             "of a picture of 32 × 32 pixels, mode RGB v2.Resize.* makes one of 8 × 8 pixels",

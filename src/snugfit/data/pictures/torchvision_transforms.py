@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -47,10 +48,10 @@ def transformed(
             else:
                 picture, moved = transform(picture, _as_mask(mask))
                 mask = Image.fromarray(np.asarray(moved))
-        except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        except (TypeError, ValueError, ArithmeticError, RuntimeError, NotImplementedError) as error:
             taken = "a picture" if mask is None else "a picture with its mask"
             raise SettingError(
-                _SETTING, f"{name} does not take {taken}: {str(error).splitlines()[0]}", _INSTEAD
+                _SETTING, f"{name} does not take {taken}: {_first_line(error)}", _INSTEAD
             ) from error
         if not isinstance(picture, Image.Image):
             raise SettingError(
@@ -95,10 +96,15 @@ def _transform(name: str) -> Callable[..., Any]:
         from torchvision.transforms import v2
     except ImportError as error:
         raise MissingExtra("torchvision", "torchvision") from error
-    names = [each for each in dir(v2) if inspect.isclass(getattr(v2, each))]
+    kinds = {each: made for each, made in vars(v2).items() if inspect.isclass(made)}
+    names = [each for each, made in kinds.items() if issubclass(made, v2.Transform)]
 
     def value(node: ast.expr) -> Any:
         of = node.func if isinstance(node, ast.Call) else node
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            kind = kinds.get(node.value.attr)  # such as v2.InterpolationMode.BILINEAR
+            if kind is not None and issubclass(kind, enum.Enum):
+                return kind[node.attr]
         if isinstance(of, ast.Attribute):
             if of.attr not in names:
                 raise SettingError(_SETTING, f"torchvision has no v2.{of.attr}", nearest(of.attr, names))
@@ -112,13 +118,18 @@ def _transform(name: str) -> Callable[..., Any]:
 
     try:
         transform: Callable[..., Any] = value(ast.parse(name, mode="eval").body)
-    except (TypeError, ValueError, SyntaxError) as error:
+    except (TypeError, ValueError, ArithmeticError, KeyError, SyntaxError) as error:
         raise SettingError(
             _SETTING,
-            f"{name} cannot be made: {str(error).splitlines()[0]}",
+            f"{name} cannot be made: {_first_line(error)}",
             "Write it as torchvision does, such as v2.RandomPosterize(bits=4).",
         ) from error
     return transform
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error, or its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _as_mask(mask: Image.Image) -> Any:
