@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,9 @@ def class_details(
     """
     labels = torch.tensor([int(rows.examples[place]["labels"]) for place in range(len(rows.rows))])
     highest, predicted = probabilities.max(dim=1)
-    pairs = torch.bincount(labels * len(classes) + predicted, minlength=len(classes) ** 2)
     given = probabilities.gather(1, labels[:, None])[:, 0]
     wrong = []
-    for place in given.sort(stable=True).indices[:_WORST].tolist():
+    for place in given.nan_to_num(nan=-1.0).sort(stable=True).indices[:_WORST].tolist():
         cells = {name: str(value)[:_LONGEST_CELL] for name, value in rows.rows[place].items()}
         label, prediction = classes[int(labels[place])], classes[int(predicted[place])]
         picture = _shown(rows, place) if pictures else ""
@@ -45,16 +45,16 @@ def class_details(
         wrong.append(WrongRow(rows.lines[place], label, sure[0], prediction, sure[1], cells, picture))
     return ClassDetails(
         classes,
-        pairs.reshape(len(classes), len(classes)).tolist(),
+        Counter(zip(labels.tolist(), predicted.tolist(), strict=True)),
         _bins(highest, predicted == labels),
         wrong,
     )
 
 
 def _bins(highest: Tensor, right: Tensor) -> list[ProbabilityBin]:
-    numbers = (highest * _BINS).long().clamp(max=_BINS - 1)
+    numbers = (highest.nan_to_num(nan=-1.0) * _BINS).long().clamp(max=_BINS - 1)
     bins = []
-    for number in numbers.unique().tolist():
+    for number in numbers[~highest.isnan()].unique().tolist():
         own = numbers == number
         bins.append(
             ProbabilityBin(int(own.sum()), float(highest[own].mean()), float(right[own].float().mean()))

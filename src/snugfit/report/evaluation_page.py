@@ -54,23 +54,30 @@ def _classes(details: ClassDetails) -> str:
 
 def _confusion(details: ClassDetails) -> str:
     """Return which class is taken for which: as a matrix, or the most frequent confusions of many classes."""
-    names = details.classes
+    names, counts = details.classes, details.confusion
     if len(names) <= _MOST_CLASSES:
         rows = [
-            [*(f"{count:,}" if count else "·" for count in counts), name]
-            for name, counts in zip(names, details.confusion, strict=True)
+            [
+                *(
+                    f"{counts[true, predicted]:,}" if (true, predicted) in counts else "·"
+                    for predicted in range(len(names))
+                ),
+                name,
+            ]
+            for true, name in enumerate(names)
         ]
         body = table([*names, "rows of"], rows, len(names))
         note = "A line has the rows of a class, a column those for which a class was predicted."
     else:
         pairs = [
-            (count, names[true], names[predicted])
-            for true, counts in enumerate(details.confusion)
-            for predicted, count in enumerate(counts)
-            if count and true != predicted
+            (count, true, predicted)
+            for (true, predicted), count in sorted(counts.items())
+            if true != predicted
         ]
         pairs.sort(key=lambda pair: -pair[0])
-        rows = [[f"{count:,}", true, predicted] for count, true, predicted in pairs[:_MOST_CLASSES]]
+        rows = [
+            [f"{count:,}", names[true], names[predicted]] for count, true, predicted in pairs[:_MOST_CLASSES]
+        ]
         body, note = table(["rows", "of", "taken for"], rows, 1), "The most frequent confusions."
     return f"<section><h2>Which is taken for which</h2><p class=note>{note}</p>{body}</section>"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,20 +40,20 @@ class ClassDetails:
     """An evaluation of classes in detail.
 
     Args:
-        confusion: rows by their class and by the one that was predicted.
-        bins: of the probabilities of predictions, from low to high; empty ones are left out.
+        confusion: rows by the numbers of their class and of the one that was predicted; pairs without rows are left out.
+        bins: of the probabilities of predictions, from low to high; empty ones are left out, and predictions whose probability is no number.
         wrong: the rows whose own class was given the lowest probability, the worst first.
     """
 
     classes: tuple[str, ...]
-    confusion: Sequence[Sequence[int]]
+    confusion: Mapping[tuple[int, int], int]
     bins: Sequence[ProbabilityBin]
     wrong: Sequence[WrongRow]
 
     @property
     def rows(self) -> int:
         """Rows of all classes."""
-        return sum(map(sum, self.confusion))
+        return sum(self.confusion.values())
 
     @property
     def calibration_error(self) -> float:
@@ -65,13 +66,17 @@ class ClassDetails:
     def by_class(self) -> dict[str, dict[str, float]]:
         """Return precision, recall and F1 of each class, 0 where it was never predicted or has no rows, and its rows.
 
-        >>> ClassDetails(("a", "b"), ((3, 1), (0, 0)), (), ()).by_class()["a"]
+        >>> ClassDetails(("a", "b"), {(0, 0): 3, (0, 1): 1}, (), ()).by_class()["a"]
         {'precision': 1.0, 'recall': 0.75, 'f1': 0.8571428571428571, 'rows': 4}
         """
+        of_class, of_prediction = Counter[int](), Counter[int]()
+        for (true, predicted), count in self.confusion.items():
+            of_class[true] += count
+            of_prediction[predicted] += count
         scores = {}
         for place, name in enumerate(self.classes):
-            right, rows = self.confusion[place][place], sum(self.confusion[place])
-            predicted = sum(row[place] for row in self.confusion)
+            right, rows = self.confusion.get((place, place), 0), of_class[place]
+            predicted = of_prediction[place]
             scores[name] = {
                 "precision": right / predicted if predicted else 0.0,
                 "recall": right / rows if rows else 0.0,

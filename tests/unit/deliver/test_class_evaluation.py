@@ -35,7 +35,8 @@ def test_each_class_is_scored_as_by_scikit_learn_and_probabilities_as_by_the_pap
     labels = torch.randint(0, 3, (500,), generator=generator).tolist()
     details = class_details(probabilities, labelled(labels), CLASSES, pictures=False)
     predicted = probabilities.argmax(dim=1).tolist()
-    assert details.confusion == confusion_matrix(labels, predicted, labels=range(4)).tolist()
+    matrix = confusion_matrix(labels, predicted, labels=range(4)).tolist()
+    assert [[details.confusion.get((true, told), 0) for told in range(4)] for true in range(4)] == matrix
     theirs = precision_recall_fscore_support(labels, predicted, labels=range(4), zero_division=0)
     for place, name in enumerate(CLASSES):
         own = details.by_class()[name]
@@ -64,6 +65,19 @@ def test_the_worst_rows_are_those_whose_class_was_given_least() -> None:
     ]
     assert details.wrong[1].given == pytest.approx(0.2)
     assert details.wrong[1].probability == pytest.approx(0.8)
+
+
+def test_many_classes_take_no_table_of_all_pairs_and_what_is_no_number_is_the_worst() -> None:
+    names = tuple(map(str, range(40_000)))  # of which a table of pairs would take 12 GB
+    probabilities = torch.full((3, len(names)), 1 / len(names), dtype=torch.float64)
+    probabilities[0, 7] = 0.5
+    probabilities[1] = float("nan")
+    details = class_details(probabilities, labelled([7, 8, 9]), names, pictures=False)
+    assert sum(details.confusion.values()) == details.rows == 3
+    assert details.by_class()["7"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "rows": 1}
+    assert [row.line for row in details.wrong] == [3, 4, 2]
+    assert [each.rows for each in details.bins] == [1, 1]
+    assert 0 <= details.calibration_error <= 1
 
 
 def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
