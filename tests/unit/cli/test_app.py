@@ -297,6 +297,19 @@ def test_what_is_refused_before_a_run_begins_leaves_nothing_behind(tmp_path, tra
     assert (tmp_path / "photos.yaml").exists()
 
 
+def test_what_cannot_be_removed_again_does_not_hide_why_nothing_was_trained(
+    tmp_path, monkeypatch, train, capsys
+):
+    def held(path, **_):
+        raise PermissionError(path)
+
+    (tmp_path / "rows.csv").write_text("size,kind\n" + "1,a\n2,b\n3,a\n4,b\n" * 5)
+    train.outcome = DataError("data", "1 row cannot be used", "Correct it.")
+    monkeypatch.setattr(Path, "unlink", held)
+    assert main(["train", "--data", "rows.csv"]) == 2
+    assert "1 row cannot be used" in capsys.readouterr().err
+
+
 def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
     calls = []
 

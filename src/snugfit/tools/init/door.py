@@ -73,10 +73,13 @@ class Beginning:
     def remove(self) -> None:
         """Remove the files that were written, and the folders that were made for them alone."""
         for path in self.files:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            with suppress(
+                OSError
+            ):  # Windows removes no file that is mapped; the error that is being told matters more
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         for folder in {path.parent for path in self.files} - {self.recipe.parent}:
             with suppress(OSError):  # something else lies in it
                 folder.rmdir()
@@ -420,7 +423,7 @@ def _tree(
         lines = ", ".join(f"{_line(fault)}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
         count = counted(len(place.faults), "row")
         comments["data.bad_rows"] = f"{count} cannot be read ({lines}); fail ends the run instead"
-        notes.append(f"{count} of {place.path.name} cannot be read, and left out ({lines})")
+        notes.append(f"{count} of {place.path.name} cannot be read: left out ({lines})")
         if any(fault.reason == NOT_UTF8 for fault in place.faults):
             notes.append(as_utf8(os.path.relpath(place.path)))
     batch = _LARGEST_BATCH
@@ -463,7 +466,7 @@ def _missing(rows: Rows, data: Mapping[str, Any]) -> str:
     texts = [each for each in columns_of(data.get("text", ())) if each in rows.columns]
     if texts:
         written = zip(*(_is_written(rows, column) for column in texts), strict=True)
-        counts.append((sum(not any(row) for row in written), " and no ".join(f"'{each}'" for each in texts)))
+        counts.append((sum(not any(row) for row in written), " or ".join(f"'{each}'" for each in texts)))
     words = [f"{counted(count, 'row')} without {what}" for count, what in counts if count]
     return ", ".join(words)
 

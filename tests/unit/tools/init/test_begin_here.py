@@ -14,7 +14,8 @@ from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError
 from snugfit.models.small import write_small_model
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.tools.init import local_models
+from snugfit.tasks.recognition import Rows
+from snugfit.tools.init import door, local_models
 from snugfit.tools.init.door import Beginning, begin_here
 from tests.unit.data.shard_files import png, write_shard
 
@@ -401,6 +402,11 @@ def test_a_label_that_no_task_can_learn_is_said_as_that() -> None:
     table(("text", "label"))
     with pytest.raises(DataError, match=r"^--label: column 'text' of shop.csv has 60 different values in 60"):
         infer("shop.csv", label="text")
+
+
+def test_rows_without_any_of_several_texts_are_counted_once() -> None:
+    rows = Rows(Path("a.csv"), ("title", "text"), [{"title": "", "text": ""}, {"title": "a", "text": ""}])
+    assert door._missing(rows, {"text": ("title", "text")}) == "1 row without 'title' or 'text'"
 
 
 def test_rows_without_a_label_or_a_text_are_left_out_and_said() -> None:
