@@ -211,14 +211,16 @@ def read_pairs(
 
 
 def pair_tokens(
-    row: Mapping[str, Any], settings: PreferenceSettings, writer: AnswerWriter
+    row: Mapping[str, Any], columns: Sequence[str], settings: PreferenceSettings, writer: AnswerWriter
 ) -> dict[str, Any] | None:
     """Return the example of a row with two answers; None where it is too long and such rows are left out.
 
+    Args:
+        columns: of the first rows, which say with the row's own where the prompt is.
     Raises:
         BadRow: the row cannot be used.
     """
-    pair = pair_of(row, prompt_columns(list(row), settings.text), settings.answers)
+    pair = pair_of(row, prompt_columns([*columns, *row], settings.text), settings.answers)
     coded = _different(writer.written(*pair))
     return None if coded is None else _as_example(coded)
 

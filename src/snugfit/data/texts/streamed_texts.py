@@ -226,7 +226,7 @@ def stream_preferences(
     check_pair_columns(shown, settings)
     writer = AnswerWriter.of(settings, tokenizer)
     largest = assumed_pairs(settings.max_length, 1, labelled=False).example
-    train = _examples(rows, stream, settings, _Pairs(settings, writer), largest=largest)
+    train = _examples(rows, stream, settings, _Pairs(settings, shown.columns, writer), largest=largest)
     held_out = _held_out(settings, lambda source: read_pairs(source, settings, writer, folder=folder))
     first = [train[place]["input_ids"][0] for place in range(min(_SHOWN, len(train)))]
     return PreferenceData(
@@ -358,12 +358,12 @@ class _Conversations(_Encode):
 class _Pairs(_Encode):
     """Pairs of answers, without those that `too_long` drops."""
 
-    def __init__(self, settings: PreferenceSettings, writer: AnswerWriter) -> None:
+    def __init__(self, settings: PreferenceSettings, columns: Sequence[str], writer: AnswerWriter) -> None:
         super().__init__(settings)
-        self._pairs, self._writer = settings, writer
+        self._pairs, self._columns, self._writer = settings, columns, writer
 
     def _read(self, _row: StreamedRow, columns: Mapping[str, Any]) -> dict[str, Any] | None:
-        return pair_tokens(columns, self._pairs, self._writer)
+        return pair_tokens(columns, self._columns, self._pairs, self._writer)
 
     def _examples(self, read: Sequence[dict[str, Any] | None]) -> ArrayExamples:
         return TokenRows.of((each for each in read if each is not None), sequences=2)

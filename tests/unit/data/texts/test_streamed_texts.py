@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -225,6 +226,18 @@ PAIRS = [
     {"prompt": f"{number}?", "chosen": "yes " * (number % 3 + 1), "rejected": "no " * (number % 2 + 1)}
     for number in range(20)
 ]
+
+
+def test_a_prompt_is_read_from_the_column_that_is_named_also_where_a_row_has_another_one(tmp_path):
+    rows = [{"question": row["prompt"], **{key: row[key] for key in ("chosen", "rejected")}} for row in PAIRS]
+    rows[1] = PAIRS[1]  # `prompt` is the default where no row has what is named
+    path = lines(tmp_path / "pairs.jsonl", rows)
+    settings = PreferenceSettings(str(path), max_length=28, validation=None, seed=SEED, text=("question",))
+    said = "the row has no prompt (question)"
+    with pytest.raises(DataError, match=re.escape(said)):
+        load_preferences(settings, letters())
+    with pytest.raises(DataError, match=re.escape(said)):
+        stream_preferences(settings, StreamSettings(BUFFER, 60, 4), letters())
 
 
 def test_pairs_of_answers_are_those_of_a_file_that_is_read_as_a_whole(tmp_path):
