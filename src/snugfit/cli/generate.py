@@ -91,7 +91,7 @@ def generate(
         if data is not None and output is not None:
             from snugfit.deliver.files import check_data, check_output
 
-            check_output(output, data)
+            check_output(output, data, name="answers.jsonl")
             check_data(data)
         from snugfit.deliver.generate import answer_to, generate_file, load_generator, ready_for
         from snugfit.kit.generation import Generation

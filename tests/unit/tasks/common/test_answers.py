@@ -253,6 +253,7 @@ def test_where_answers_go_and_prompts_come_from_is_seen_before_a_model_is_loaded
         ("rows.jsonl", "rows.jsonl/out.jsonl", r"-o: .*rows\.jsonl is no folder"),
         ("rows.jsonl", "rows.jsonl", r"-o: .*is the file of the rows"),
         ("none.jsonl", "new/out.jsonl", r"there is no file .*none\.jsonl"),
+        ("rows.jsonl", ".", r"is a folder\. Name a file in it: .*answers\.jsonl"),
     ):
         done = CliRunner().invoke(
             app, ["generate", "runs/x/1", str(tmp_path / rows), "-o", str(tmp_path / out)]
