@@ -326,7 +326,7 @@ def evaluate(
         page.parent.mkdir(parents=True, exist_ok=True)
         details = scores.pop("details")
         scores |= {
-            "classes": details.by_class(),
+            **({"classes": details.by_class()} if as_json else {}),  # a page has them in a table
             "calibration_error": details.calibration_error,
             "page": str(write_evaluation_page(source, data, scores["metrics"], details, page)),
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snugfit.data.examples import FILE
+from snugfit.data.examples import FILE, FromRows
 from snugfit.results.class_details import ClassDetails, ProbabilityBin, WrongRow
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def class_details(
     Args:
         pictures: whether the rows are files of pictures, to be shown.
     """
-    labels = torch.tensor([int(rows.examples[place]["labels"]) for place in range(len(rows.rows))])
+    labels = _labels(rows)
     highest, predicted = probabilities.max(dim=1)
     given = probabilities.gather(1, labels[:, None])[:, 0]
     wrong = []
@@ -49,6 +49,14 @@ def class_details(
         _bins(highest, predicted == labels),
         wrong,
     )
+
+
+def _labels(rows: FileRows) -> Tensor:
+    """Return the numbers of the classes of rows; files are not decoded for them."""
+    held: Any = rows.examples
+    if isinstance(held, FromRows) and held.rows.unit == FILE:
+        held = held.rows
+    return torch.tensor([int(held[place]["labels"]) for place in range(len(rows.rows))])
 
 
 def _bins(highest: Tensor, right: Tensor) -> list[ProbabilityBin]:

@@ -11,7 +11,10 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from snugfit.cli import main
+from snugfit.data.examples import FILE, Examples
 from snugfit.data.files.file_rows import FileRows
+from snugfit.data.pictures.labelled_pictures import Pictures
+from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.report import DataReport
 from snugfit.deliver.class_evaluation import class_details
 from snugfit.recipe import load_recipe
@@ -80,6 +83,16 @@ def test_many_classes_take_no_table_of_all_pairs_and_what_is_no_number_is_the_wo
     assert 0 <= details.calibration_error <= 1
 
 
+def test_files_are_not_decoded_for_their_labels() -> None:
+    rows = [{FILE: "none.png", "labels": place} for place in range(2)]
+    pictures = Pictures(Examples(rows, "rows.csv", range(2), unit=FILE), PictureFormat(8, 8, None))
+    labelled_files = FileRows(
+        pictures, [{}, {}], [2, 3], (), list, DataReport(train=0, validation=2, skipped={}), {}
+    )
+    details = class_details(torch.eye(2, dtype=torch.float64), labelled_files, ("a", "b"), pictures=False)
+    assert details.confusion == {(0, 0): 1, (1, 1): 1}
+
+
 def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +117,9 @@ def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
     page = Path("page.html").read_text(encoding="utf-8")
     assert page.count("src='data:image/jpeg;base64,") == 12
     assert "&lt;b&gt;dark" in page and "<b>dark" not in page
+    assert main(["evaluate", run, "rows.csv", "--page", "page.html"]) == 0
+    plain = capsys.readouterr().out
+    assert "calibration_error" in plain and "precision" not in plain
     Path("shown").mkdir()
     assert main(["evaluate", run, "rows.csv", "--page", "shown", "--json"]) == 2
     assert "shown is a folder" in capsys.readouterr().out
