@@ -73,7 +73,9 @@ def counted(count: float, noun: str) -> str:
 
     >>> counted(1, "row"), counted(1200, "row"), counted(0, "class"), counted(2, "micro-batch"), counted(2, "epoch")
     ('1 row', '1,200 rows', '0 classes', '2 micro-batches', '2 epochs')
+    >>> counted(0.5, "epoch"), counted(1000.0, "epoch")
+    ('0.5 epochs', '1,000 epochs')
     """
-    text = f"{count:,}" if isinstance(count, int) else f"{count:.3g}"
+    text = f"{count:,}" if isinstance(count, int) else f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
     plural = "es" if noun.endswith(("s", "x", "tch", "sh")) else "s"
     return f"{text} {noun}{'' if text == '1' else plural}"

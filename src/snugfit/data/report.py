@@ -94,7 +94,7 @@ def source_words(source: Mapping[str, Any]) -> str:
     >>> source_words({"name": "crawl", "rows": 100_000, "share": 0.5, "epochs": 0.0003})
     'crawl: 50% of the examples, 0.0003 epochs of 100,000 rows'
     """
-    epochs = counted(round(source["epochs"]) if source["epochs"] >= 100 else float(source["epochs"]), "epoch")
+    epochs = counted(float(source["epochs"]), "epoch")
     return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {epochs} of {counted(source['rows'], 'row')}"
 
 
