@@ -132,7 +132,9 @@ def train_on_rows(
         return train_recipe(recipe, options, max_restarts, as_json, quiet)
     except UserError:
         if recipe is None or not (Path(recipe.output) / recipe.name).exists():
-            made.remove()  # no run has begun by it
+            made.remove()
+            if made.files:
+                tell(f"{'removed':<9}{', '.join(map(str, made.files))}: no run has begun by it")
         raise
 
 

@@ -284,7 +284,7 @@ def test_nothing_is_written_when_the_data_are_of_no_use(tmp_path, train, rows):
     assert [path.name for path in tmp_path.iterdir()] == [rows]
 
 
-def test_what_is_refused_before_a_run_begins_leaves_nothing_behind(tmp_path, train):
+def test_what_is_refused_before_a_run_begins_leaves_nothing_behind(tmp_path, train, capsys):
     for colour in ("red", "blue"):
         (tmp_path / "photos" / colour).mkdir(parents=True)
         for number in range(6):
@@ -292,6 +292,7 @@ def test_what_is_refused_before_a_run_begins_leaves_nothing_behind(tmp_path, tra
     train.outcome = DataError("data", "1 row cannot be used", "Correct it.")
     assert main(["train", "--data", "photos"]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    assert "removed  photos.yaml, " in capsys.readouterr().err
     (tmp_path / "runs" / "photos").mkdir(parents=True)  # where a run has begun, it is of that recipe
     assert main(["train", "--data", "photos"]) == 2
     assert (tmp_path / "photos.yaml").exists()
