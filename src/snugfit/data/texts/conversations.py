@@ -222,7 +222,8 @@ def _renamed(entry: Message, where: str) -> Message:
     speaker = entry.pop("from")
     if speaker == _CALL:
         call = _parsed(entry.pop("value", None), f"the call of {where}")
-        return {"role": "assistant", "content": None, "tool_calls": [call], **entry}
+        calls = call if isinstance(call, list) else [call]  # several at once are a list
+        return {"role": "assistant", "content": None, "tool_calls": calls, **entry}
     role = _SPEAKERS.get(speaker.casefold() if isinstance(speaker, str) else "")
     if role is None:
         raise BadRow(

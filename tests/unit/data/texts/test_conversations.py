@@ -131,6 +131,9 @@ def test_calls_of_functions_in_older_forms_are_calls_of_tools() -> None:
         assert [each["role"] for each in conversation.messages] == ["user", "assistant", "tool", "assistant"]
         (made_call,) = conversation.messages[1]["tool_calls"]
         assert made_call == {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    several = json.dumps([{"name": name, "arguments": {}} for name in ("add", "sub")])
+    two = made({"conversations": [sharegpt[0], {**sharegpt[1], "value": several}, *sharegpt[2:]]}, "sharegpt")
+    assert [each["function"]["name"] for each in two.messages[1]["tool_calls"]] == ["add", "sub"]
     with pytest.raises(BadRow, match="the call of message 2 is text and no JSON"):
         made({"conversations": [sharegpt[0], {**sharegpt[1], "value": "add(1)"}]}, "sharegpt")
 
