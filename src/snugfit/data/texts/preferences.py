@@ -201,8 +201,8 @@ def read_pairs(
         raise DataError(source, "no row is left to validate on", "Give others, or write null.")
     return FileRows(
         examples,
-        [dict(row) for row in table.rows],
-        list(table.lines),
+        [dict(table.rows[row]) for row in examples.table_rows],
+        [table.lines[row] for row in examples.table_rows],
         tuple(table.columns),
         PadPairs(padding_for(writer.coder.tokenizer).fill["input_ids"]),
         DataReport(train=0, validation=len(examples), skipped=skipped),

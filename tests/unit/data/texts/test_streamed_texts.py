@@ -30,7 +30,7 @@ from snugfit.data.stream import StreamedExamples
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.instruct import InstructSettings, load_instruct
 from snugfit.data.texts.masked import MaskedSettings, load_masked
-from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
+from snugfit.data.texts.preferences import AnswerWriter, PreferenceSettings, load_preferences, read_pairs
 from snugfit.data.texts.streamed_texts import (
     StreamSettings,
     stream_causal,
@@ -265,6 +265,10 @@ def test_pairs_of_answers_are_those_of_a_file_that_is_read_as_a_whole(tmp_path):
     assert data.collate(own[:2])["input_ids"].shape[:2] == (2, 2)
     assert data.stops == whole.stops
     assert data.report.form == "pairs of answers"
+    settings = PreferenceSettings(str(path), **given)
+    read = read_pairs(str(path), settings, AnswerWriter.of(settings, tokenizer))
+    assert len(read.rows) == len(read.lines) == once, "each row beside its example"
+    assert [PAIRS[line - 1] for line in read.lines] == read.rows
 
 
 @pytest.mark.parametrize("count", [30, 3000])
