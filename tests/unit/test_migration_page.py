@@ -15,6 +15,7 @@ import yaml
 from torch import nn
 
 import snugfit as sf
+from snugfit.tasks import discover
 
 PAGE = (Path(sf.__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
 EPOCHS, ROWS, CLASSES = 2, 12, 3
@@ -122,7 +123,7 @@ def by_hand(model: nn.Module, dataset: Any) -> nn.Module:
 
 
 def test_torchtune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe says the same as the config, and is one that runs on such rows; its names of layers are those of such a model."""
+    """The recipe says the same as the config, and reads such rows; its names of layers are those of such a model."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     before, after = sides("torchtune")
@@ -132,6 +133,8 @@ def test_torchtune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("alpaca.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("r.yaml").write_text(after)
     recipe = sf.load_recipe("r.yaml")
+    read_rows = discover()[recipe.task].read_rows
+    assert read_rows is not None and len(read_rows(recipe).row_indices) == len(rows)
     (lora,) = recipe.techniques
     assert isinstance(lora, sf.LoRA) and isinstance(recipe.optimizer, sf.AdamW)
     assert recipe.train.global_batch == theirs["batch_size"] * theirs["gradient_accumulation_steps"]
