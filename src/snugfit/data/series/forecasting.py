@@ -36,6 +36,7 @@ from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import SHARES, VALIDATION, HoldOut, check_fraction
 from snugfit.data.splits.sides import Validation
 from snugfit.errors import DataError, SettingError
+from snugfit.units import counted
 
 _HORIZON = 12
 """Steps that are predicted where there is neither a season nor a setting."""
@@ -507,7 +508,7 @@ def _unusable(series: Series, form: SeriesFormat, source: str, *, labelled: bool
 def _short(series: Series, columns: SeriesColumns, source: str, length: int, use: str, needed: int) -> Fault:
     """Return the fault of a series of which too few steps are of a use, in words."""
     length, whole = max(0, length), len(series.values)
-    steps = f"{whole:,} steps" + (f", {length:,} of them {use}" if length < whole else "")
+    steps = counted(whole, "step") + (f", {length:,} of them {use}" if length < whole else "")
     return Fault(
         source,
         series.lines[0],

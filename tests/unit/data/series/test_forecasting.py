@@ -190,6 +190,7 @@ def test_gaps_are_marked_and_not_scored(rows: list[dict[str, Any]]) -> None:
             lambda rows: rows.extend(made(9, "c")),
             r"short series \(1\).*rows.csv:82: shop 'c' has \d+ steps, 6 of them to train on, and a window needs 10",
         ),
+        (lambda rows: rows.extend(made(1, "c")), r"shop 'c' has 1 step, .*and a window needs 10"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_by_its_line_or_left_out(
