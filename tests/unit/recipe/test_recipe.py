@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import os
-import pkgutil
 from pathlib import Path
 
 import jsonschema
@@ -15,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snugfit import recipe, techniques
+from snugfit import techniques
 from snugfit.core.entry import as_entry
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe import COLUMNS, json_schema, load_recipe
@@ -58,10 +57,6 @@ def write(tmp_path):
 def changed(old: str, new: str) -> str:
     assert RECIPE.count(old) == 1, old
     return RECIPE.replace(old, new)
-
-
-def test_no_module_hides_a_name_of_the_package_once_it_is_imported():
-    assert not {*recipe.__all__} & {module.name for module in pkgutil.iter_modules(recipe.__path__)}
 
 
 def test_a_recipe_says_what_was_written_and_the_defaults_of_the_rest(write):
