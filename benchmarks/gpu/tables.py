@@ -241,7 +241,10 @@ def _small(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _saves(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield from ((name, f"{row['median blocked']:.1f}") for name, row in given.items())
+    rows = (
+        (name, row) for name, row in given.items() if isinstance(row, Mapping)
+    )  # beside them, why it failed
+    yield from ((name, f"{row['median blocked']:.1f}") for name, row in rows)
 
 
 def _calibration(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -493,6 +493,15 @@ def test_a_row_says_its_own_card_and_day_and_one_that_was_cut_off_what_it_had_me
     assert "| laws in fp32 | NVIDIA H100, 2026-12-03 |" in tables.TABLES["proven"](results)
 
 
+def test_a_check_of_checkpoints_that_failed_before_it_had_timed_anything_leaves_the_tables_as_they_are() -> (
+    None
+):
+    tables = importlib.import_module("tables")
+    row = {"status": "failed", "reason": "sync: no update was timed", "figures": {"marks": 3}}
+    failed = {**MEASURED, "speed": {"toy": False, "checks": {tables.SAVES[1]: row}}}
+    assert tables.others(failed) == tables.NOTHING
+
+
 UNTOLD = {"device", "predictions"}
 """Checks whose figures are for the others: the card's name, and seconds of planning."""
 

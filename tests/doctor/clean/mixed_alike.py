@@ -1,4 +1,4 @@
-"""Batches that are mixed by one order for inputs and labels: with labels of numbers, of two losses, smoothed, and rows that are mixed without labels."""
+"""Batches that are mixed by one order for inputs and labels: with labels of numbers, of two losses, smoothed, rows that are mixed without labels, and pairs of rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ torch.manual_seed(0)
 kind = torch.randint(0, 5, (320,))
 table = torch.randn(320, 9) + 0.4 * kind[:, None]
 loader = DataLoader(TensorDataset(table, kind), batch_size=32, shuffle=True)
-
-
-def train(make_loss):
-    model = nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 5))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    for x, y in loader:
-        optimizer.zero_grad()
-        make_loss(model, x, y).backward()
-        optimizer.step()
 
 
 def of_numbers(model, x, y):
@@ -46,5 +37,28 @@ def noisy(model, x, y):
     return nn.functional.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y)
 
 
-for each in (of_numbers, of_two, of_larger, noisy):
-    train(each)
+def of_two_kinds(model, x, y):
+    share, order = torch.rand(1).item(), torch.randperm(len(x))
+    scores, even = model(share * x + (1 - share) * x[order]), (y % 2)[:, None].float()
+    loss = nn.functional.binary_cross_entropy_with_logits
+    of_kinds = share * nn.functional.cross_entropy(scores, y) + (1 - share) * nn.functional.cross_entropy(
+        scores, y[order]
+    )
+    return of_kinds + share * loss(scores[:, :1], even) + (1 - share) * loss(scores[:, :1], even[order])
+
+
+def of_pairs(model, x, y):
+    order = torch.randperm(len(x))
+    first, other = model(x), x[order]
+    apart = (first - model(other)).norm(dim=1)
+    return nn.functional.binary_cross_entropy_with_logits(1 - apart, (y == y[order]).float())
+
+
+ways = of_numbers, of_two, of_larger, noisy, of_two_kinds, of_pairs
+models = [nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 5)) for _ in ways]
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9) for model in models]
+for x, y in loader:  # side by side, so that the first updates have all of them
+    for make_loss, model, optimizer in zip(ways, models, optimizers, strict=True):
+        optimizer.zero_grad()
+        make_loss(model, x, y).backward()
+        optimizer.step()

@@ -10,7 +10,9 @@ import torch
 from snugfit.doctor.observe.loss_terms import sum_beside_mean
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
 from snugfit.doctor.observe.overwritten_names import read_after_loop
-from snugfit.doctor.observe.row_digests import row_digests
+from snugfit.doctor.observe.row_digests import Rows, row_digests
+from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,13 @@ def test_rows_have_the_same_digest_where_they_are_the_same_and_another_where_one
     other = rows.clone()
     other[:, 4] += 1
     assert not set(row_digests(other)) & set(digests)
+
+
+def test_a_batch_without_rows_has_nothing_to_tell() -> None:
+    rows = Rows()
+    rows.forward(1, torch.zeros(0, 8), "", grad=True, place=0)
+    rows.backward()
+    assert rows.first == []
 
 
 def test_padding_at_the_end_of_whole_numbers_does_not_count_and_rows_without_anything_have_no_digest() -> (
@@ -44,8 +53,53 @@ def test_targets_are_wrong_where_they_were_mixed_with_those_of_other_rows(order:
     mix = mix_of(rows, 0.7 * rows + 0.3 * rows[orders[0]])
     assert mix is not None and torch.equal(mix.partners, orders[0])
     found = wrong_targets(mix, targets, 0.7 * targets + 0.3 * targets[orders[order]])
-    assert (found == 0) if not wrong else (found >= wrong)
+    assert found is not None and ((found == 0) if not wrong else (found >= wrong))
     assert mix_of(rows, rows + 0.1 * torch.randn(40, 6, generator=generator)) is None
+
+
+@pytest.mark.parametrize("columns", [1, 9])
+def test_rows_in_another_order_and_noise_on_one_column_are_no_mix(columns: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(64, columns, generator=generator)
+    assert mix_of(rows, rows[torch.randperm(64, generator=generator)]) is None
+    assert mix_of(rows, rows + 0.05 * torch.randn(64, columns, generator=generator)) is None
+
+
+def test_targets_of_another_kind_that_were_kept_or_that_are_one_term_of_two_are_not_wrong() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, order = torch.randn(64, 9, generator=generator), torch.randperm(64, generator=generator)
+    mix = mix_of(rows, 0.7 * rows + 0.3 * rows[order])
+    labels, numbers = torch.arange(64) % 7, torch.rand(64, 1, generator=generator)
+    assert mix is not None
+    for targets in (labels, numbers, numbers.round()):
+        assert [wrong_targets(mix, targets, each) for each in (targets, targets[order])] == [0, 0]
+    other_kinds = ((labels, (labels == labels[order]).long()), (labels, numbers), (numbers, numbers.square()))
+    assert [wrong_targets(mix, *each) for each in other_kinds] == [None, None, None]
+
+
+def test_numbers_of_64_bits_that_are_whole_have_digests_of_their_own() -> None:
+    rows = (torch.rand(2000, 40, generator=torch.Generator().manual_seed(0)) > 0.5).double()
+    assert len(set(row_digests(rows))) == len(torch.unique(rows, dim=0)) == 2000
+
+
+def test_modules_of_a_compiled_script_are_seen() -> None:
+    scripted = torch.jit.script(torch.nn.Linear(2, 2))
+    assert ModuleWatch._unwrapped(scripted) is scripted
+
+
+def test_no_batch_is_held_behind_the_first_updates() -> None:
+    modules = ModuleWatch(Recorder(8, None, None))
+    modules.drawn, modules.recorder.detailed = [torch.zeros(4)], False
+    modules.stepped(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))]))
+    assert modules.drawn == []
+
+
+def test_a_worker_that_was_forked_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "one of two")
+    recorder = Recorder(8, None, None)
+    assert recorder.active
+    recorder.after_fork()
+    assert not recorder.active
 
 
 @pytest.mark.parametrize(
@@ -56,6 +110,7 @@ def test_targets_are_wrong_where_they_were_mixed_with_those_of_other_rows(order:
         ("loss = f(x)", "loss = 0", None),
         ("loss = f(x)", "print(x)", None),
         ("losses.append(f(x))", "print(losses)", None),
+        ("loss = sum(f(y) for y in x)", "print(loss)", None),
     ],
 )
 def test_a_name_is_left_behind_by_a_loop_that_does_not_read_it(
@@ -67,7 +122,16 @@ def test_a_name_is_left_behind_by_a_loop_that_does_not_read_it(
 
 
 @pytest.mark.parametrize(
-    ("part", "factor"), [("sum", 2.0), ("small", None), ("rows", None), ("weights", None), ("mean", None)]
+    ("part", "factor"),
+    [
+        ("sum", 2.0),
+        ("small", None),
+        ("rows", None),
+        ("weights", None),
+        ("mean", None),
+        ("weighted", None),
+        ("masked", 1.0),
+    ],
 )
 def test_a_sum_over_the_rows_is_told_beside_a_mean(part: str, factor: float | None) -> None:
     layer = torch.nn.Linear(16, 16)
@@ -78,7 +142,15 @@ def test_a_sum_over_the_rows_is_told_beside_a_mean(part: str, factor: float | No
         "rows": hidden.square().sum() / 16 / 16,
         "weights": layer.weight.square().sum(),
         "mean": hidden.abs().mean(),
+        "weighted": (torch.full((16,), 1 / 16) * hidden.square().mean(1)).sum(),
+        "masked": (hidden.square().sum(1) * 2 * (torch.arange(16) < 8)).sum(),
     }
     assert (
         sum_beside_mean(torch.nn.functional.mse_loss(hidden, torch.zeros(16, 16)) + parts[part], 16) == factor
     )
+
+
+def test_the_scale_of_a_loss_says_nothing_of_its_terms() -> None:
+    hidden = torch.nn.Linear(16, 16)(torch.randn(16, 16))
+    loss = torch.nn.functional.mse_loss(hidden, torch.zeros(16, 16)) + 1e-3 * hidden.square().sum()
+    assert sum_beside_mean(2.0**16 * loss, 16, 2.0**16) is None

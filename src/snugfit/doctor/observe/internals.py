@@ -148,6 +148,23 @@ def number_beside(node: Any) -> float:
     return float(other) if isinstance(other, torch.Tensor) and other.numel() == 1 else 0.0
 
 
+def mean_of_constant(node: Any) -> float:
+    """Return the mean size of the constants that a tensor was multiplied or divided by; 0 where there are none, or they were changed since.
+
+    >>> mean_of_constant((torch.tensor([0.25, 0.75]) * torch.ones(2, requires_grad=True)).grad_fn)
+    0.5
+    """
+    following = [each for each, _ in node.next_functions]
+    if len(following) == 2 and None not in following:
+        return 0.0
+    name = "_saved_self" if following[0] is None else "_saved_other"
+    try:
+        other = getattr(node, name, None)
+    except RuntimeError:  # torch's own check of the version
+        return 0.0
+    return float(other.float().abs().mean()) if isinstance(other, torch.Tensor) and other.numel() else 0.0
+
+
 def factor_of_second(node: Any) -> float:
     """Return what a sum or a difference multiplies its second operand by.
 

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from snugfit.doctor.observe.graph_nodes import kind_of
-from snugfit.doctor.observe.internals import averages, factor_of_second, number_beside, size_before_view
+from snugfit.doctor.observe.internals import (
+    averages,
+    factor_of_second,
+    mean_of_constant,
+    number_beside,
+    size_before_view,
+)
 
 _LOSSES = (
     "MseLoss",
@@ -33,21 +39,22 @@ class Term(NamedTuple):
     factor: float
 
 
-def sum_beside_mean(loss: Tensor, rows: int) -> float | None:
+def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> float | None:
     """Return the factor of a term that is the sum over all rows, where another one is a mean over what was computed from the same; None without.
 
     Args:
         rows: of the batch.
+        scale: that of the loss, which says nothing of its terms.
     """
     if rows < LEAST_ROWS or loss.numel() != 1:
         return None
-    terms = list(_terms(loss.grad_fn, 1.0, 0))
+    terms = list(_terms(loss.grad_fn, 1 / scale, 0))
     means = [each.node for each in terms if _is_mean(each.node)]
     for term in terms:
-        if abs(term.factor) >= LEAST_FACTOR and _summed_rows(term.node) == rows:
-            below = _below(term.node)
-            if any(below & _below(mean) for mean in means):
-                return term.factor
+        if _summed_rows(term.node) == rows:
+            factor, below = term.factor * _weight_of_rows(term.node), _below(term.node)
+            if abs(factor) >= LEAST_FACTOR and any(below & _below(mean) for mean in means):
+                return factor
     return None
 
 
@@ -80,6 +87,18 @@ def _summed_rows(node: Any) -> int:
     """Return the size of the first axis of what a node sums up as a whole; 0 where it does not."""
     size = size_before_view(node) if type(node).__name__ == "SumBackward0" else ()
     return size[0] if size else 0
+
+
+def _weight_of_rows(node: Any) -> float:
+    """Return the mean of what a sum multiplies its values by: one over the rows, where weights that come to 1 make it a mean."""
+    weight, node = 1.0, node.next_functions[0][0]
+    while node is not None and kind_of(node) in ("Mul", "Div"):
+        by = mean_of_constant(node)
+        if not by:
+            break
+        weight = weight * by if kind_of(node) == "Mul" else weight / by
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+    return weight
 
 
 def _below(node: Any) -> set[Any]:

@@ -7,13 +7,16 @@ from functools import lru_cache
 from pathlib import Path
 
 _Loop = ast.For | ast.AsyncFor | ast.While
+_INNER = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp | ast.Lambda
+"""Passes within a statement, of which it may take all."""
 
 
 @lru_cache(maxsize=512)
 def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     """Return the name that the statement of this line sets in a loop, and the line behind the loop that reads what is left of it.
 
-    None where the loop reads the name too, as it does to sum it up or to collect it, where nobody reads it, or where the file is no source.
+    None where the loop reads the name too, as it does to sum it up or to collect it, where the statement has a loop of its own, as `sum(f(x) for x in rows)`,
+    where nobody reads the name, or where the file is no source.
     """
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
@@ -27,6 +30,8 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
         (each for each in ast.walk(loop) if isinstance(each, ast.Assign) and _spans(each, line)), None
     )
     if statement is None or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+        return None
+    if any(isinstance(each, _INNER) and _spans(each, line) for each in ast.walk(statement)):
         return None
     name = statement.targets[0].id
     if any(_reads(each, name) for each in ast.walk(loop)):

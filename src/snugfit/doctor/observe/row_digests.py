@@ -49,7 +49,9 @@ def row_digests(batch: Tensor) -> list[int]:
         return []
     if floating:
         values = (flat.view(_BITS[flat.element_size()]) if flat.element_size() < 4 else flat).numpy()
-        values = values.view(f"i{values.itemsize}").astype(np.int64)
+        wide, values = values.itemsize == 8, values.view(f"i{values.itemsize}").astype(np.int64)
+        if wide:  # a product keeps the zeros at the end, which whole numbers of 64 bits have 40 of and more
+            values ^= values >> 32
         tells = (values != values[:, :1]).any(1)
     else:
         values = flat.numpy().astype(np.int64)
@@ -107,6 +109,7 @@ class Rows:
             or batch.is_complex()
             or batch.layout is not torch.strided
             or batch.is_nested
+            or not batch.numel()
         ):
             return
         digests = row_digests(batch)

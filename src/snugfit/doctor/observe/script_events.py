@@ -88,6 +88,7 @@ class Loss(Event):
         labels: how often each class was a label, for up to 100 classes.
         weighted: whether classes have weights.
         copies: share of the labels that equal the model's input at the same place; -1 after the first updates.
+        ignores_first: whether class 0 is the label that does not count.
     """
 
     function: str
@@ -102,6 +103,7 @@ class Loss(Event):
     labels: dict[str, int]
     weighted: bool
     copies: float
+    ignores_first: bool = False
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ def calibrate(device: torch.device) -> Device:
     On a CPU all of it is for the current number of threads.
     """
     known = uncalibrated(device.type)
+    disk = disk_rate() or known.disk  # first: a disk that is full is said before all the rest is measured
     with torch.random.fork_rng([] if device.type == "cpu" else [device]):
         with torch.no_grad():
             rates = _rates(known, device)
@@ -78,7 +79,7 @@ def calibrate(device: torch.device) -> Device:
         measured = replace(measured, hook=hook, mode=mode, calibrated=True)
     if device.type == "cuda":
         measured = replace(measured, host_link=_link(device, known.host_link), launch=_empty(device))
-    measured = replace(measured, **_summary(measured), disk=disk_rate() or known.disk)
+    measured = replace(measured, **_summary(measured), disk=disk)
     store(measured)
     return measured
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import statistics
 import tempfile
@@ -18,6 +19,8 @@ from snugfit.units import format_bytes
 FILE_BYTES = 2**28
 _BLOCK = 2**24
 _TIMES = 3
+_NOT_THERE = (errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a sandbox says of calls that it does not have."""
 
 
 def disk_rate(folder: Path | None = None) -> float | None:
@@ -42,6 +45,8 @@ def disk_rate(folder: Path | None = None) -> float | None:
         folder.mkdir(parents=True, exist_ok=True)
         return FILE_BYTES / statistics.median(_seconds_in(folder, forget))
     except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
         raise SettingError(
             "calibrate",
             f"the disk of '{folder}' cannot be measured by a file of {format_bytes(FILE_BYTES)}: {error.strerror or error}",

@@ -253,8 +253,25 @@ def test_the_disk_is_read_by_pages_that_no_memory_has_and_its_rate_is_kept(calib
     ):
         disk.disk_rate(tmp_path)
     assert [*tmp_path.iterdir()] == []
+
+    def refused(*_call):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(disk.os, "fsync", lambda _: None)
+    monkeypatch.setattr(disk.os, "posix_fadvise", refused)
+    assert disk.disk_rate(tmp_path) is None, "a sandbox without the call has a disk all the same"
     monkeypatch.delattr(disk.os, "posix_fadvise")
     assert disk.disk_rate(tmp_path) is None, "memory would be measured"
+
+
+def test_a_disk_without_room_is_said_before_anything_is_measured(monkeypatch):
+    def full():
+        raise SettingError("calibrate", "no room", "Free space.")
+
+    monkeypatch.setattr(calibration, "disk_rate", full)
+    monkeypatch.setattr(calibration, "_rates", lambda *_: pytest.fail("20 seconds would be lost"))
+    with pytest.raises(SettingError, match="no room"):
+        calibration.calibrate(CPU)
 
 
 def test_bitsandbytes_is_measured_on_no_device_that_it_is_refused_on(monkeypatch):

@@ -116,7 +116,11 @@ def unused_class(log: Log) -> list[Finding]:
     for (at, classes), losses in calls.items():
         counts = sum((Counter(loss.labels) for loss in losses), Counter[str]())
         others = [counts[str(each)] for each in range(1, classes)]
-        if counts["0"] or any(loss.ignored for loss in losses) or min(others) < LEAST_OF_CLASS:
+        if (
+            counts["0"]
+            or any(loss.ignored or loss.ignores_first for loss in losses)
+            or min(others) < LEAST_OF_CLASS
+        ):
             continue
         return [
             Finding(

@@ -188,7 +188,8 @@ class Recorder:
 
         self._profiling = profiling_test()
         self._tracing, self.hiding = tracing, hiding
-        # a worker that is forked has another process, one that is spawned has a parent
+        # called where it can say something alone: in processes that were spawned or forked
+        self._worker_info = get_worker_info
         self._worker = None if multiprocessing.parent_process() is None else get_worker_info
         self._guard = Guard(self)
         self.looking = False
@@ -355,6 +356,7 @@ class Recorder:
     def after_fork(self) -> None:
         """Go on in a forked process with what was seen before, in a log of its own: it may be a rank."""
         self._process, self._thread = os.getpid(), threading.get_ident()
+        self._worker = self._worker_info
         self._inherited = len(self.log.events)
         if self._path is not None:
             self._path = self._path.with_name(f"{self._process}.json")

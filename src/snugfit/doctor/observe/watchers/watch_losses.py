@@ -284,12 +284,13 @@ def _look_at_mix(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> No
     if known is None or known.data_ptr() == batch.data_ptr():
         return
     mix = mix_of(known, batch)
-    for before in drawn if mix is not None else ():
-        fits = before is not known and before.dim() > 0 and len(before) == len(target) == len(batch)
-        wrong = wrong_targets(mix, before, target) if mix is not None and fits else 0
-        if wrong:
-            recorder.add(MixedApart(where(), recorder.log.updates, len(batch), wrong))
-            return
+    if mix is None:
+        return
+    others = [each for each in drawn if each is not known and each.dim() > 0]
+    counts = [wrong_targets(mix, each, target) for each in others if len(each) == len(target) == len(batch)]
+    wrong = [each for each in counts if each is not None]
+    if wrong and all(wrong):  # of several targets in a batch it is one
+        recorder.add(MixedApart(where(), recorder.log.updates, len(batch), min(wrong)))
 
 
 def look_at_shapes(recorder: Recorder, name: str, predictions: Any, targets: Any) -> None:
@@ -456,4 +457,5 @@ def _seen(
         labels,
         options.get("weight") is not None,
         recorder.copies(flat, options.get("ignore_index", -100), classes),
+        options.get("ignore_index", -100) == 0,
     )

@@ -77,6 +77,8 @@ class ModuleWatch:
         self._facts: dict[int, RootFacts] = {}
         self._moved: dict[tuple[int, int], bool] = {}
         self._swapped: dict[int, bool] = {}
+        self._learned_at: dict[int, int] = {}
+        self._moved_by_hand: set[int] = set()
         self._looked: Counter[tuple[int, bool]] = Counter()
         self._states = OwnStates()
         self.loaded = LoadedWeights(recorder)
@@ -231,7 +233,7 @@ class ModuleWatch:
     @staticmethod
     def _unwrapped(module: nn.Module) -> nn.Module:
         """Return what DistributedDataParallel wraps."""
-        inner = module._modules.get("module")
+        inner = dict(module._modules.items()).get("module")  # a script's modules are no dict
         return inner if isinstance(inner, nn.Module) else module
 
     def _root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -284,10 +286,23 @@ class ModuleWatch:
         )
 
     def _look_at_swap(self, module: nn.Module, number: int, *, trained: bool, grad: bool, raw: bool) -> None:
-        """Note weights that are put in for a pass without a graph, and are still there when the model learns again."""
+        """Note weights that are put in for a pass without a graph, and are still there when the model learns again.
+
+        Where the first updates show that such weights are learned from without any pass between, moving them is a part of the training, as in
+        Lookahead and Reptile, whatever is scored meanwhile.
+        """
         if not grad:
             self._swapped[number] = trained and not raw
-        elif self._swapped.pop(number, False) and module.training and not self.weights.are_raw(module):
+            return
+        swapped, updates = self._swapped.pop(number, None), self.recorder.log.updates
+        after_step = self._learned_at.get(number, updates) != updates
+        self._learned_at[number] = updates
+        looked = bool(swapped) or (swapped is None and after_step and trained and self.recorder.detailed)
+        if number in self._moved_by_hand or not (looked and module.training) or self.weights.are_raw(module):
+            return
+        if not swapped:
+            self._moved_by_hand.add(number)
+        else:
             backwards = self.weights.backwards(module)
             self.recorder.add(AverageKept(where(), self.recorder.log.updates, number, backwards))
 
@@ -417,6 +432,8 @@ class ModuleWatch:
     def stepped(self, optimizer: Any) -> None:
         """After a step: remember the weights, and look for gradients that no optimizer uses."""
         self.rows.stepped()
+        if not self.recorder.detailed:
+            self.drawn = []  # no other batch may come to take its place
         used = self._used()
         if self.recorder.close:
             self._outsiders.count_strays(used)

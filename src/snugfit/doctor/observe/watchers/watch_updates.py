@@ -184,16 +184,16 @@ class UpdateWatch:
             amount = float(value.detach()) / factor
             finite = math.isfinite(amount)
             self._old_graphs.note(value)
-            self._look_at_terms(value)
+            self._look_at_terms(value, factor)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
 
-    def _look_at_terms(self, value: Tensor) -> None:
+    def _look_at_terms(self, value: Tensor, scale: float) -> None:
         """Note a sum over the rows beside a mean in the first updates, where no hook of the script would see that the graph is read."""
         if self.recorder.detailed and not self.modules.dependence.hooked:
             rows = self.modules.rows_in_batch
-            factor = sum_beside_mean(value, rows)
+            factor = sum_beside_mean(value, rows, scale)
             if factor is not None:
                 self.recorder.add(SummedTerm(where(), self.recorder.log.updates, rows, factor))
 
