@@ -42,7 +42,7 @@ class Weights:
         self._stepped: dict[tuple[str, ...], dict[int, list[Tensor]]] = {}
         self._known: dict[tuple[str, ...], None] = {}
         self._before: dict[int, list[Tensor]] = {}
-        self._trail: dict[int, list[list[Tensor]]] = {}
+        self._trail: dict[tuple[int, tuple[str, ...]], list[list[Tensor]]] = {}
         self._watched: dict[int, tuple[weakref.ref[nn.Module], dict[str, Tensor]]] = {}
 
     @staticmethod
@@ -68,7 +68,7 @@ class Weights:
             self._before[id(module)] = stepped[id(module)]
         stepped[id(module)] = left = [_copy(each) for each in witnesses.values()]
         if anew:
-            trail = self._trail.setdefault(id(module), [])
+            trail = self._trail.setdefault((id(module), tuple(witnesses)), [])
             del trail[1:-TRAIL]
             trail.append(left)
 
@@ -98,16 +98,15 @@ class Weights:
 
     def backwards(self, module: nn.Module) -> float:
         """Return how much the weights lie back, from those that the last step left, towards earlier ones: the largest cosine; 0 without a trail."""
-        names, left = next(
-            ((names, left[id(module)]) for names, left in self._stepped.items() if id(module) in left),
-            ((), []),
-        )
+        watched, witnesses = self._watched.get(id(module), (None, {}))
+        names = tuple(witnesses)  # as of the last step: others are there where some were frozen or unfrozen
         named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
-        if not names or not all(name in named for name in names):
+        if watched is None or watched() is not module or not all(name in named for name in names):
             return 0.0
+        left = self._stepped[names][id(module)]
         last = _joined(left)
         change = _joined([named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names]) - last
-        ways = [_joined(each) - last for each in self._trail.get(id(module), []) if each is not left]
+        ways = [_joined(each) - last for each in self._trail.get((id(module), names), []) if each is not left]
         ways = [each for each in ways if each.shape == change.shape and bool(each.any())]
         return max((float(functional.cosine_similarity(change, way, dim=0)) for way in ways), default=0.0)
 
