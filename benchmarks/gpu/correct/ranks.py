@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -88,9 +89,7 @@ def as_alone(settings: Settings, name: str, **changes: Any) -> Mapping[str, Any]
     with group(settings):
         for precision, techniques in precisions.items():
             alone, losses = trained(settings, Strategy(), list(techniques))
-            strategy = STRATEGIES[name](mesh_of(settings.device, (1,)))
-            for field, value in changes.items():
-                setattr(strategy, field, value)
+            strategy = replace(STRATEGIES[name](mesh_of(settings.device, (1,))), **changes)
             weights, those = trained(settings, strategy, list(techniques))
             figures[precision] = {"error": error_between(weights, alone), "losses": [losses, those]}
             limit = 1e-4 if precision == "fp32" else 0.02
