@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snugfit.core.phases import phase, watched
+from snugfit.kit.phases import phase, watched
 from snugfit.step import compute, step
 from snugfit.techniques import find
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.technique import Kind, Technique
 from snugfit.errors import PlanConflict
+from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.techniques import find
 from snugfit.tools.certify.technique_problem import further_layers
 from tests.laws import problems

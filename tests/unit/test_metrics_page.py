@@ -64,7 +64,7 @@ def test_its_recipes_are_read() -> None:
 
 
 def test_every_metric_has_a_row_with_its_direction() -> None:
-    from snugfit.core.metric_directions import name_and_direction
+    from snugfit.kit.metric_directions import name_and_direction
 
     rows = [line for line in PAGE.splitlines() if re.fullmatch(r"\| `.* (high|low|neither) \|", line)]
     page = {

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from snugfit.core.batch import Batch, Share, shared_out
-from snugfit.core.phases import phase
 from snugfit.core.random import (
     derive_seed,
     preserved_elsewhere,
@@ -36,6 +35,7 @@ from snugfit.data.stream import StreamedExamples, streamed
 from snugfit.data.texts.token_rows import ArrayExamples
 from snugfit.data.texts.tokens import PadRight, tensors_of
 from snugfit.errors import DataError, SnugfitError, WorkerDied
+from snugfit.kit.phases import phase
 from snugfit.system.user_objects import describe
 
 _MOST_AT_ONCE = 16

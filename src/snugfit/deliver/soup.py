@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.tolerances import in_float64
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.deliver.ensemble import bundles_of
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import ModelError, SettingError
+from snugfit.kit.batch_norm import has_batch_norm
+from snugfit.kit.metric_directions import name_and_direction
 from snugfit.models.bundle import DETERMINISTIC, read_meta, save_bundle
 from snugfit.models.folders import PROCESSOR
 from snugfit.step.evaluate import evaluate

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from snugfit.core.phases import alike
 from snugfit.errors import SettingError
+from snugfit.kit.phases import alike
 from snugfit.kit.row_chunks import piece_rows, pieces
 from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.buffers import Buffers
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
+from snugfit.kit.buffers import Buffers
 from snugfit.kit.call_tensors import taken_apart
 from snugfit.kit.saved_tensors import SavedBytes, counting_saved
 from snugfit.kit.streaming.slot import slots

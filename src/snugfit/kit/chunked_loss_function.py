@@ -17,13 +17,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from snugfit.core.batch import Batch, labels_of, split
 from snugfit.core.loss_terms import LossTerms
-from snugfit.core.phases import alike
 from snugfit.core.random import preserved_randomness, random_state, set_random_state
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import DataError, SettingError
 from snugfit.kit.lm_head import postponed_in, with_logits
 from snugfit.kit.mixing import cut_labels
+from snugfit.kit.phases import alike
 
 Begin = Callable[[Batch], Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from snugfit.core.module_patterns import find_modules
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_modules
 
 
 def convolutions(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from torch import nn
 
 from snugfit.core.layers import parts_of
-from snugfit.core.module_patterns import around
+from snugfit.kit.module_patterns import around
 
 
 def frozen_norms(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import last_linear
-from snugfit.core.module_patterns import find_module
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_module
 from snugfit.kit.patched_forward import replaced_forward
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from snugfit.core.module_patterns import around, matches, nearest_names, require_list
 from snugfit.core.parameters import ParameterGroup
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import around, matches, nearest_names, require_list
 
 
 def is_within(name: str, pattern: str) -> bool:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.buffers import has_extra_state
 from snugfit.errors import ModelError, RunFolderError, SettingError
 from snugfit.kit.adapters.adapter_files import save_adapter
 from snugfit.kit.adapters.adapters import adapted
+from snugfit.kit.buffers import has_extra_state
 from snugfit.kit.serialize import pack, unpack
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers

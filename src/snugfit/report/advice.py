@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from snugfit.core.metric_directions import name_and_direction
 from snugfit.errors import SettingError
+from snugfit.kit.metric_directions import name_and_direction
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import Story, mapping
 from snugfit.units import counted

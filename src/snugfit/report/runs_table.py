@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.metric_directions import name_and_direction
 from snugfit.errors import RunFolderError, SettingError, nearest
+from snugfit.kit.metric_directions import name_and_direction
 from snugfit.report.series import as_number
 from snugfit.report.story import IN_PROGRESS, Story, mapping, read_story
 from snugfit.results.run_folder import RunFolder

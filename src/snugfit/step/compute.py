@@ -18,13 +18,13 @@ from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.nothing import NOTHING
-from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.core.update_value import update_value
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
+from snugfit.kit.phases import phase
 from snugfit.kit.torch_wrappers import backward
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut

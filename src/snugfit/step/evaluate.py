@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.loss_terms import LossTerms, check_weight
-from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.kit.phases import phase
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import Run, Seen, in_token_chunks, visible_part
 from snugfit.step.gather import joining, rows_of_all_ranks

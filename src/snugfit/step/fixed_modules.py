@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.buffers import Buffers
 from snugfit.errors import SettingError
+from snugfit.kit.buffers import Buffers
 
 
 class FixedModules:

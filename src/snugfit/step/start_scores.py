@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.batch import LABELS, Batch, shared_out
 from snugfit.core.losses import LOG_PROBABILITIES
-from snugfit.core.phases import phase
-from snugfit.core.preferences import REFERENCE
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import read
 from snugfit.data.order import longest_that_fit
 from snugfit.data.stream import streamed
 from snugfit.errors import OutOfMemory, RunFolderError, SettingError
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
+from snugfit.kit.phases import phase
+from snugfit.kit.preference_losses import REFERENCE
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.results.run_folder import START_SCORES
 from snugfit.step.metrics.answer_scores import AnswerScores

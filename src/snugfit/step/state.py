@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.buffers import has_extra_state, persistent_shapes, plain_values
 from snugfit.errors import SettingError
+from snugfit.kit.buffers import has_extra_state, persistent_shapes, plain_values
 from snugfit.kit.serialize import pack
 from snugfit.kit.sharded_tensors import sharded_like
 from snugfit.step.optimizer import load_optimizer

@@ -13,21 +13,21 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch, Share, inputs_of, labels_of
-from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.buffers import AtFirst, BufferCopies, Buffers
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss, check_weight
 from snugfit.core.losses import couples_rows, find_loss, over_batches
 from snugfit.core.nothing import NOTHING
-from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
 from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.batch_norm import has_batch_norm
+from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
 from snugfit.kit.kv_cache import caching_configs, without_caches
+from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.torch_wrappers import step_optimizer

@@ -28,8 +28,8 @@ from snugfit.tasks.task_card import Card
 from snugfit.units import counted
 
 if TYPE_CHECKING:
-    from snugfit.core.preferences import PreferenceLoss
     from snugfit.data.usable_rows import Part
+    from snugfit.kit.preference_losses import PreferenceLoss
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
     from snugfit.step.build import Material
@@ -96,8 +96,8 @@ def _loss(recipe: Recipe) -> PreferenceLoss:
     """
     from dataclasses import fields
 
-    from snugfit.core.preferences import PREFERENCE_LOSSES, OwnLoss
     from snugfit.errors import SettingError
+    from snugfit.kit.preference_losses import PREFERENCE_LOSSES, OwnLoss
     from snugfit.system.user_objects import load_object
 
     own = PREFERENCE_LOSSES.get(recipe.loss)

@@ -23,8 +23,8 @@ from transformers import (
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
-from snugfit.core.preferences import ORPO
 from snugfit.kit.generation import Generation
+from snugfit.kit.preference_losses import ORPO
 from snugfit.kit.written_texts import WRITTEN, WrittenTexts
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.answer_scores import AnswerScores

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from snugfit.core.batch import Batch
-from snugfit.core.preferences import PreferenceLoss
 from snugfit.data.texts.preferences import PadPairs
+from snugfit.kit.preference_losses import PreferenceLoss
 from snugfit.step.build import Material
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.start_scores import fill_start_scores

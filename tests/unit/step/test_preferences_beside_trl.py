@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from snugfit.core.preferences import DPO, IPO, KTO, ORPO, PreferenceLoss
 from snugfit.data.texts.preferences import PadPairs
+from snugfit.kit.preference_losses import DPO, IPO, KTO, ORPO, PreferenceLoss
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD

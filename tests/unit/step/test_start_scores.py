@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import Subset
 
 from snugfit.core.job import Train
-from snugfit.core.preferences import DPO, ORPO
 from snugfit.data.texts.preferences import PadPairs
 from snugfit.errors import OutOfMemory
+from snugfit.kit.preference_losses import DPO, ORPO
 from snugfit.results.run_folder import START_SCORES, RunFolder
 from snugfit.step.build import Material
 from snugfit.step.metrics.answer_scores import AnswerScores

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from snugfit.core.preferences import DESIRABLE, LENGTHS, REFERENCE
 from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
@@ -44,6 +43,7 @@ from snugfit.data.texts.tokens import (
     special_frame,
 )
 from snugfit.errors import DataError
+from snugfit.kit.preference_losses import DESIRABLE, LENGTHS, REFERENCE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
-from snugfit.core.module_patterns import find_modules, matches
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
+from snugfit.kit.module_patterns import find_modules, matches
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.phases import alike
 from snugfit.core.tree import leaves
 from snugfit.kit.memory_layout import laid_out_like
 from snugfit.kit.optimizers.combined import CombinedOptimizer
 from snugfit.kit.optimizers.parameter_walk import loss_of
+from snugfit.kit.phases import alike
 from snugfit.kit.placement import set_data_
 from snugfit.kit.row_chunks import own_rows, piece_rows, pieces, put_rows
 from snugfit.kit.sharded_tensors import is_sharded, sharded_like, spread_state

@@ -19,9 +19,9 @@ from snugfit.core.layers import (
     stock_heads,
     unsuitable,
 )
-from snugfit.core.module_patterns import find_modules
 from snugfit.errors import MissingExtra, SettingError
 from snugfit.kit.mapped_tensors import set_aside_
+from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import QuantisedExperts, expert_weights
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, WeightFormat, in_stock_form

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import repeated_blocks
-from snugfit.core.module_patterns import find_modules
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.kit.streaming.host import Packed, check_disk, check_host_memory
 from snugfit.kit.streaming.layout import Weight, frozen_weights, set_tensors_, tensors_of

@@ -20,14 +20,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from snugfit.core.batch import Batch
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
-from snugfit.core.phases import watched
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
+from snugfit.kit.batch_norm import has_batch_norm
+from snugfit.kit.phases import watched
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.trace.dry_run import Subject, longest_rows

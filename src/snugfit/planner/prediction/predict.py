@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
 from snugfit.core.technique import Sharing, Stage, Technique
 from snugfit.errors import Untraceable
+from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.cost.allocator import reserved_bytes

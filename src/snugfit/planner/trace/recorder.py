@@ -24,9 +24,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from snugfit.core.layers import repeated_blocks
-from snugfit.core.phases import Remains, watched
 from snugfit.core.tree import map_tree
 from snugfit.kit import skeleton
+from snugfit.kit.phases import Remains, watched
 from snugfit.planner.cost.operator_costs import OpCosts, op_costs
 from snugfit.planner.cost.records import Op, Parts, Phase, Place, Role, Storage, Trace
 from snugfit.planner.cost.workspace import hidden_result_bytes

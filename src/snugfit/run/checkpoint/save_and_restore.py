@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
+from snugfit.kit.phases import phase
 from snugfit.kit.serialize import Packed, pack
 from snugfit.run.checkpoint import checkpoint_files, shards
 from snugfit.run.checkpoint.host_copy import Snapshot

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.entry import is_ours
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss
@@ -26,6 +25,7 @@ from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
 from snugfit.data.sources import by_present_paths
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitError, nearest
+from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.run.identity.source_code import NAME, code_of, code_of_classes, module_lines, name_of
 from snugfit.strategies.base import Strategy
 from snugfit.system.digest import NO_DIGEST, digest, digest_of_settings

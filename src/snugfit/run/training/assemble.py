@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from snugfit.core.batch import split
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.selection import check_on, listed
 from snugfit.core.technique import Technique
 from snugfit.data.order import training_order
 from snugfit.errors import SettingError
+from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
 from snugfit.run.identity.identity import (

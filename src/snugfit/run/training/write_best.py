@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
 from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.kit.phases import phase
 from snugfit.models.bundle import DETERMINISTIC
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.state import made_buffers

@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.losses import LOG_PROBABILITIES, causal_lm
-from snugfit.core.preferences import (
+from snugfit.core.scalar_reads import is_fake
+from snugfit.errors import SettingError
+from snugfit.kit.adapters.adapters import adapted, adapters_off
+from snugfit.kit.autocast import casting_anew
+from snugfit.kit.chunked_loss_function import in_chunks
+from snugfit.kit.lm_head import postponed_in
+from snugfit.kit.preference_losses import (
     DESIRABLE,
     LENGTHS,
     REFERENCE,
@@ -29,12 +35,6 @@ from snugfit.core.preferences import (
     reward_metrics,
     reward_sums,
 )
-from snugfit.core.scalar_reads import is_fake
-from snugfit.errors import SettingError
-from snugfit.kit.adapters.adapters import adapted, adapters_off
-from snugfit.kit.autocast import casting_anew
-from snugfit.kit.chunked_loss_function import in_chunks
-from snugfit.kit.lm_head import postponed_in
 from snugfit.step.evaluate import eval_mode
 
 _BOTH, _FIRST, _SECOND = slice(0, 2), slice(0, 1), slice(1, 2)

@@ -15,12 +15,12 @@ from torch import Tensor
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.loss_terms import Loss
 from snugfit.core.losses import IGNORE_INDEX, logits_of, unwrapped
-from snugfit.core.metric_directions import name_and_direction
-from snugfit.core.preferences import DESIRABLE, REWARDS, reward_sums
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
+from snugfit.kit.metric_directions import name_and_direction
+from snugfit.kit.preference_losses import DESIRABLE, REWARDS, reward_sums
 from snugfit.kit.token_scores import Classes, Seen
 from snugfit.step.metrics.byte_perplexity import BytePerplexity, PerByte
 from snugfit.step.metrics.label_metrics import OF_LABEL_SETS, macro_f1_of

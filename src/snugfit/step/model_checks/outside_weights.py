@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.errors import SettingError
+from snugfit.kit.batch_norm import has_batch_norm
 
 
 class Held(NamedTuple):

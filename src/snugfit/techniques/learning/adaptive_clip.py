@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import is_conv1d, last_linear
-from snugfit.core.module_patterns import find_parameters
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_parameters
 
 
 def unit_norms(tensor: Tensor, dim: int = 0) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.module_patterns import find_module
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_module
 
 POSITIONS = ("wpe", "position_embeddings", "position_embedding", "embed_positions")
 """Names of embeddings of positions in models that have known attention."""

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from snugfit.core.module_patterns import find_module
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_module
 
 
 def token_embeddings(model: nn.Module, name: str | None = None) -> nn.Embedding | None:

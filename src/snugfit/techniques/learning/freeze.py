@@ -8,10 +8,10 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from snugfit.core.module_patterns import find_head, find_parameters
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.freezing import Switches
+from snugfit.kit.module_patterns import find_head, find_parameters
 
 
 def frozen_names(model: nn.Module, patterns: Sequence[str] = (), all_but: Sequence[str] = ()) -> list[str]:

@@ -9,11 +9,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
+from snugfit.kit.batch_norm import has_batch_norm
 
 
 def hardest(terms: LossTerms, fraction: float, at_least: int = 1) -> Tensor:

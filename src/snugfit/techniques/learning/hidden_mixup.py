@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.layers import base_of, last_linear
 from snugfit.core.loss_terms import LossTerms
-from snugfit.core.module_patterns import find_module
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.mixing import (
@@ -26,6 +25,7 @@ from snugfit.kit.mixing import (
     with_entry,
     with_shares,
 )
+from snugfit.kit.module_patterns import find_module
 
 EMBEDDINGS = "embeddings"
 _MASK = "attention_mask"

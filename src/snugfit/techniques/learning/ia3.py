@@ -8,10 +8,10 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import head_of, inject, merged, regex_of, require_peft, targets_of
+from snugfit.kit.module_patterns import find_modules
 
 
 def ia3_(

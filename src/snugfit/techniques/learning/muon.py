@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import base_of, layers
-from snugfit.core.module_patterns import find_parameters
 from snugfit.core.parameters import ParameterGroup, divided, is_matrix
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_parameters
 from snugfit.kit.optimizers.combined import CombinedOptimizer
 from snugfit.kit.optimizers.foreach import fastest_kernel
 from snugfit.kit.optimizers.parameter_walk import loss_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from snugfit.core.lengths import LENGTH, is_length, number_of_updates
-from snugfit.core.metric_directions import name_and_direction
 from snugfit.core.schedule import known_total, warmup_factor
 from snugfit.core.technique import Card, Context, Family, Rate, Seams, Technique
 from snugfit.errors import SettingError, nearest
+from snugfit.kit.metric_directions import name_and_direction
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_modules
 
 QUERIES_AND_KEYS = (
     "query",

@@ -10,7 +10,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import couples_rows
 from snugfit.core.technique import (
@@ -24,6 +23,7 @@ from snugfit.core.technique import (
     Technique,
 )
 from snugfit.errors import SettingError
+from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.optimizers.foreach import copy_, global_norm, gradients_of, scale_
 from snugfit.kit.sharded_tensors import own_parts
 

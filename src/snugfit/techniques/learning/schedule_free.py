@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.batch_norm import NormStatistics
 from snugfit.core.lengths import LENGTH, is_length, number_of_updates
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.schedule import known_total, warmup_factor
 from snugfit.core.technique import Card, Context, Family, Rate, Seams, Technique
 from snugfit.errors import MissingExtra
 from snugfit.kit.averages import swapped
+from snugfit.kit.batch_norm import NormStatistics
 from snugfit.kit.optimizers.foreach import lerp
 
 

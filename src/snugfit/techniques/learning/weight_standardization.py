@@ -9,9 +9,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.placement import host_copy
 
 EPSILON = 1e-5

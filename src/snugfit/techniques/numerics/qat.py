@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.layers import unsuitable
-from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapters import ADAPTER, adapted
+from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
 
 BITS = {"int4": 4, "int8": 8}

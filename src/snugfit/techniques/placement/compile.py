@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.core.batch import Batch
-from snugfit.core.buffers import Buffers
 from snugfit.core.layers import repeated_blocks
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import is_fake, read
@@ -22,6 +21,7 @@ from snugfit.core.technique import Card, Context, Family, Seams, Sharing, Stage,
 from snugfit.core.tolerances import allowed_rounding, in_float64
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError, nearest
+from snugfit.kit.buffers import Buffers
 from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
 from snugfit.kit.patched_forward import replaced_forward
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from snugfit.core.batch import Batch, split
-from snugfit.core.module_patterns import matches, nearest_names, require_list
-from snugfit.core.phases import alike
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import matches, nearest_names, require_list
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.kit.phases import alike
 
 
 def tiled_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, tiles: int) -> Tensor:

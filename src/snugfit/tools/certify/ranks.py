@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.technique import Stage
 from snugfit.errors import SnugfitError
+from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.results.verdicts import Law, Verdict
 from snugfit.step.step import Step
 from snugfit.system.pickling import dumps

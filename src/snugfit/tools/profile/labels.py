@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from snugfit.core.phases import Label
+from snugfit.kit.phases import Label
 
 PHASE = "snugfit::"
 """Before the name of a phase, in traces."""

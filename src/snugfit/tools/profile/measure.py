@@ -18,10 +18,10 @@ from torch.profiler import ProfilerActivity, schedule, tensorboard_trace_handler
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Plan
-from snugfit.core.phases import phase, watched
 from snugfit.core.random import preserved_randomness
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import SettingError, SnugfitError
+from snugfit.kit.phases import phase, watched
 from snugfit.kit.serialize import pack
 from snugfit.planner.devices.device import Device
 from snugfit.planner.devices.hardware import find_device

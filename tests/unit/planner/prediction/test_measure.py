@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.job import Plan
-from snugfit.core.phases import phase
 from snugfit.errors import SettingError, Untraceable
+from snugfit.kit.phases import phase
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction.measure import measure

@@ -11,9 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Checkpoint, Plan
-from snugfit.core.phases import phase
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.kit.phases import phase
 from snugfit.planner.cost.records import Phase, Role, Trace
 from snugfit.planner.trace.dry_run import Subject, dry_run, longest_rows
 from snugfit.step.step import Step

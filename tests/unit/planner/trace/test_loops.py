@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.core.phases import alike
+from snugfit.kit.phases import alike
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.pretend_gpu import pretended_gpu

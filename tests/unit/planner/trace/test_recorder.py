@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from snugfit.core.phases import phase
+from snugfit.kit.phases import phase
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.cost.records import Phase, Role, Trace
 from snugfit.planner.trace.fake_tensors import fake_

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.core.phases import phase, watched
+from snugfit.kit.phases import phase, watched
 from snugfit.tools.profile.labels import Clock, both, modules_in_trace
 
 

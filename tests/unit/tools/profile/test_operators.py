@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.phases import phase, watched
+from snugfit.kit.phases import phase, watched
 from snugfit.planner.cost.records import Op, Phase, Place, Trace
 from snugfit.planner.devices.hardware import find_device
 from snugfit.tools.profile.labels import in_trace, modules_in_trace

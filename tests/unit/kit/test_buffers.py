@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from snugfit.core.buffers import Buffers
 from snugfit.core.progress import Progress
+from snugfit.kit.buffers import Buffers
 
 
 def test_buffers_come_back_bit_for_bit_into_the_same_tensors() -> None:

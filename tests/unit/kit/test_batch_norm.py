@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from snugfit.core.batch_norm import NormStatistics
+from snugfit.kit.batch_norm import NormStatistics
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from snugfit.core.losses import cross_entropy
-from snugfit.core.preferences import (
+from snugfit.errors import SettingError
+from snugfit.kit.preference_losses import (
     DPO,
     IPO,
     KTO,
@@ -17,7 +18,6 @@ from snugfit.core.preferences import (
     log_of_the_rest,
     of_answers,
 )
-from snugfit.errors import SettingError
 
 
 def outputs(rows: int, answers: int = 2) -> dict[str, torch.Tensor]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
-from snugfit.core.module_patterns import find_head, find_module, find_modules, find_parameters
 from snugfit.errors import SettingError
+from snugfit.kit.module_patterns import find_head, find_module, find_modules, find_parameters
 
 
 def model() -> nn.Module:
