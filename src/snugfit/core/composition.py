@@ -14,7 +14,6 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.gradients import HostGradients
 from snugfit.core.loss_scale import LossScale
-from snugfit.core.nothing import NOTHING
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed
@@ -31,6 +30,7 @@ from snugfit.core.technique import (
     Stateful,
     Technique,
 )
+from snugfit.system.nothing import NOTHING
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.device_copies import COPIES_BESIDE
 from snugfit.core.scalar_reads import is_fake, read, read_scalars
-from snugfit.core.update_value import update_value
+from snugfit.system.device_copies import COPIES_BESIDE
+from snugfit.system.update_value import update_value
 
 
 @update_value(frozen=True, slots=True)

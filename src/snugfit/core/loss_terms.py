@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.core.update_value import update_value
 from snugfit.errors import SettingError, nearest
+from snugfit.system.update_value import update_value
 
 
 @update_value(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from snugfit.core.device_copies import COPIES_BESIDE
+from snugfit.system.device_copies import COPIES_BESIDE
 
 
 def read(tensor: Tensor, assume: Any) -> Any:

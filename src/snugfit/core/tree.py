@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from snugfit.core.device_copies import to_device
 from snugfit.core.scalar_reads import read
 from snugfit.errors import DataError
+from snugfit.system.device_copies import to_device
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:

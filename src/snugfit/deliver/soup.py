@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.core.tolerances import in_float64
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.deliver.ensemble import bundles_of
@@ -21,6 +20,7 @@ from snugfit.models.bundle import DETERMINISTIC, read_meta, save_bundle
 from snugfit.models.folders import PROCESSOR
 from snugfit.step.evaluate import evaluate
 from snugfit.system.json_text import parse_json
+from snugfit.system.tolerances import in_float64
 
 _OF_A_RUN = {"format", "files", "metrics", "update", "weights", "numerics", DETERMINISTIC, "soup"}
 """Meta data in which models of one kind may differ."""

@@ -14,13 +14,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.core.random import preserved_randomness
-from snugfit.core.tolerances import in_float64
 from snugfit.doctor.check_layers import biases_before_norms, layers_seen, unscaled_inputs
 from snugfit.doctor.check_optimizer import late_holes, optimizer_groups
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject, class_labels, listed
 from snugfit.errors import UserError
 from snugfit.step.step import Step
+from snugfit.system.tolerances import in_float64
 
 SMALL_BATCH = 8
 """Rows under which batch norm's statistics are noise. Wu and He 2018, arXiv:1803.08494, figure 1."""

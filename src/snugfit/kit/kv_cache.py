@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from snugfit.core.nothing import NOTHING
+from snugfit.system.nothing import NOTHING
 
 
 def caching_configs(model: nn.Module) -> list[Any]:

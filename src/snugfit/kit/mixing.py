@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.batch import LABELS, Batch, labels_of
-from snugfit.core.device_copies import to_device
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import BatchLoss, Moment
 from snugfit.core.tree import leaves, map_tree, mapping_like
 from snugfit.errors import DataError
+from snugfit.system.device_copies import to_device
 
 PAIR = 2
 _SHARE, _LABELS = "mixing_share", "mixing_labels"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
-from snugfit.core.nothing import NOTHING
+from snugfit.system.nothing import NOTHING
 
 Part = TypeVar("Part")
 Label = Callable[[str], AbstractContextManager[object]]

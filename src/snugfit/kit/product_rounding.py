@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from snugfit.core.nothing import NOTHING
+from snugfit.system.nothing import NOTHING
 
 _C: Any = torch._C
 

@@ -15,7 +15,6 @@ from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.loss_terms import Loss
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
-from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.data.loader import Collate, Loader
 from snugfit.data.order import Order, total_windows, training_order
 from snugfit.errors import DataError, PlanConflict, SettingError
@@ -26,6 +25,7 @@ from snugfit.step.state import check_saved
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.system.mkl_mode import fix_sums
+from snugfit.system.tolerances import NO_FLOAT64
 
 
 @dataclass(frozen=True)

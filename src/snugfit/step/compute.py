@@ -13,15 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import scalar_like
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.loss_terms import LossTerms
-from snugfit.core.nothing import NOTHING
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
-from snugfit.core.update_value import update_value
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.phases import phase
@@ -30,7 +27,10 @@ from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_
 from snugfit.step.micro_batching import cut
 from snugfit.step.model_checks.attention_kernels import kernels_behind
 from snugfit.step.model_checks.row_outputs import join_outputs
+from snugfit.system.device_copies import scalar_like
 from snugfit.system.memory import is_out_of_memory
+from snugfit.system.nothing import NOTHING
+from snugfit.system.update_value import update_value
 
 if TYPE_CHECKING:
     from snugfit.step.step import Step

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from snugfit.core.device_copies import scalar_like
 from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
+from snugfit.system.device_copies import scalar_like
 
 
 @dataclass

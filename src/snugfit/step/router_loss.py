@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import scalar_like
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import BatchLoss
 from snugfit.errors import SettingError
 from snugfit.kit.used_parameters import nodes_behind
+from snugfit.system.device_copies import scalar_like
 
 if TYPE_CHECKING:
     from snugfit.step.compute import WindowCompute

@@ -18,7 +18,6 @@ from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss, check_weight
 from snugfit.core.losses import couples_rows, find_loss, over_batches
-from snugfit.core.nothing import NOTHING
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
@@ -50,6 +49,7 @@ from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.trainable import check_module, check_trainable
 from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
+from snugfit.system.nothing import NOTHING
 
 Forward = Callable[[nn.Module, Any], Any]
 _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.loss_terms import LossTerms
-from snugfit.core.nothing import NOTHING
 from snugfit.strategies.gradient_sums import add_up_gradients_
+from snugfit.system.nothing import NOTHING
 
 
 class Strategy:

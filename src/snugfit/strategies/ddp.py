@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from snugfit.core.card import Sharing
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.loss_terms import LossTerms
-from snugfit.core.nothing import NOTHING
 from snugfit.errors import SettingError
 from snugfit.strategies.base import SeveralRanks
+from snugfit.system.nothing import NOTHING
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel

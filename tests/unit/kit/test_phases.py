@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from snugfit.core.nothing import NOTHING
 from snugfit.kit.phases import phase, watched
+from snugfit.system.nothing import NOTHING
 
 
 def test_a_phase_that_was_entered_unwatched_is_seen_by_a_watcher_of_later() -> None:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 
-from snugfit.core.nothing import NOTHING
 from snugfit.core.progress import Progress
 from snugfit.core.selection import check
 from snugfit.core.technique import Seams
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
 from snugfit.step.step import Step
+from snugfit.system.nothing import NOTHING
 from snugfit.techniques import find
 from snugfit.techniques.learning.swa import SWA, average_
 from tests.unit.techniques.settings import context, refuses

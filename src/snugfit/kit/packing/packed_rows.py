@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from snugfit.core.device_copies import values_on
+from snugfit.system.device_copies import values_on
 
 _packed_rows: ContextVar[int | None] = ContextVar("packed_rows", default=None)
 

@@ -8,12 +8,12 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
-from snugfit.core.device_copies import COPIES_BESIDE
 from snugfit.core.scalar_reads import read_scalars_later
 from snugfit.run.training.prediction_check import PredictionCheck
 from snugfit.run.training.result import Emit
 from snugfit.step.micro_batching import Replan, describe
 from snugfit.step.step import Step, StepResult
+from snugfit.system.device_copies import COPIES_BESIDE
 from snugfit.system.memory import memory_bytes
 
 _MEMORY_EVERY_SECONDS = 1.0

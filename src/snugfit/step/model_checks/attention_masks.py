@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.nothing import NOTHING
 from snugfit.core.scalar_reads import is_fake, read
+from snugfit.system.nothing import NOTHING
 
 MASK = "attention_mask"
 _ASKING = ("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4")

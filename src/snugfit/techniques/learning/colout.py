@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import to_device
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
 from snugfit.kit.images import map_images, refuse_labels_of_pixels
+from snugfit.system.device_copies import to_device
 
 
 def remaining_lines(draws: Tensor, part: float) -> Tensor:

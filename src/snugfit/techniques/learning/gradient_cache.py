@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import scalar_like
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import PlanConflict
+from snugfit.system.device_copies import scalar_like
 
 _CACHED = "gradient_cache"
 

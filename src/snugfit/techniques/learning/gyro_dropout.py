@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import to_device
 from snugfit.core.random import derive_seed
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.system.device_copies import to_device
 
 
 def subnetworks_of_rows(rows: int, subnetworks: int, at_once: int, source: torch.Generator) -> Tensor:

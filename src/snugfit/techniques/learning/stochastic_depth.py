@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import to_device
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.buffers import Buffers
 from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.system.device_copies import to_device
 
 ROW, WINDOW = "row", "window"
 

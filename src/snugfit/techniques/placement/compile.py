@@ -18,12 +18,12 @@ from snugfit.core.layers import repeated_blocks
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.technique import Card, Context, Family, Seams, Sharing, Stage, Technique
-from snugfit.core.tolerances import allowed_rounding, in_float64
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.buffers import Buffers
 from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.system.tolerances import allowed_rounding, in_float64
 
 INDUCTOR = "inductor"
 CHECKS = {"default": 1, "reduce-overhead": 4, "max-autotune": 4}

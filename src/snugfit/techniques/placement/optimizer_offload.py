@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.device_copies import COPIES_BESIDE
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import (
@@ -23,6 +22,7 @@ from snugfit.core.technique import (
     Technique,
 )
 from snugfit.kit.optimizers.one_by_one import Route, ShadowOptimizer
+from snugfit.system.device_copies import COPIES_BESIDE
 
 HOST = torch.device("cpu")
 

@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO
 from snugfit.core.technique import Stage, Technique
-from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
@@ -28,6 +27,7 @@ from snugfit.step.optimizer import load_optimizer
 from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
+from snugfit.system.tolerances import NO_FLOAT64
 from snugfit.tools.setup import Setup
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-4}

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from snugfit.core.tolerances import in_float64
 from snugfit.step.metrics.metrics_over_all import Collected
+from snugfit.system.tolerances import in_float64
 
 _WIDE = (torch.float64, torch.complex128)
 _NUMBER = (

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.core import tolerances
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.selection import check_on
 from snugfit.core.technique import Fidelity, Technique
-from snugfit.core.tolerances import in_float64
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.planner.choice.rungs import coarser, placements
 from snugfit.planner.devices.device import Device
@@ -35,7 +33,9 @@ from snugfit.step.metrics.retrieval_metrics import OF_EMBEDDINGS
 from snugfit.step.model_checks.row_coupling import compare_rows
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
+from snugfit.system import tolerances
 from snugfit.system.memory import release_memory
+from snugfit.system.tolerances import in_float64
 from snugfit.techniques import find
 from snugfit.techniques.placement.compile import Compile
 from snugfit.techniques.placement.packing import Packing

@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 import snugfit
-from snugfit.core import device_copies
 from snugfit.core.batch import Batch
-from snugfit.core.device_copies import scalar_like
 from snugfit.core.tree import select_packed
 from snugfit.kit.mixing import on_device_of
+from snugfit.system import device_copies
+from snugfit.system.device_copies import scalar_like
 
 PACKAGE = Path(snugfit.__file__).parent
 CUDA_ALONE = "on CUDA alone, whose allocators keep what is copied"
 PLACES = {
-    "core/device_copies.py": "the way to a device, which knows where it has to wait",
+    "system/device_copies.py": "the way to a device, which knows where it has to wait",
     "core/gradients.py": CUDA_ALONE,
     "core/scalar_reads.py": "to the host, from devices of COPIES_BESIDE",
     "kit/streaming/slot.py": CUDA_ALONE,
@@ -41,7 +41,7 @@ def test_each_copy_that_nobody_waits_for_is_known_to_be_safe() -> None:
             calls = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call)]
             if any(each.arg == "non_blocking" for call in calls for each in call.keywords):
                 seen.add(path.relative_to(PACKAGE).as_posix())
-    assert seen == set(PLACES), "use to_device (core/device_copies.py), or say here why it is safe"
+    assert seen == set(PLACES), "use to_device (system/device_copies.py), or say here why it is safe"
 
 
 @pytest.mark.parametrize(("kind", "beside"), [("mps", False), ("cuda", True)])
@@ -83,7 +83,7 @@ def test_an_update_gives_a_device_numbers_without_waiting_for_it() -> None:
             ]
             seen |= {f"{name}:{each.name}" for each in functions if any(map(makes_on_device, ast.walk(each)))}
     assert seen == set(WAITING), (
-        "use values_on or scalar_like (core/device_copies.py), or say here why it may wait"
+        "use values_on or scalar_like (system/device_copies.py), or say here why it may wait"
     )
 
 
