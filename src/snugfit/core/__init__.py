@@ -1,1 +1,1 @@
-"""The contract of techniques: seams, cards, composition, batches, losses and metrics."""
+"""The contract of techniques: seams, cards, composition, batches and losses."""
