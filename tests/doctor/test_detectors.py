@@ -33,7 +33,6 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Loss,
-    MaskedTokens,
     RankWeights,
     Read,
     ScalerStep,
@@ -41,6 +40,7 @@ from snugfit.doctor.observe.script_events import (
     Step,
     Unreachable,
 )
+from snugfit.doctor.observe.text_events import MaskedTokens
 
 AT = "train.py:7"
 

@@ -301,22 +301,6 @@ class LabelColumn(Event):
 
 
 @dataclass(frozen=True)
-class PaddingMask(Event):
-    """An attention of torch's got a mask of padding, or none, for tokens of which the last of some rows are padding.
-
-    Args:
-        padding, text: tokens of padding and of text; `hidden_padding` and `hidden_text` those that the mask hides.
-        masked: whether there was a mask.
-    """
-
-    padding: int
-    text: int
-    hidden_padding: int
-    hidden_text: int
-    masked: bool
-
-
-@dataclass(frozen=True)
 class UnreadyNorm(Event):
     """A model was evaluated with statistics of norms that do not belong to its weights.
 
@@ -575,49 +559,3 @@ class Average(Event):
     """Weights were averaged into a module."""
 
     module: int
-
-
-@dataclass(frozen=True)
-class HeadTokens(Event):
-    """The token with which every row of a batch begins, how often, and what a tokenizer of the script says of it."""
-
-    token: int
-    times: int
-    special: str
-    correct: str
-
-
-@dataclass(frozen=True)
-class Labels(Event):
-    """A causal language model of transformers got labels; `shifted` is the share that equals the next input."""
-
-    shifted: float
-    same: float
-
-
-@dataclass(frozen=True)
-class MaskedTokens(Event):
-    """A model of transformers got tokens, and labels for each of them or none.
-
-    Args:
-        scored: labels that count; `scored_padding` those of them where the attention mask is 0.
-        ends: tokens that end a text or a turn, behind the first token and where the mask is 1; `scored_ends` those whose label counts.
-        unmasked: padding tokens at the end of rows, without an attention mask, in a model that reads in both directions.
-        tokens: all of the batch.
-    """
-
-    scored: int
-    scored_padding: int
-    ends: int
-    scored_ends: int
-    unmasked: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Tokenized(Event):
-    """Texts went through a tokenizer, which cut some."""
-
-    texts: int
-    cut: int
-    limit: int

@@ -11,10 +11,10 @@ from snugfit.doctor.observe.script_events import (
     Hits,
     LabelColumn,
     Loss,
-    PaddingMask,
     SeesFuture,
     UnreadyNorm,
 )
+from snugfit.doctor.observe.text_events import PaddingMask
 
 LEAST_PASSES = 3
 NEARLY_ALL = 0.9

@@ -7,16 +7,8 @@ from collections import Counter
 
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import (
-    Forward,
-    HeadTokens,
-    Labels,
-    Loss,
-    MaskedTokens,
-    OutsideDomain,
-    ScoresAsLogits,
-    Tokenized,
-)
+from snugfit.doctor.observe.script_events import Forward, Loss, OutsideDomain, ScoresAsLogits
+from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
 
 NEARLY_ALL = 0.99
 MANY_CUT = 0.5

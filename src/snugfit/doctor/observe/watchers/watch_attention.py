@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import PaddingMask
+from snugfit.doctor.observe.text_events import PaddingMask
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]

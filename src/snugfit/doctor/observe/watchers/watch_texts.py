@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import HeadTokens, Labels, MaskedTokens, Tokenized
+from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 if TYPE_CHECKING:
