@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -42,10 +43,11 @@ class Text:
     remedy: str
 
 
-def texts() -> list[Text]:
+@functools.cache
+def texts() -> tuple[Text, ...]:
     """Return the parts of each error that the package makes, by module and line."""
     paths = sorted(SOURCE.rglob("*.py"))
-    return [text for path in paths for text in _texts_in(path)]
+    return tuple(text for path in paths for text in _texts_in(path))
 
 
 def page() -> str:
@@ -67,7 +69,7 @@ def _texts_in(path: Path) -> Iterator[Text]:
         node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
     ]
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-        if ast.unparse(call.func) not in _MAKERS or len(call.args) != 3:
+        if len(call.args) != 3 or ast.unparse(call.func) not in _MAKERS:
             continue
         setting, problem, remedy = call.args
         if (ast.unparse(problem), ast.unparse(remedy)) == ("problem", "remedy"):

@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 import tests.quiet_libraries  # noqa: F401 - before anything imports them
 
@@ -32,27 +34,44 @@ declare_torchvision_operators()
 
 
 class _Garbage:
-    """Keeps what was imported out of each search for garbage, which takes half a second with all that the libraries hold; a dry run
-    of the planner, which does the same for itself, lets it in again."""
+    """Keeps what was imported out of each search for garbage, which takes half a second with all that the libraries hold.
+
+    The planner does the same around a dry run, and would let all of it in again: what is kept out here stays so.
+    """
 
     def __init__(self) -> None:
-        self._kept_out = False
-        self._unfreeze, gc.unfreeze = (
-            gc.unfreeze,
-            self.let_in,
-        )  # to ask how much is kept out takes 50 ms, as all is counted
+        self._freeze = gc.freeze
+        gc.freeze = gc.unfreeze = lambda: None
+        self._modules = 0
 
     def keep_out(self) -> None:
-        if not self._kept_out:
-            gc.freeze()
-            self._kept_out = True
-
-    def let_in(self) -> None:
-        self._unfreeze()
-        self._kept_out = False
+        if len(sys.modules) > self._modules + 100:
+            gc.collect()
+            self._freeze()
+            self._modules = len(sys.modules)
 
 
 _GARBAGE = _Garbage()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run one in N of the tests")
+
+
+@pytest.hookimpl(trylast=True)  # when those that the marks leave out are gone
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = items[:: config.getoption("every")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for no examples in the docstrings of tests, where `--doctest-modules` asks for those of the package."""
+    collectors = yield
+    if file_path.is_relative_to(Path(__file__).parent):
+        return [each for each in collectors if not isinstance(each, DoctestModule)]
+    return collectors
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,10 +103,27 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return path
 
 
+_UNUSED: list[Path] = []
+"""A folder in which no test has left anything yet."""
+
+
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start every test in a folder of its own: runs and tracker databases with default places land there."""
-    monkeypatch.chdir(tmp_path)
+def own_folder(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Start every test in a folder of its own: runs and tracker databases with default places land there.
+
+    That is `tmp_path` where a test asks for it. Most of the others write nothing, so each gets the one that those before it left empty.
+    """
+    if "tmp_path" in request.fixturenames:
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+        return
+    if not _UNUSED or not _UNUSED[0].is_dir() or any(_UNUSED[0].iterdir()):
+        _UNUSED[:] = [tmp_path_factory.getbasetemp() / f"own_{next(_NUMBERS)}"]
+        _UNUSED[0].mkdir(mode=0o700)
+    monkeypatch.chdir(_UNUSED[0])
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,12 @@ def path_of(node: ast.expr, names: dict[str, tuple[str, ...]]) -> tuple[str, ...
 def private_paths() -> Iterator[tuple[str, str]]:
     """Each path of torch in the package with a private part, and a file that takes it."""
     for file in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if not re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE) or not re.search(
+            r"[. ]_[A-Za-z]", text
+        ):
+            continue
+        tree = ast.parse(text)
         names = modules_of(tree)
         for node in ast.walk(tree):
             path = path_of(node, names) if isinstance(node, ast.Attribute) else None
