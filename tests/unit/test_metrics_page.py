@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     space: dict[str, Any] = {"model": nn.Linear(4, 3), "data": rows}
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path_factory.mktemp("page"))
+        # a new database of MLflow takes longer than all else here
+        patched.setattr(sf, "train", functools.partial(sf.train, track=False))
         for block in blocks("python"):
             exec(compile(block, "docs/metrics.md", "exec"), space)
         yield space

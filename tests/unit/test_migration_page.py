@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import re
 from pathlib import Path
@@ -19,6 +20,12 @@ from snugfit.tasks import discover
 
 PAGE = (Path(sf.__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
 EPOCHS, ROWS, CLASSES = 2, 12, 3
+
+
+@pytest.fixture(autouse=True)
+def without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send no run to MLflow, of which a new database takes longer than all else here."""
+    monkeypatch.setattr(sf, "train", functools.partial(sf.train, track=False))
 
 
 def sides(heading: str) -> tuple[str, str]:

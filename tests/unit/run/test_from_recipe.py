@@ -116,6 +116,7 @@ def finished(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return train_recipe(recipe(project, tmp_path_factory.mktemp("finished")))
 
 
+@pytest.mark.slow  # TensorBoard is imported, and a database of MLflow made
 def test_a_run_is_written_for_tensorboard_beside_mlflow_and_alone(project: Path, tmp_path: Path) -> None:
     short = ("train.updates=2", "track.tensorboard=true")
     both = Path(train_recipe(recipe(project, tmp_path, *short, "track.mlflow=true")).run_dir)
@@ -328,12 +329,14 @@ def test_a_run_is_loaded_with_its_processing_and_predicts_as_the_command(
     assert isinstance(loaded.model, BertForSequenceClassification)
 
 
-def test_a_loaded_run_goes_on(project: Path, tmp_path: Path, finished: Any) -> None:
-    stopped = train_recipe(recipe(project, tmp_path, "evaluate.every=1"), RunOptions(stop_after_seconds=1e-6))
+def test_a_loaded_run_goes_on(project: Path, tmp_path: Path) -> None:
+    short = recipe(project, tmp_path, "evaluate.every=1", "train.updates=2")
+    stopped = train_recipe(short, RunOptions(stop_after_seconds=1e-6))
     resumed = load(str(stopped.run_dir), allow_code=True).resume(display=None)
-    assert (resumed.status, resumed.updates) == ("finished", finished.updates)
+    assert (stopped.updates, resumed.status, resumed.updates) == (1, "finished", 2)
 
 
+@pytest.mark.slow  # MLflow reads the environment's packages
 def test_a_registered_model_is_loaded_as_one_object(
     tmp_path: Path, finished: Any, created_store: tuple[Path, str]
 ) -> None:

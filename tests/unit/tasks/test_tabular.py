@@ -81,7 +81,7 @@ def test_classes_are_learned_and_predicted_alike_after_a_reload(project: Path, m
     )
 
 
-@pytest.mark.parametrize("model", ["./net.json", "mlp"])
+@pytest.mark.parametrize("model", [pytest.param("./net.json", marks=pytest.mark.slow), "mlp"])
 def test_a_number_is_learned_in_its_own_unit(project: Path, model: str) -> None:
     result = train("regression", f"model={model}", "train.epochs=60")
     assert result.best["metrics"]["r2"] > 0.9

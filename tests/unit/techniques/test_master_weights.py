@@ -274,6 +274,7 @@ def test_the_best_model_has_the_weights_that_were_scored_and_the_checkpoint_the_
         epochs=1,
         global_batch=6,
         output=tmp_path,
+        track=False,
         device="cpu",
     )  # which evaluates once, at its end
     best = load_file(next(tmp_path.glob("**/best/*.safetensors")))

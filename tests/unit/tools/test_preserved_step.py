@@ -17,10 +17,9 @@ from tests.laws.problems import differences, make_step, saved
 
 CASES = [
     (),
-    problems.together(),
     *(
-        pytest.param(each, marks=pytest.mark.slow) for each in problems.singles()[1:]
-    ),  # dozens, of a fifth of a second
+        pytest.param(each, marks=pytest.mark.slow) for each in problems.singles_and_together()[1:]
+    ),  # dozens, of a fifth of a second; what compiles is compiled anew
 ]
 
 

@@ -191,6 +191,7 @@ def test_models_are_kept_by_a_run_from_python(tmp_path: Path) -> None:
         global_batch=4,
         keep_models=2,
         output=tmp_path,
+        track=False,
         display=None,
     )
     kept = sorted(Path(result.run_dir or "", "models").iterdir())
