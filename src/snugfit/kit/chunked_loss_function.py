@@ -1,9 +1,9 @@
-"""A loss computed on some of the tokens at a time, and once more in backward: the autograd function behind it."""
+"""A loss computed on some of the tokens at a time, with its gradients: the autograd function behind it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from snugfit.core.random import preserved_randomness, random_state, set_random_s
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import DataError, SettingError
+from snugfit.kit.late_gradients import LateGradients
 from snugfit.kit.lm_head import postponed_in, with_logits
 from snugfit.kit.mixing import cut_labels
 from snugfit.kit.phases import alike
@@ -124,16 +125,20 @@ def before_chunks(begin: Begin) -> Iterator[None]:
         _BEGINNINGS.reset(token)
 
 
-def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0) -> LossTerms:
+def in_chunks(
+    loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0, late: LateGradients | None = None
+) -> LossTerms:
     """Return what `loss` gives for outputs whose logits are postponed: the same terms and gradients, in chunks of `size` tokens.
 
-    Nothing of a chunk is kept for backward, which computes it again.
+    Nothing of a chunk is kept for backward. The gradient by the hidden states is taken in forward, where the logits are there; that of
+    the head's weights makes them once more, in backward.
 
     Args:
         loss: one value for each place of the logits (rows, tokens, classes), which depends on the logits of that place, and
             on labels no further than `ahead` behind it.
+        late: of the head's parameters, to make their gradients when what is computed before the head has its own.
     Raises:
-        SettingError: the loss gives something else, or the head was called where gradients were not recorded.
+        SettingError: the loss gives something else or depends on what learns beside the logits, or the head was called where gradients were not recorded.
         DataError: there is not one label for each token.
     """
     postponed = postponed_in(outputs)
@@ -174,34 +179,63 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
             )
         return terms
 
-    parameters = [each for each in postponed.module.parameters() if each.requires_grad]
-    values, weights = InChunks.apply(Work(postponed.head, terms_of, chunks), hidden, *parameters)  # type: ignore[no-untyped-call]
+    parameters: list[Tensor] = [each for each in postponed.module.parameters() if each.requires_grad]
+    late = None if _narrow(hidden) else late
+    given = parameters if late is None else [late.mark]
+    work = Work(postponed.head, terms_of, chunks)
+    values, weights = InChunks.apply(work, parameters, late, hidden, *given)  # type: ignore[no-untyped-call]
     return LossTerms(values, weights)
 
 
 class InChunks(torch.autograd.Function):
-    """Values and weights of all places; backward makes the logits again, chunk by chunk, under the autocast of forward."""
+    """Values and weights of all places.
+
+    A value depends on its own hidden state alone, so forward takes the gradient of each by that, and backward multiplies it. Gradients of
+    `parameters`, which follow the hidden states as arguments, need logits of all chunks again, under the autocast of forward: they are
+    made in backward, or by `late`, whose mark then stands in the place of the parameters. In float16 all is left to backward, where a
+    scaled loss is known.
+    """
 
     @staticmethod
-    def forward(ctx: Any, work: Work, hidden: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor | None]:
-        ctx.work, ctx.state = work, random_state(hidden.device)
-        ctx.autocast = _autocast(hidden.device.type)
-        ctx.save_for_backward(hidden)
-        ctx.parameters = parameters  # not saved: what moves saved tensors elsewhere would give back others
-        values, weights = torch.empty(0), None
-        # with gradients, as autocast keeps its copy of a weight, and one without them would be of no use to others
-        with torch.set_grad_enabled(any(ctx.needs_input_grad)), _keeping_nothing():
+    def forward(
+        ctx: Any,
+        work: Work,
+        parameters: Sequence[Tensor],
+        late: LateGradients | None,
+        hidden: Tensor,
+        *given: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        learns, tracked = any(ctx.needs_input_grad), ctx.needs_input_grad[3]
+        values, weights, by_hidden = torch.empty(0), None, None
+        again = _Again(work, parameters, _autocast(hidden.device.type), random_state(hidden.device))
+        if tracked and not _narrow(hidden):
+            by_hidden = torch.empty_like(hidden)
+        # with gradients, as autocast keeps its copy of a weight, and one without them would be of no use to others; hooks around, such as
+        # those that copy to the host, get nothing of what is used at once
+        with torch.set_grad_enabled(learns), saved_tensors_hooks(_as_is, _as_is):
             for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
-                logits = work.head(chunk.seen(hidden))
+                part = chunk.seen(hidden).detach().requires_grad_(by_hidden is not None)
+                logits = work.head(part)
                 terms = work.terms_of(logits, chunk)
+                own = chunk.own_tokens(terms.values)
                 if chunk is work.chunks[0]:
-                    ctx.dtype = logits.dtype
+                    again.dtype = logits.dtype
                     values = terms.values.new_empty(hidden.shape[:2])
                     weights = None if terms.weights is None else terms.weights.new_empty(hidden.shape[:2])
-                chunk.of(values).copy_(chunk.own_tokens(terms.values.detach()))
+                    if learns:
+                        _require_alone(own, logits)
+                chunk.of(values).copy_(own.detach())
                 if weights is not None and terms.weights is not None:
                     chunk.of(weights).copy_(chunk.own_tokens(terms.weights))
-                del logits, terms  # or they would stand beside the next chunk's
+                del logits, terms  # or they would stand beside their gradient, and the next chunk's
+                if by_hidden is not None:
+                    (d_part,) = torch.autograd.grad(own, part, torch.ones_like(own))
+                    chunk.of(by_hidden).copy_(chunk.own_tokens(d_part))
+                    del d_part
+                del own
+        ctx.again, ctx.late = again, late
+        ctx.makes = tracked and by_hidden is None, late is None and bool(given)
+        ctx.save_for_backward(hidden, by_hidden)
         if weights is not None:
             ctx.mark_non_differentiable(weights)
         return values, weights
@@ -209,42 +243,63 @@ class InChunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_values: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        (hidden,), parameters = ctx.saved_tensors, ctx.parameters
-        work: Work = ctx.work
-        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[1] else None
+        hidden, by_hidden = ctx.saved_tensors
+        again: _Again = ctx.again
+        late: LateGradients | None = ctx.late
+        d_hidden, gradients = again.gradients(hidden, d_values, *ctx.makes)
+        if by_hidden is not None:
+            d_hidden = (by_hidden * d_values.unsqueeze(-1)).to(hidden.dtype)
+        if late is not None:
+            gradients = [late.follow(lambda: again.gradients(hidden, d_values, False, True)[1])]
+        return None, None, None, d_hidden, *gradients
+
+
+@dataclass
+class _Again:
+    """The work of a forward, to be done again from the same draws and in the same types for its gradients.
+
+    Parameters are not saved by autograd: what moves saved tensors elsewhere would give back others.
+    """
+
+    work: Work
+    parameters: Sequence[Tensor]
+    autocast: Callable[[], AbstractContextManager[Any]]
+    random_state: Any
+    dtype: torch.dtype = torch.float32
+
+    def gradients(
+        self, hidden: Tensor, d_values: Tensor, by_hidden: bool, by_parameters: bool
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        """Return the gradient by the hidden states and those by the parameters, as asked for."""
+        work = self.work
+        d_hidden = torch.empty_like(hidden) if by_hidden else None
         # in float32 at least: as many additions as chunks
         sums = {
             each: torch.zeros_like(each, dtype=torch.promote_types(each.dtype, torch.float32))
-            for each in parameters
+            for each in (self.parameters if by_parameters else ())
         }
+        if not by_hidden and not sums:
+            return None, []
         linear = _linear_of(work.head)
-        head = _AnyHead(work.head, sums) if linear is None else _LinearHead(linear, ctx.dtype, sums)
-        with preserved_randomness(hidden.device), ctx.autocast():
-            set_random_state(hidden.device, ctx.state)
+        head = _AnyHead(work.head, sums) if linear is None else _LinearHead(linear, self.dtype, sums)
+        with preserved_randomness(hidden.device), self.autocast():
+            set_random_state(hidden.device, self.random_state)
             for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
-                part, logits = head.logits(chunk.seen(hidden).detach(), d_hidden is not None)
-                d_logits = _by_logits(
-                    work, logits.detach(), chunk, d_values, alone=chunk is not work.chunks[0]
-                )
+                part, logits = head.logits(chunk.seen(hidden).detach(), by_hidden)
+                d_logits = _by_logits(work, logits.detach(), chunk, d_values)
                 del logits
                 d_part = head.backward(part, d_logits)
                 if d_hidden is not None:
                     assert d_part is not None
                     chunk.of(d_hidden).copy_(chunk.own_tokens(d_part))
-        return None, d_hidden, *(total.to(each.dtype) for each, total in sums.items())
+        return d_hidden, [total.to(each.dtype) for each, total in sums.items()]
 
 
-def _by_logits(work: Work, logits: Tensor, chunk: Chunk, d_values: Tensor, alone: bool) -> Tensor:
-    """Gradient of the values of a chunk by its logits.
-
-    Args:
-        alone: it is known that values depend on nothing else that learns.
-    """
+def _by_logits(work: Work, logits: Tensor, chunk: Chunk, d_values: Tensor) -> Tensor:
+    """Return the gradient of the values of a chunk by its logits."""
     logits.requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), saved_tensors_hooks(_as_is, _as_is):
         values = chunk.own_tokens(work.terms_of(logits, chunk).values)
-    if not alone:
-        _require_alone(values, logits)
     return torch.autograd.grad(values, logits, chunk.of(d_values))[0]
 
 
@@ -254,14 +309,14 @@ def _require_alone(values: Tensor, logits: Tensor) -> None:
     Raises:
         SettingError: the values depend on something beside the logits, whose gradient would be lost.
     """
-    seen, left = set(), [values.grad_fn]
+    seen, left = {logits.grad_fn}, [values.grad_fn]
     while left:
         node: Any = left.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         leaf = getattr(node, "variable", None)  # where a gradient ends
-        if leaf is not None and leaf is not logits:
+        if leaf is not None:
             raise SettingError(
                 "chunked_loss",
                 "the loss depends on something that learns beside the logits, such as another output of the model or a "
@@ -332,12 +387,15 @@ def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
     return module if plain else None
 
 
-def _keeping_nothing() -> AbstractContextManager[None]:
-    """Temporarily have autograd save nothing for a backward that does not come.
+def _as_is(tensor: Tensor) -> Tensor:
+    return tensor
 
-    Hooks around, such as those that copy to the host, get nothing either.
-    """
-    return saved_tensors_hooks(lambda _: None, lambda nothing: nothing)
+
+def _narrow(hidden: Tensor) -> bool:
+    """Return whether the head computes in float16, whose gradients need the loss to be scaled."""
+    kind = hidden.device.type
+    computing = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+    return computing is torch.float16
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:

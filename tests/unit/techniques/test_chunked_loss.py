@@ -386,6 +386,59 @@ def test_the_gradient_of_a_plain_head_is_added_up_where_it_stands() -> None:
     assert 2 * weight_bytes < seen.peak < 2 * weight_bytes + 6 * chunk_bytes < 3 * weight_bytes
 
 
+def test_the_gradient_of_the_head_comes_when_all_blocks_have_theirs() -> None:
+    _, chunked = steps(lambda: llama(False), "causal_lm")
+    names = {parameter: name for name, parameter in chunked.model.named_parameters()}
+    order: list[str] = []
+    for parameter in names:
+        parameter.register_post_accumulate_grad_hook(lambda each: order.append(names[each]))
+    chunked(window())
+    assert order[-1] == "lm_head.weight" and order[-2] == "model.embed_tokens.weight"
+
+
+class HeadProducts(TorchDispatchMode):
+    """Counts the products with a matrix as large as the head's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        shapes = [tuple(each.shape) for each in args if isinstance(each, Tensor)]
+        is_product = func.name().startswith(("aten::mm", "aten::addmm"))
+        self.count += is_product and any(VOCABULARY in shape for shape in shapes)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("frozen", "products"), [(True, 2), (False, 4)])
+def test_logits_are_made_again_for_the_gradient_of_the_head_alone(frozen: bool, products: int) -> None:
+    def make() -> nn.Module:
+        model = seeded(Own)
+        model.head.requires_grad_(not frozen)
+        return model
+
+    _, chunked = steps(make, "cross_entropy", chunk=4)
+    chunked(window())
+    with HeadProducts() as seen:
+        chunked(window())
+    assert seen.count == products * len(chunks_of(ROWS, TOKENS, 4))
+
+
+def test_under_a_loss_scale_gradients_are_made_of_the_scaled_loss() -> None:
+    """In float16 a likelihood of a hundred-millionth is 0, if it is not scaled first."""
+    head, hidden = nn.Linear(WIDTH, VOCABULARY).half(), torch.zeros(1, 8, WIDTH, dtype=torch.float16)
+    hidden.requires_grad_()
+    rare = torch.full((VOCABULARY,), -19.0)
+    rare[0] = 0.0
+    head.bias.data.copy_(rare)
+    with postponed(head):
+        batch = Batch.of((hidden, torch.zeros(1, 8, dtype=torch.long)))
+        terms = in_chunks(over_batches(cross_entropy), head(hidden), batch, 4)
+    terms.values.backward(torch.full_like(terms.values, 2.0**12))
+    assert hidden.grad is not None and head.bias.grad is not None
+    assert (head.bias.grad[1:] > 0).all() and hidden.grad.abs().sum() > 0
+
+
 def test_evaluation_never_makes_all_the_logits_and_finds_the_loss_that_it_finds_without_it() -> None:
     plain, chunked = steps(lambda: llama(False), "causal_lm")
     batches = [Batch.of(window(number)) for number in range(2)]
@@ -670,7 +723,7 @@ def test_nothing_of_a_chunk_is_handed_to_what_moves_saved_tensors() -> None:
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        values, _ = InChunks.apply(work, hidden, *head.parameters())
-    assert packed == [hidden.shape]
+        values, _ = InChunks.apply(work, [*head.parameters()], None, hidden, *head.parameters())
+    assert packed == [hidden.shape] * 2  # the hidden states, and the gradients by them
     values.sum().backward()
     assert hidden.grad is not None and hidden.grad.abs().sum() > 0

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms
@@ -16,8 +17,10 @@ from snugfit.core.losses import labels_ahead
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.chunked_loss_function import in_chunks
+from snugfit.kit.late_gradients import LateGradients
 from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
 from snugfit.kit.preference_losses import of_answers
+from snugfit.kit.sharded_tensors import is_sharded
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ChunkedLoss(Technique):
                 "how many labels behind a token its value depends on.",
             )
         flat = warned = False
+        late: LateGradients | None = None
 
         def look(hidden: Tensor) -> None:
             nonlocal flat, warned
@@ -86,12 +90,14 @@ class ChunkedLoss(Technique):
                         "head",
                         "Name the module that makes them.",
                     )
-                return in_chunks(next, outputs, batch, self.chunk, ahead)
+                return in_chunks(next, outputs, batch, self.chunk, ahead, late)
 
             return chunked
 
         @contextmanager
         def forward(_batch: Batch) -> Iterator[None]:
+            nonlocal late
+            late = _late_gradients(head)
             try:
                 with postponed(head, look, self.chunk):
                     yield
@@ -101,5 +107,15 @@ class ChunkedLoss(Technique):
                     f"the model {error.problem}",
                     "Remove chunked_loss, or name the head by chunked_loss.head.",
                 ) from error
+            finally:
+                late = None
 
         return Seams(loss=loss, forward=forward)
+
+
+def _late_gradients(head: nn.Module) -> LateGradients | None:
+    """Return those of the head's parameters; None where there are none, or they are spread over devices, which join them behind the head's backward."""
+    learned = [each for each in head.parameters() if each.requires_grad]
+    if not torch.is_grad_enabled() or not learned or any(map(is_sharded, learned)):
+        return None
+    return LateGradients.of(learned)
