@@ -421,6 +421,62 @@ def test_by_rows_dropout_is_the_same_in_both_computations() -> None:
     assert error([inputs.grad, *(p.grad for p in block.parameters())], expected) < ROUNDING
 
 
+def test_by_rows_gradients_of_a_part_never_stand_beside_those_of_others() -> None:
+    block, inputs = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))), torch.randn(4, 1, 64)
+    weights_bytes = sum(p.nbytes for p in block.parameters())
+    with within(Recompute(rows=1), nn.ModuleList([block]), inputs), counting() as live:
+        block(inputs).sum().backward()
+        assert live.now() >= weights_bytes  # the gradients
+    # those of a part, and of another one, would be as much again
+    assert live.peak < 1.5 * weights_bytes
+
+
+EVERY = [Recompute(rows=2, inputs_every=count) for count in (2, 3, 9)]
+
+
+@pytest.mark.parametrize("technique", EVERY, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_inputs_that_are_computed_again_give_the_same_bits_with_dropout(
+    name: str, technique: Recompute
+) -> None:
+    model, inputs = MODELS[name]()
+    kept = gradients(model, inputs, Recompute(rows=2))
+    again = gradients(model, inputs, technique)
+    assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
+
+
+def test_the_inputs_of_every_second_block_are_kept() -> None:
+    model, inputs = llama(layers=4), texts(6)
+    hidden = 6 * 16 * 32 * 4
+    kept, second, first = (
+        memory(model, inputs, each, passes=2)[0] for each in (Recompute(rows=1), *EVERY_OF_FOUR)
+    )
+    assert kept - second == 2 * hidden and kept - first == 3 * hidden
+
+
+EVERY_OF_FOUR = [Recompute(rows=1, inputs_every=count) for count in (2, 4)]
+
+
+def test_an_input_that_somebody_has_written_to_is_kept() -> None:
+    class Written(nn.Module):
+        """Writes to what its first block gives, without autograd seeing it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)])
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = self.blocks[0](inputs)
+            with torch.no_grad():
+                hidden.mul_(3.0)
+            return self.blocks[1](hidden)
+
+    model, inputs = Written(), torch.randn(4, 2, 4)
+    kept, again = (gradients(model, inputs, Recompute(rows=1, inputs_every=count)) for count in (1, 2))
+    assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
+
+
 def test_by_rows_a_weight_gets_its_gradient_at_once() -> None:
     model, inputs = llama(), texts(6)
     counts = dict.fromkeys(model.parameters(), 0)
@@ -799,6 +855,11 @@ def test_patterns_take_the_outermost_modules_that_match() -> None:
 
 def test_impossible_settings_are_refused() -> None:
     refuses(Recompute, rows=0)
+    refuses(Recompute, inputs_every=0)
+    with pytest.raises(
+        SettingError, match=r"recompute.inputs_every: got 2 without rows, .*Add rows, such as rows: 1"
+    ):
+        Recompute(inputs_every=2)
     with pytest.raises(SettingError, match=r"recompute.rows: cannot be given beside budget"):
         Recompute(budget="1GiB", rows=2)
     assert Recompute(budget=2**30).budget == 2**30

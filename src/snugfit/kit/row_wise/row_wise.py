@@ -1,10 +1,11 @@
-"""A module's forward and backward on some of the rows at a time, with nothing kept but its inputs."""
+"""A module's forward and backward on some of the rows at a time, with nothing kept but its inputs, or those of a module before it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ class RowWise:
         setting: what refusals name.
         name: of the module.
         rows: computed at a time.
+        every: of how many modules in a row, each of which is given what the one before it returned, one keeps its inputs; the others
+            compute them again from those.
 
     >>> layer, inputs = nn.Linear(2, 1), torch.ones(5, 2)
     >>> by_rows = RowWise(layer, rows=2, setting="rows", name="layer")
@@ -37,8 +40,8 @@ class RowWise:
     tensor([[5., 5.]])
     """
 
-    def __init__(self, module: nn.Module, rows: int, setting: str, name: str) -> None:
-        self.module, self.rows = module, rows
+    def __init__(self, module: nn.Module, rows: int, setting: str, name: str, every: int = 1) -> None:
+        self.module, self.rows, self.every = module, rows, every
         self.checks = RowChecks(module, rows, setting, name)
 
     def __call__(
@@ -82,6 +85,8 @@ class _Call:
     ) -> None:
         self.of, self.run, self.learned, self.total = of, run, learned, total
         self.cut = [is_cut(tensor, total) for tensor in inputs]
+        self.before, self.depth = _before(inputs, of.every)
+        self.versions: list[int] = []
         self.parts = [slice(start, min(start + of.rows, total)) for start in range(0, total, of.rows)]
         self.device = inputs[0].device
         self._moved = MovedBuffers(of.module)
@@ -105,6 +110,56 @@ class _Call:
     def taken(self, inputs: Sequence[Tensor], part: slice) -> list[Tensor]:
         return [tensor[part] if cut else tensor for tensor, cut in zip(inputs, self.cut, strict=True)]
 
+    def outputs(self, inputs: Sequence[Tensor], *, first: bool = False) -> list[Tensor]:
+        """Return what the module gives, part by part, for all rows; the first time it is looked at."""
+        whole: list[Tensor] = []
+        for part in self.parts:
+            before = marks_of(self.of.module)
+            outputs = self.run(self.taken(inputs, part))
+            if first and part.start > 0:  # the first may fill a cache
+                self.of.checks.require_still(before)
+            if first:
+                self.of.checks.require_parts(outputs, part.stop - part.start)
+            whole = whole or [tensor.new_empty(self.total, *tensor.shape[1:]) for tensor in outputs]
+            for target, tensor in zip(whole, outputs, strict=True):
+                target[part] = tensor
+        return whole
+
+    def inputs_of(self, saved: Sequence[Tensor | None]) -> list[Tensor]:
+        """Return what the call was given: what it saved, and what the call before it gives again."""
+        again: list[Tensor] = []
+        if self.before:
+            node = next(iter(self.before.values())).node
+            given = node.call.inputs_of(node.saved_tensors)
+            with torch.no_grad(), node.call.again():
+                again = node.call.outputs(given)
+        return [
+            again[self.before[place].number] if tensor is None else tensor
+            for place, tensor in enumerate(saved)
+        ]
+
+
+class _Output(NamedTuple):
+    """An output of an earlier call: the node of its graph, which has the call, and the number among its outputs."""
+
+    node: Any
+    number: int
+
+
+def _before(inputs: Sequence[Tensor], every: int) -> tuple[dict[int, _Output], int]:
+    """Return the inputs that are outputs of one call before, by their place, where they are not kept; and how many calls in a row keep none."""
+    before: dict[int, _Output] = {}
+    depth = 0
+    for place, tensor in enumerate(inputs):
+        node: Any = tensor.grad_fn
+        call = getattr(node, "call", None)
+        if not isinstance(call, _Call) or call.depth + 1 >= every:
+            continue
+        is_unwritten = call.versions[tensor.output_nr] == tensor._version
+        if is_unwritten and all(other.node is node for other in before.values()):
+            before[place], depth = _Output(node, tensor.output_nr), call.depth + 1
+    return before, depth
+
 
 class _Function(torch.autograd.Function):
     """Inputs and weights are its arguments, so that a weight gets one gradient a backward, as from any other operation."""
@@ -112,19 +167,13 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs = tensors[: len(call.cut)]
-        whole: list[Tensor] = []
         with call.first():
-            for part in call.parts:
-                before = marks_of(call.of.module)
-                outputs = call.run(call.taken(inputs, part))
-                if part.start > 0:  # the first may fill a cache
-                    call.of.checks.require_still(before)
-                call.of.checks.require_parts(outputs, part.stop - part.start)
-                whole = whole or [tensor.new_empty(call.total, *tensor.shape[1:]) for tensor in outputs]
-                for target, tensor in zip(whole, outputs, strict=True):
-                    target[part] = tensor
+            whole = call.outputs(inputs, first=True)
+        call.versions = [tensor._version for tensor in whole]
         ctx.call = call
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(
+            *(None if place in call.before else tensor for place, tensor in enumerate(inputs))
+        )
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(tensor for tensor in whole if not can_learn(tensor)))
         return tuple(whole)
@@ -133,9 +182,10 @@ class _Function(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        inputs: tuple[Tensor, ...] = ctx.saved_tensors
+        inputs = call.inputs_of(ctx.saved_tensors)
         needed: list[bool] = list(ctx.needs_input_grad[1:])
-        sums: list[Tensor | None] = [None] * len(needed)
+        wanted = [place for place, need in enumerate(needed) if need]
+        sums = _Sums(len(needed), inputs, call)
         with call.again():
             for part in call.parts:
                 given = [
@@ -152,37 +202,74 @@ class _Function(torch.autograd.Function):
                     for tensor, gradient in zip(part_outputs, gradients, strict=True)
                     if gradient is not None and tensor.requires_grad
                 ]
-                if not pairs:
-                    continue
-                outputs, theirs = zip(*pairs, strict=True)
-                wanted = [place for place, need in enumerate(needed) if need]
-                results = torch.autograd.grad(
-                    outputs, [known[place] for place in wanted], theirs, allow_unused=True
-                )
+                outputs, theirs = zip(*pairs, strict=True) if pairs else ((), ())
+                del part_outputs, pairs
+                results: Sequence[Tensor | None] = [None] * len(wanted)
+                if outputs:
+                    with sums.taking({place: known[place] for place in wanted if place >= len(inputs)}):
+                        results = torch.autograd.grad(
+                            outputs, [known[place] for place in wanted], theirs, allow_unused=True
+                        )
                 for place, result in zip(wanted, results, strict=True):
-                    if place < len(inputs) and call.cut[place]:
-                        sums[place] = _placed(sums[place], result, part, inputs[place])
-                    else:
-                        sums[place] = _added(sums[place], result)
-        return (None, *sums)
+                    if place < len(inputs):
+                        sums.put(place, result, part)
+                del outputs, theirs, results  # or they would stand beside the next part's
+        return (None, *sums.whole)
+
+
+class _Sums:
+    """Gradients of all rows, from those of some at a time: of the inputs in their place, of the weights added up as they come.
+
+    What an earlier call gave again is nobody else's: the gradient of its rows takes their place.
+    """
+
+    def __init__(self, count: int, inputs: Sequence[Tensor], call: _Call) -> None:
+        self.whole: list[Tensor | None] = [None] * count
+        self._inputs, self._cut, self._again = inputs, call.cut, call.before.keys()
+        self._parts = [0] * count
+
+    @contextmanager
+    def taking(self, weights: dict[int, Tensor]) -> Iterator[None]:
+        """Temporarily take the gradient of each weight as a backward makes it, which gets a tensor without memory in its place.
+
+        Else those of all weights would stand beside the sums.
+        """
+
+        def take(place: int, gradient: Tensor) -> Tensor:
+            self._add(place, gradient)
+            return gradient.new_zeros(()).expand_as(gradient)
+
+        hooks = [weight.register_hook(partial(take, place)) for place, weight in weights.items()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def put(self, place: int, result: Tensor | None, part: slice) -> None:
+        """Take the gradient of an input in some rows."""
+        if not self._cut[place]:
+            if result is not None:
+                self._add(place, result)
+            return
+        whole = self.whole[place]
+        if whole is None and place in self._again:
+            whole = self._inputs[place]
+        elif whole is None and result is not None:
+            whole = torch.zeros_like(self._inputs[place])
+        if whole is not None:
+            whole[part] = 0.0 if result is None else result
+        self.whole[place] = whole
+
+    def _add(self, place: int, gradient: Tensor) -> None:
+        total, self._parts[place] = self.whole[place], self._parts[place] + 1
+        if total is None:
+            self.whole[place] = gradient
+        elif self._parts[place] == 2:  # the first may be a view of a gradient that others still read
+            self.whole[place] = total + gradient
+        else:
+            total.add_(gradient)
 
 
 def _as_is(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _placed(whole: Tensor | None, result: Tensor | None, part: slice, like: Tensor) -> Tensor | None:
-    """Return the gradient of all rows, with that of some in its place."""
-    if result is None:
-        return whole
-    if whole is None:
-        whole = torch.zeros_like(like)
-    whole[part] = result
-    return whole
-
-
-def _added(total: Tensor | None, result: Tensor | None) -> Tensor | None:
-    # the first result may be a view of a gradient that others still read, so that nothing is added to it in place
-    if total is None or result is None:
-        return result if total is None else total
-    return total + result

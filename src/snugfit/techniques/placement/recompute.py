@@ -230,6 +230,7 @@ class Recompute(Technique):
     keep: tuple[str, ...] = ()
     budget: str | int | None = None
     rows: int | None = None
+    inputs_every: int = 1
 
     card: ClassVar[Card] = Card(
         name="recompute",
@@ -254,6 +255,13 @@ class Recompute(Technique):
             )
         if self.rows is not None:
             self.require("rows", self.rows >= 1, "at least 1")
+        self.require("inputs_every", self.inputs_every >= 1, "at least 1")
+        if self.inputs_every > 1 and self.rows is None:
+            raise SettingError(
+                "recompute.inputs_every",
+                f"got {self.inputs_every} without rows, and only what is computed by rows is computed again from the block before",
+                "Add rows, such as rows: 1, or remove it.",
+            )
         if self.budget is not None:
             parse_bytes(self.budget, "recompute.budget")
 
@@ -286,7 +294,10 @@ class Recompute(Technique):
         by_rows = (
             {}
             if self.rows is None
-            else {name: RowWise(block, self.rows, "recompute.rows", name) for name, block in blocks.items()}
+            else {
+                name: RowWise(block, self.rows, "recompute.rows", name, self.inputs_every)
+                for name, block in blocks.items()
+            }
         )
         caching = caching_configs(model)
 
