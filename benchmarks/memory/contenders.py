@@ -212,8 +212,14 @@ CONTENDERS: dict[str, Contender] = {
     "rows": Contender(
         "+ recompute by rows", snugfit({**_LEAN, "recompute": {"rows": 1}, "optimizer_in_backward": {}})
     ),
+    "every_second": Contender(
+        "+ every second input alone",
+        snugfit(
+            {**_LEAN, "recompute": {"rows": 1, "inputs_every": 2}, "optimizer_in_backward": {}},
+        ),
+    ),
     "states_8bit": Contender(
-        "+ 8-bit states",
+        "by rows, with 8-bit states",
         snugfit({**_LEAN, "recompute": {"rows": 1}, "optimizer_in_backward": {}}, optimizer="adamw_8bit"),
     ),
     "lora": Contender("LoRA, rank 16, micro-batch 1", snugfit({**_LEAN, **_LORA}, micro_batch=1)),

@@ -36,8 +36,14 @@ RUNGS: dict[str, dict[str, dict[str, Any]]] = {
         "recompute": {"rows": 1},
         "optimizer_in_backward": {},
     },
+    "by rows, every second input, optimizer_in_backward": {
+        "chunked_loss": {},
+        "recompute": {"rows": 1, "inputs_every": 2},
+        "optimizer_in_backward": {},
+    },
 }
-MOST_PIECES = 6
+ROWS = (1, 2, 4, 8)
+MOST_PIECES = 7
 
 
 def measured(settings: dict[str, dict[str, Any]], rows: int) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def page(rungs: dict[str, dict[str, Any]], date: str) -> str:
 def main() -> None:
     rungs = {}
     for name, settings in RUNGS.items():
-        for rows in (8, 1) if "recompute" in settings else (8,):
+        for rows in ROWS if "recompute" in settings else ROWS[-1:]:
             rungs[f"{name} @{rows}"] = measured(settings, rows)
             print(name, rows, json.dumps(rungs[f"{name} @{rows}"]), flush=True)
     write_result(HERE, {"rungs": rungs}, "floor")

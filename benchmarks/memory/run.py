@@ -1,6 +1,7 @@
 """How much memory does an update need, rung by rung, and how long does it take? Beside HF Trainer on the same model.
 
     python benchmarks/memory/run.py              about half an hour on two idle cores
+    python benchmarks/memory/run.py --turns 0    memory alone, which no load moves; times stay those of the run before
     python benchmarks/memory/run.py --short      a tiny model, to see whether it runs; writes nothing
 
 A Llama-shaped model of 134M parameters, vocabulary 32,000, sequence 512, batch 8, fp32, on a CPU. Each contender runs in a
@@ -105,7 +106,16 @@ def run(names: list[str], size: str, turns: int) -> dict[str, Any]:
     for name in names:
         memory[name] = in_process("memory", name, size)
         print(name, json.dumps(memory[name]), flush=True)
-    return {"size": size, "memory": memory, "seconds": run_times(names, size, turns)}
+    if turns == 0:
+        return {"size": size, "memory": memory, **times_before()}
+    seconds = run_times(names, size, turns)
+    return {"size": size, "memory": memory, "seconds": seconds, "timed": time.strftime("%Y-%m-%d")}
+
+
+def times_before() -> dict[str, Any]:
+    """Return the times of the newest result, and when they were measured."""
+    newest = json.loads(max((HERE / "results").glob("2*.json")).read_text())
+    return {"seconds": newest["seconds"], "timed": newest.get("timed", newest["date"])}
 
 
 def run_times(names: list[str], size: str, turns: int) -> dict[str, list[float]]:
@@ -158,8 +168,8 @@ the raw figures are in `results/`.
 {table(result)}
 
 Peaks are of torch's allocation events over two updates; weights, gradients and optimizer states are those alive at the
-peak, the rest are activations, temporaries and the batch. Times are medians of ratios within the turns (as many as the JSON has); an update of
-HF's default took {seconds.get("hf", float("nan")):.0f} s here. All full fine-tunings have fp32 weights and states but for the rung of 8-bit
+peak, the rest are activations, temporaries and the batch. Times are of {result["timed"]}: medians of ratios within the turns (as many as the JSON has); an
+update of HF's default took {seconds.get("hf", float("nan")):.0f} s here. All full fine-tunings have fp32 weights and states but for the rung of 8-bit
 states, and the same losses: {", ".join(f"{loss:.4f}" for loss in result["memory"].get("plain", {}).get("losses", []))} in the two updates. HF's default clips
 (its memory is the same without), the rungs do not but for the one that says so.
 """

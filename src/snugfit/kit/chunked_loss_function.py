@@ -82,11 +82,15 @@ def chunks_of(rows: int, tokens: int, size: int, ahead: int = 0) -> list[Chunk]:
 
 @dataclass(frozen=True)
 class Work:
-    """The work on each chunk: the head makes logits of its part of the hidden states, `terms_of` the loss of them."""
+    """The work on each chunk: the head makes logits of its part of the hidden states, `terms_of` the loss of them.
+
+    `learns` says whether a backward may follow, which autograd does not tell its functions.
+    """
 
     head: Callable[[Tensor], Tensor]
     terms_of: Callable[[Tensor, Chunk], LossTerms]
     chunks: list[Chunk]
+    learns: bool = True
 
 
 class Part(NamedTuple):
@@ -182,7 +186,7 @@ def in_chunks(
     parameters: list[Tensor] = [each for each in postponed.module.parameters() if each.requires_grad]
     late = None if _narrow(hidden) else late
     given = parameters if late is None else [late.mark]
-    work = Work(postponed.head, terms_of, chunks)
+    work = Work(postponed.head, terms_of, chunks, torch.is_grad_enabled())
     values, weights = InChunks.apply(work, parameters, late, hidden, *given)  # type: ignore[no-untyped-call]
     return LossTerms(values, weights)
 
@@ -205,7 +209,9 @@ class InChunks(torch.autograd.Function):
         hidden: Tensor,
         *given: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
-        learns, tracked = any(ctx.needs_input_grad), ctx.needs_input_grad[3]
+        learns, tracked = (
+            work.learns and each for each in (any(ctx.needs_input_grad), ctx.needs_input_grad[3])
+        )
         values, weights, by_hidden = torch.empty(0), None, None
         again = _Again(work, parameters, _autocast(hidden.device.type), random_state(hidden.device))
         if tracked and not _narrow(hidden):
