@@ -285,14 +285,27 @@ def whole_examples(dataset: Any) -> Examples | None:
     return dataset if isinstance(dataset, Examples) else None
 
 
-def source_index(dataset: Any, index: int) -> int:
-    """Return the index, in the data set that parts were taken of, of an example of a part.
+def source_indices(dataset: Any, indices: Sequence[int]) -> list[int]:
+    """Return the indices, in the data set that parts were taken of, of examples of a part.
 
-    >>> source_index(Subset(list("abcd"), [1, 3]), 1)
-    3
+    >>> source_indices(Subset(list("abcd"), [1, 3]), [1, 0])
+    [3, 1]
     """
-    dataset, index = _whole(dataset, index)
-    return dataset.rows[index] if isinstance(dataset, Examples) else index
+    while isinstance(dataset, (Subset, FromRows)):
+        if isinstance(dataset, FromRows):
+            dataset = dataset.rows
+        else:
+            own = dataset.indices
+            dataset, indices = dataset.dataset, [own[index] for index in indices]
+    if isinstance(dataset, Examples):
+        rows = dataset.rows
+        return [rows[index] for index in indices]
+    return list(indices)
+
+
+def source_index(dataset: Any, index: int) -> int:
+    """Return the same of one example."""
+    return source_indices(dataset, [index])[0]
 
 
 def origin_of(dataset: Any, index: int, split: str) -> str:

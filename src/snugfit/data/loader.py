@@ -27,13 +27,22 @@ from snugfit.core.random import (
     seed_host,
 )
 from snugfit.core.tree import leaves, map_tree
-from snugfit.data.examples import DrawnArrays, Examples, WholeBatches, origin_of, source_index, whole_examples
+from snugfit.data.examples import (
+    DrawnArrays,
+    Examples,
+    WholeBatches,
+    origin_of,
+    source_index,
+    source_indices,
+    whole_examples,
+)
 from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
 from snugfit.data.stream import StreamedExamples, streamed
 from snugfit.data.texts.token_rows import ArrayExamples
 from snugfit.data.texts.tokens import PadRight, tensors_of
+from snugfit.data.worker_messages import message_of, window_of
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.kit.phases import phase
 from snugfit.system.user_objects import describe
@@ -211,10 +220,11 @@ class Loader:
         with unchanged_child_handler():
             windows = iter(loader)
         try:
-            while (window := next_of_workers(windows)) is not None:
-                if isinstance(window, SnugfitError):
-                    raise window
-                yield window
+            while (message := next_of_workers(windows)) is not None:
+                if isinstance(message, SnugfitError):
+                    raise message
+                window = window_of(message)
+                yield window.pin_memory() if self._pin and isinstance(message, bytes) else window
         finally:
             del windows  # ends the workers now, not when the last error that knows this frame is forgotten
 
@@ -329,11 +339,10 @@ class _Fetch:
         if self._of_tensors:
             return self.rows(indices, torch.tensor(indices))
         if isinstance(self._dataset, WholeBatches):
-            ids = [source_index(self._dataset, index) for index in indices]
-            return Batch.of(self._dataset.batch(indices), ids=ids)
+            return Batch.of(self._dataset.batch(indices), ids=source_indices(self._dataset, indices))
         if self._draws_nothing:
             return Batch.of(self._collated(self._examples(keys), keys), ids=indices)
-        ids = [source_index(self._dataset, index) for index in indices]
+        ids = source_indices(self._dataset, indices)
         if (padded := self._padded(keys)) is not None:
             return Batch.of(padded, ids=ids)
         with preserved_randomness(_HOST), preserved_elsewhere():
@@ -400,7 +409,8 @@ class _Fetch:
 
     def _collated(self, examples: list[Any], keys: Sequence[Key]) -> Any:
         try:
-            return _without_gradients(self._collate(examples))
+            stacked = _stacked(examples) if self._collate is default_collate else None
+            return _without_gradients(self._collate(examples) if stacked is None else stacked)
         except SnugfitError:
             raise
         except Exception as error:
@@ -411,6 +421,23 @@ class _Fetch:
                 f"examples cannot be put into one batch: {describe(error)}",
                 f"{remedy}. They are {some}{(' …' if len(keys) > 8 else '.')}",
             ) from error
+
+
+def _stacked(examples: list[Any]) -> dict[Any, Tensor] | None:
+    """Return dicts of plain tensors as torch's collate puts them into a batch, without its looks at each; None for anything else."""
+    first = examples[0]
+    if type(first) is not dict or not first:
+        return None
+    columns = {}
+    for name in first:
+        column = [example[name] for example in examples]
+        if not _PLAIN.issuperset(map(type, column)):
+            return None
+        columns[name] = torch.stack(column)
+    return columns
+
+
+_PLAIN = frozenset({Tensor})
 
 
 def _without_gradients(data: Any) -> Any:
@@ -424,14 +451,14 @@ _HOST = torch.device("cpu")
 
 
 class _KeyedDataset:
-    """A dataset whose index is a list of keys and whose item is the window, or what is wrong with it."""
+    """A dataset whose index is a list of keys and whose item is the message of the window, or what is wrong with it."""
 
     def __init__(self, fetch: _Fetch) -> None:
         self._fetch = fetch
 
-    def __getitem__(self, keys: Sequence[Key]) -> Batch | SnugfitError:
+    def __getitem__(self, keys: Sequence[Key]) -> Batch | bytes | SnugfitError:
         try:
-            return self._fetch(keys)
+            return message_of(self._fetch(keys))
         except SnugfitError as error:  # raised from here, its message would come back wrapped in a traceback
             return error
 

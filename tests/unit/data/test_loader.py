@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, dataloader
+from torch.utils.data import Dataset, TensorDataset, dataloader, default_collate
 
 from snugfit.core.batch import Batch
 from snugfit.data.examples import Examples
@@ -343,6 +343,16 @@ def asked_for_one(tensor: Tensor) -> int:
     order.rows = lambda number: asked.append(number) or rows(number)  # type: ignore[method-assign, func-returns-value]
     next(windows)
     return len(asked)
+
+
+def test_dicts_of_tensors_are_stacked_as_torch_s_collate_stacks_them() -> None:
+    examples = [{"x": torch.rand(3), "labels": torch.tensor(row), "more": row} for row in range(EXAMPLES)]
+    for names in (("x", "labels"), ("x", "labels", "more")):
+        data = [{name: example[name] for name in names} for example in examples]
+        for window in loader(data).windows(0, PER_EPOCH):
+            expected = default_collate([data[index] for index in window.ids])
+            assert window.data.keys() == expected.keys()
+            assert all(torch.equal(window.data[name], expected[name]) for name in expected)
 
 
 def test_small_windows_alone_are_loaded_ahead() -> None:

@@ -1,0 +1,70 @@
+"""Windows as messages of workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.core.batch import Batch
+from snugfit.core.tree import leaves
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
+from snugfit.data.worker_messages import message_of, window_of
+
+
+def rows(columns: int) -> list[dict[str, Any]]:
+    drawn = torch.Generator().manual_seed(0)
+    return [
+        {"x": torch.randn(columns, generator=drawn), "labels": torch.tensor(row % 3), "name": f"row {row}"}
+        for row in range(8)
+    ]
+
+
+@pytest.mark.parametrize(("columns", "shared"), [(4, False), (20_000, True)], ids=["small", "large"])
+def test_small_windows_come_in_the_message_and_large_ones_in_shared_memory(
+    columns: int, shared: bool
+) -> None:
+    data = rows(columns)
+    here, there = (
+        list(Loader(data, Order(len(data), 4), num_workers=workers).windows(0, 3)) for workers in (0, 1)
+    )
+    for one, other in zip(here, there, strict=True):
+        assert one.ids == other.ids and one.data["name"] == other.data["name"]
+        for mine, sent in zip(leaves(one.data), leaves(other.data), strict=True):
+            assert torch.equal(mine, sent) and mine.dtype is sent.dtype
+            assert sent.is_shared() is shared
+    for sent in leaves(there[0].data):
+        sent.add_(1)  # it may be written to
+
+
+def test_a_window_is_the_same_behind_the_message() -> None:
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    window = Batch.of(
+        {"attention_mask": mask, "flags": mask.bool(), "turned": torch.rand(2, 3, 4).mT}, ids=[7, 9]
+    )
+    message = message_of(window)
+    assert isinstance(message, bytes)
+    again = window_of(message)
+    assert (again.ids, again.lengths, again.gapless) == ((7, 9), (2, 3), True)
+    for name, tensor in window.data.items():
+        assert torch.equal(again.data[name], tensor) and again.data[name].dtype is tensor.dtype
+
+
+TENSOR = torch.arange(6.0).view(2, 3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"x": TENSOR, "same": TENSOR[:, :1]},
+        (TENSOR.bfloat16(), TENSOR),
+        (TENSOR.to_sparse(), TENSOR),
+        (torch.nn.Parameter(TENSOR), TENSOR.clone()),
+    ],
+    ids=["memory that two share", "a type that numpy has not", "sparse", "a subclass"],
+)
+def test_other_windows_go_as_torch_sends_them(data: Any) -> None:
+    window = Batch.of(data)
+    assert message_of(window) is window and window_of(window) is window
