@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import Run, Seen, in_token_chunks, visible_part
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics.byte_perplexity import BytePerplexity
-from snugfit.step.metrics.metric import RowMetric, make_metric, perplexity, seen_by
+from snugfit.step.metrics.metric import AnyMetric, make_metric, perplexity, seen_by
 from snugfit.step.micro_batching import Replan, first_line, sizes
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.strategies.base import Strategy
@@ -78,12 +78,21 @@ class Scored:
         )
 
 
+class Observer(Protocol):
+    """Looks on while rows are evaluated, micro-batch by micro-batch; `seen` says what it looks at of their outputs."""
+
+    seen: Seen
+
+    def add(self, outputs: Any, part: Batch, terms: LossTerms) -> None: ...
+
+
 def evaluate(
     scored: Scored,
     batches: Iterable[Batch],
-    metrics: Mapping[str, str | RowMetric],
+    metrics: Mapping[str, AnyMetric],
     tell: Callable[[Replan], None] = lambda _: None,
     sources: RowSources | None = None,
+    observer: Observer | None = None,
 ) -> dict[str, float]:
     """Loss, its parts where it names some, and metrics over all rows of `batches`, each row (or token) counted once.
 
@@ -94,12 +103,13 @@ def evaluate(
         tell: is told that they are.
         sources: of the rows, each of which gets a loss of its own besides. None is had where rows are compared with each other, or are
             given to the model otherwise than one by one.
+        observer: looks on.
     Raises:
         SettingError: an unknown metric, or one that does not fit the outputs.
         OutOfMemory: a single row is too much.
     """
     made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
-    seen = seen_by(made.values())
+    seen = max(seen_by(made.values()), Seen.NOTHING if observer is None else observer.seen)
     every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
     by_part: dict[str, _Totals] = {}
     with scoring(scored):
@@ -111,6 +121,8 @@ def evaluate(
                 by_source[number].add(own)
             for metric in made.values():
                 metric.update(outputs, part)
+            if observer is not None:
+                observer.add(outputs, part, terms)
     read = _read([every, *by_source, *by_part.values()])
     of_parts = read[2 * (1 + len(by_source)) :]
     parts = dict(zip(by_part, zip(of_parts[::2], of_parts[1::2], strict=True), strict=True))
@@ -126,6 +138,11 @@ def evaluate(
         scores[name] = part_sum / part_weight if part_weight > 0 else math.nan
     for name in metrics:
         value = made[name].compute(scored.strategy) if name in made else 1.0
+        if isinstance(value, dict):  # of each class; the mean is what may decide which weights are best
+            known = [own for own in value.values() if not math.isnan(own)]
+            scores[name] = sum(known) / len(known) if known else math.nan
+            scores |= {f"{name} of {own}": each for own, each in value.items()}
+            continue
         of_loss = name not in made or isinstance(made[name], BytePerplexity)
         scores[name] = perplexity(scores["loss"] * value) if of_loss else value
     for name, own, of in zip(sources.names if sources else (), others[::2], others[1::2], strict=True):

@@ -21,7 +21,7 @@ from snugfit.run.from_python import module_spec
 from snugfit.run.run import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
-from snugfit.step.metrics.metric import RowMetric, made_metrics
+from snugfit.step.metrics.metric import AnyMetric, made_metrics
 from snugfit.step.start_scores import compares_start, fill_start_scores
 from snugfit.step.step import Step
 from snugfit.tasks.task import Task
@@ -55,7 +55,7 @@ class Setup:
     material: Material
     techniques: tuple[Technique, ...]
     optimizer: torch.optim.Optimizer | None = None
-    metrics: Mapping[str, str | RowMetric] = field(default_factory=dict)
+    metrics: Mapping[str, AnyMetric] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     def step(self, *, plan: Plan | None = None, techniques: Sequence[Technique] | None = None) -> Step:
@@ -140,7 +140,7 @@ def module_setup(model: nn.Module, data: Any, **settings: Unpack[TrainSettings])
 
 def _setup(spec: RunSpec, task: Task, name: str, identity: dict[str, Any]) -> Setup:
     techniques = tuple(spec.techniques)
-    metrics = made_metrics(spec.metrics, task.material.metrics)
+    metrics = made_metrics(spec.metrics, task.material.metrics, task.meta.get("labels") or ())
     setup = Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, metrics, identity)
     if compares_start(task.material):
         setup.step()  # before windows are read, each row has its scores

@@ -33,7 +33,7 @@ from snugfit.run.training.result import Emit, SaveBest
 from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics.metric import (
-    RowMetric,
+    AnyMetric,
     check_fit,
     check_metrics,
     check_watched,
@@ -50,7 +50,7 @@ def assemble(
     material: Material,
     optimizer: torch.optim.Optimizer | Technique | None,
     techniques: Sequence[Technique],
-    metrics: Mapping[str, str | RowMetric],
+    metrics: Mapping[str, AnyMetric],
     *,
     folder: RunFolder | None,
     emit: Emit,
@@ -88,7 +88,7 @@ def assemble(
         "forward": material.forward,
         "collate": material.collate,
         "stop_when": None if rule is None else rule.stop_when,
-        **{f"metrics.{name}": metric for name, metric in own if not isinstance(metric, str)},
+        **{f"metrics.{name}": metric for name, metric in own if callable(metric)},
     }
     code = {**code_identity(material.loss, functions), **techniques_identity(listed(optimizer, techniques))}
     model = model_identity(material.model)  # before techniques change it
@@ -111,7 +111,7 @@ def assemble(
         step=step,
         loader=train,
         validation=held_out,
-        metrics=made_metrics(metrics, material.metrics),
+        metrics=made_metrics(metrics, material.metrics, material.class_counts or ()),
         folder=folder,
         emit=emit,
         save_best=save_best,
@@ -127,7 +127,7 @@ def check_settings(
     job: Job,
     plan: Plan,
     techniques: Sequence[Technique],
-    metrics: Mapping[str, str | RowMetric],
+    metrics: Mapping[str, AnyMetric],
     *,
     validated: bool,
     here: bool = True,

@@ -28,6 +28,13 @@ from snugfit.step.metrics.metrics_over_all import OF_ALL_ROWS, Collected, OverAl
 from snugfit.step.metrics.quantile_metrics import OF_QUANTILES, MeanOverSteps
 from snugfit.step.metrics.retrieval_metrics import OF_EMBEDDINGS
 from snugfit.step.metrics.text_metrics import OfWrittenTexts, TextScore
+from snugfit.step.metrics.torch_metrics import (
+    OfTorchmetrics,
+    TorchMetric,
+    check_torch_metric,
+    is_of_torchmetrics,
+    name_of,
+)
 from snugfit.strategies.base import Strategy
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -40,8 +47,8 @@ class Metric(Protocol):
 
     def update(self, outputs: Any, part: Batch) -> None: ...
 
-    def compute(self, strategy: Strategy) -> float:
-        """Return the value over the rows of all ranks."""
+    def compute(self, strategy: Strategy) -> float | dict[str, float]:
+        """Return the value over the rows of all ranks, or one for each class by its name."""
         ...
 
 
@@ -221,7 +228,7 @@ class _Rewards:
         return self._value(*means) if means else math.nan
 
 
-# A few lines each: torchmetrics, which has them too, imports transformers, scipy and pandas, which takes seconds.
+# A few lines each: torchmetrics, whose others go by their names, imports transformers, scipy and pandas, which takes seconds.
 METRICS: Mapping[str, Callable[[], Metric]] = {
     "accuracy": lambda: _ByClass(_accuracy),
     "macro_f1": lambda: _ByClass(macro_f1_of),
@@ -253,11 +260,16 @@ OF_TASKS = {
 """Metrics that a task makes, as they are of more than logits and labels, and what they are of: `Material.metrics` has them."""
 
 
+AnyMetric = str | RowMetric | OfTorchmetrics
+
+
 def made_metrics(
-    metrics: Mapping[str, str | RowMetric], of_task: Mapping[str, RowMetric]
-) -> dict[str, str | RowMetric]:
+    metrics: Mapping[str, AnyMetric], of_task: Mapping[str, RowMetric], classes: Iterable[str] = ()
+) -> dict[str, AnyMetric]:
     """Return metrics with those in place that a task makes, of its classes.
 
+    Args:
+        classes: their names.
     Raises:
         SettingError: one is of another task.
     """
@@ -268,18 +280,25 @@ def made_metrics(
                 f"{metric} is of {OF_TASKS[str(metric)]}, which this task does not have",
                 "Choose other metrics.",
             )
-    return {
-        name: of_task.get(metric, metric) if isinstance(metric, str) else metric
-        for name, metric in metrics.items()
-    }
+    made: dict[str, AnyMetric] = {}
+    for name, metric in metrics.items():
+        if not isinstance(metric, str):
+            made[name] = metric
+        elif is_of_torchmetrics(metric):
+            made[name] = OfTorchmetrics(metric, tuple(classes))
+        else:
+            made[name] = of_task.get(metric, metric)
+    return made
 
 
 def metric_name(metric: str) -> str:
     """Return the name of a recipe's metric: of one of the user's own that of its function.
 
-    >>> metric_name("accuracy"), metric_name("my_metrics:f2")
-    ('accuracy', 'f2')
+    >>> metric_name("accuracy"), metric_name("my_metrics:f2"), metric_name("torchmetrics.CohenKappa")
+    ('accuracy', 'f2', 'CohenKappa')
     """
+    if is_of_torchmetrics(metric):
+        return name_of(metric)
     return metric.rpartition(":")[2]
 
 
@@ -291,7 +310,9 @@ def check_metrics(names: Iterable[str]) -> None:
     """
     known = ["perplexity", *METRICS, *OF_TASKS]
     for name in names:
-        if name not in known:
+        if is_of_torchmetrics(name):
+            check_torch_metric(name)
+        elif name not in known:
             raise SettingError("evaluate.metrics", f"no metric '{name}'", nearest(name, known))
 
 
@@ -303,7 +324,7 @@ _NO_CROSS_ENTROPY = {
 """What a loss is that is no cross-entropy, and the metric to use; one that is an object says so by its `no_cross_entropy`."""
 
 
-def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
+def check_fit(metrics: Iterable[AnyMetric], loss: str | Loss) -> None:
     """Refuse metrics that would give a number without a meaning.
 
     Raises:
@@ -346,12 +367,16 @@ def named_metrics(
     }
 
 
-def make_metric(metric: str | RowMetric) -> Metric:
+def make_metric(metric: AnyMetric) -> Metric:
     """Return a metric by its name, or of a user's function.
 
     Raises:
         As `check_metrics`.
     """
+    if isinstance(metric, str) and is_of_torchmetrics(metric):
+        metric = OfTorchmetrics(metric)
+    if isinstance(metric, OfTorchmetrics):
+        return TorchMetric(metric)
     if isinstance(metric, OverAllRows):
         return Collected(metric, metric.reduced)
     if isinstance(metric, OfWrittenTexts):
