@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -294,7 +295,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Of classes: write a page with each class, what is taken for what, calibration and the worst rows.",
+            help="Write a page with each class, what is taken for what, calibration and the worst rows.",
         ),
     ] = None,
     bad_rows: BadRowsOption = "fail",
@@ -303,7 +304,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
-    asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
+    # a comma within brackets is between settings of one metric
+    asked = tuple(name.strip() for name in re.split(r",(?![^(]*\))", metrics) if name.strip())
     with Activity("evaluate", f"loading the model, then scoring {data} …"):
         from snugfit.deliver.predict import evaluate_file
 
@@ -326,8 +328,9 @@ def evaluate(
         page.parent.mkdir(parents=True, exist_ok=True)
         details = scores.pop("details")
         scores |= {
-            **({"classes": details.by_class()} if as_json else {}),  # a page has them in a table
-            "calibration_error": details.calibration_error,
+            # a page has them in a table
+            **({"classes": details.by_class()} if as_json and details.classes else {}),
+            **({"calibration_error": details.calibration_error} if details.bins else {}),
             "page": str(write_evaluation_page(source, data, scores["metrics"], details, page)),
         }
     show(scores, as_json)

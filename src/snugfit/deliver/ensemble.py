@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
+    from snugfit.step.evaluate import Observer
     from snugfit.tasks.inference import Inference, Prediction
 
 _FOLDS, _RESULT = "fold-*", "result.json"
@@ -170,16 +171,19 @@ class Ensemble:
         return most_likely(self.inference.classes, outputs, range(len(rows.rows)), top=top, every=every)
 
     def scores(
-        self, data: str, metrics: Sequence[str], *, bad_rows: str
+        self, data: str, metrics: Sequence[str], *, bad_rows: str, observer: Observer | None = None
     ) -> tuple[FileRows, dict[str, float]]:
         """Return a file's rows, with loss and metrics of the predictions for them: those of the mean, not the mean of each one's.
 
+        Args:
+            observer: looks on while rows are scored.
         Raises:
             SettingError: there is no such metric.
         """
         named = made_metrics(
             named_metrics(metrics or self.inference.metrics, "--metrics", Path.cwd()),
             self.inference.own_metrics,
+            self.inference.classes,
         )
         check_metrics(each for each in named.values() if isinstance(each, str))
         rows, outputs = self.outputs(data, labelled=True, bad_rows=bad_rows)
@@ -188,7 +192,7 @@ class Ensemble:
         mean = Scored(
             nn.Identity(), outputs.device, lambda batch: batch.data["mean"], over_batches(self.inference.loss)
         )
-        return rows, evaluate(mean, [Batch.of({"mean": outputs, "labels": labels})], named)
+        return rows, evaluate(mean, [Batch.of({"mean": outputs, "labels": labels})], named, observer=observer)
 
 
 def _values(predictor: Predictor, rows: FileRows, views: Views) -> Tensor:

@@ -19,15 +19,15 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.files.file_kinds import SOURCE_LINE
-from snugfit.deliver.class_evaluation import class_details
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
+from snugfit.deliver.evaluation_details import Observed
 from snugfit.deliver.files import check_data, check_output
 from snugfit.deliver.scores import scores_of
+from snugfit.deliver.shown_rows import FileShown
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import in_token_chunks
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
-from snugfit.results.class_details import ClassDetails
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode
 from snugfit.system.code_consent import named_code, require
@@ -413,9 +413,8 @@ def evaluate_file(
         metrics: names of built-in ones, or `package.module:function` of one's own.
         source, others, views, num_beams: as of `predict_file`; of several together it is the loss of their mean.
         memory: bytes that a language model may take of its device to be scored, which is planned first (`generation_memory`).
-        page: that is to be written: with `details` of the classes, a `ClassDetails`, for which the rows are predicted once more.
+        page: that is to be written: with `details`, an `EvaluationDetails`.
     Raises:
-        ModelError: a page is to be written, and the model predicts no classes.
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
     if page is not None:
@@ -427,43 +426,27 @@ def evaluate_file(
     predictors = [each.with_beams(num_beams) for each in loaded]
     if memory is not None and (len(predictors) > 1 or views != 1):
         raise SettingError("memory", *_ONE_ALONE)
-    if page is not None:
-        _check_classes(predictors[0])
+    observer = None if page is None else Observed(predictors[0].inference, predictors[0].meta)
     plan: GenerationPlan | None = None
     if len(predictors) > 1 or views != 1:
-        rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows)
+        rows, values = Ensemble(predictors, views).scores(data, metrics, bad_rows=bad_rows, observer=observer)
     else:
         (predictor,) = predictors
         rows = _rows(predictor, data, labelled=True, bad_rows=bad_rows)
         if memory is not None:
             predictor, plan = _within(predictor, rows, memory, scored=True)
-        values = scores_of(predictor, rows, metrics, planned=memory is not None)
+        values = scores_of(predictor, rows, metrics, planned=memory is not None, observer=observer)
+    shown = FileShown(rows, of_pictures="image_column" in predictors[0].meta)
     return {
         "metrics": values,
         **({} if plan is None else {"memory": str(plan)}),
-        **({"details": _details(predictors, views, data, bad_rows)} if page is not None else {}),
+        **({} if observer is None else {"details": observer.details(shown)}),
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
         "rows": len(rows.rows),
         "skipped": dict(rows.report.skipped),
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),
     }
-
-
-def _check_classes(predictor: Predictor) -> None:
-    if not predictor.inference.classes or predictor.inference.any_number:
-        raise ModelError(
-            predictor.source,
-            f"is of the task '{predictor.meta['task']}', whose rows are not of one class each",
-            "Leave out --page.",
-        )
-
-
-def _details(predictors: Sequence[Predictor], views: Views, data: str, bad_rows: str) -> ClassDetails:
-    """Return what the models together say of labelled rows, class by class."""
-    rows, outputs = Ensemble(predictors, views).outputs(data, labelled=True, bad_rows=bad_rows)
-    first = predictors[0]
-    return class_details(outputs.exp(), rows, first.inference.classes, pictures="image_column" in first.meta)
 
 
 def scores_beside(

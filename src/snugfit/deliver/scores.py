@@ -19,6 +19,7 @@ from snugfit.strategies.base import Strategy
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
+    from snugfit.step.evaluate import Observer
 
 
 def scores_of(
@@ -28,11 +29,13 @@ def scores_of(
     most: int | None = None,
     *,
     planned: bool = False,
+    observer: Observer | None = None,
 ) -> dict[str, float]:
     """Return loss and metrics on labelled rows, the first ones where there are more than are asked for.
 
     Args:
         planned: whether the memory of scores is, beside which none is left for answers.
+        observer: looks on while rows are scored.
     Raises:
         SettingError: it is, and a metric is of written answers.
     """
@@ -40,7 +43,8 @@ def scores_of(
     order = Order(len(rows.examples), predictor.rows, shuffle=False)
     windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / predictor.rows))
     named = named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd())
-    made = made_metrics(named, predictor.inference.own_metrics)
+    classes = predictor.inference.classes or predictor.meta.get("labels") or ()
+    made = made_metrics(named, predictor.inference.own_metrics, classes)
     answered: dict[str, OfWrittenTexts] = {}
     if predictor.inference.forward is None:  # of a model whose answers go on with their prompts
         answered = {name: metric for name, metric in made.items() if isinstance(metric, OfWrittenTexts)}
@@ -50,11 +54,11 @@ def scores_of(
             f"is planned for scores, and {', '.join(answered)} is of answers that are written",
             "Leave one out; snugfit generate --memory writes answers.",
         )
-    scores = evaluate(
-        predictor.scored(), windows, {name: metric for name, metric in made.items() if name not in answered}
-    )
+    scored = {name: metric for name, metric in made.items() if name not in answered}
+    scores = evaluate(predictor.scored(), windows, scored, observer=observer)
     scores |= _scores_of_answers(predictor, [rows.examples[place] for place in range(count)], answered)
-    return {name: scores[name] for name in ("loss", *made)}
+    ordered = {name: scores[name] for name in ("loss", *made)}
+    return {**ordered, **{name: value for name, value in scores.items() if name.partition(" of ")[0] in made}}
 
 
 def _scores_of_answers(

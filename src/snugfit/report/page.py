@@ -11,6 +11,7 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
+from snugfit.report.detail_sections import DETAILS_STYLE, detail_sections, read_details
 from snugfit.report.law_table import LAWS_STYLE
 from snugfit.report.plan_section import over_an_update, planned, read_timeline, setup
 from snugfit.report.stack import STACK_STYLE
@@ -59,11 +60,12 @@ def replace_page(path: Path, text: str) -> Path:
 def render(story: Story, run_dir: Path) -> str:
     """Return the page as text."""
     drawn, plan = charts(story), _plan(story, run_dir)
-    timeline = read_timeline(run_dir / TIMELINE_NAME)
+    timeline, evaluated = read_timeline(run_dir / TIMELINE_NAME), read_details(run_dir)
     body = [
         sections.headline(story, run_dir),
         sections.curves(drawn, frame(story, drawn)),
         sections.evaluations(story),
+        *([] if evaluated is None else detail_sections(evaluated)),
         sections.incidents(story),
         sections.data(story),
         sections.example(story),
@@ -80,6 +82,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.footer(story),
     ]
     style = (LAWS_STYLE if story.certified else "") + (STACK_STYLE if timeline is not None else "")
+    style += "" if evaluated is None else DETAILS_STYLE
     return document(f"{story.name} · {story.status} · Snugfit", body, style)
 
 

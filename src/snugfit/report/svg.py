@@ -109,6 +109,23 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class RangeFrame(Frame):
+    """An axis from `start`, which need not be 0, to `end`."""
+
+    start: float = 0.0
+
+    def x(self, value: float) -> float:
+        return (value - self.start) / (self.end - self.start)
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        ticks = nice_ticks(self.start, self.end, 5)
+        return ticks, tick_labels(ticks)
+
+    def place(self, value: float) -> str:
+        return f"{self.noun} {format_number(value)}"
+
+
+@dataclass(frozen=True)
 class LogFrame(Frame):
     """An axis from `start` to `end` on which equal factors are equally wide; labels are powers of `base`."""
 

@@ -57,9 +57,13 @@ START_SCORES = "reference.json"
 QUARANTINE = "quarantine.jsonl"
 """The rows that were left out, with reasons."""
 
+DETAILS = "details.json"
+"""The best evaluation in detail."""
+
 _FILES = (
     START_SCORES,
     QUARANTINE,
+    DETAILS,
     *(RECIPE, "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
     *(
         "tracking.json",

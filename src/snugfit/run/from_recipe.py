@@ -209,6 +209,7 @@ def recipe_spec(
         # what goes on may do so elsewhere
         predicted=None if resume else figures_to_compare(plan_record, plan.device),
         tight=options.tight or is_tight(plan_record),
+        details=not options.is_smoke,
         time=None if limit is None else TimeLimit(limit, options.started),
         of_updates=of_updates,
         stop=StopRequest(options.ends_after_seconds, options.started, options.stop),

@@ -18,7 +18,7 @@ from snugfit.core.technique import Technique
 from snugfit.data.order import total_windows
 from snugfit.data.quarantine import quarantine_text
 from snugfit.data.sources import check_fingerprints
-from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitWarning
+from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitError, SnugfitWarning
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
@@ -32,9 +32,10 @@ from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
+from snugfit.run.training.validation_details import ValidationDetails
 from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.run.training.write_best import BestInMemory
-from snugfit.step.metrics.metric import RowMetric
+from snugfit.step.metrics.metric import AnyMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.process_group import joined
@@ -71,6 +72,7 @@ class RunSpec:
         notes, warnings: said once, when the run is.
         predicted: of the plan, to be compared with what comes of it.
         tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
+        details: whether the best evaluation is kept in detail, for the report.
         time: shortens the run to what fits into it; `of_updates` returns the fields that are others in a run of that many updates.
         shorten: changes the job and what was loaded for it; `conclude` looks at the run and adds to its result before its end is said.
     """
@@ -80,7 +82,7 @@ class RunSpec:
     plan: Plan
     techniques: Sequence[Technique]
     load: Callable[[Strategy], Task]
-    metrics: Mapping[str, str | RowMetric] = field(default_factory=dict)
+    metrics: Mapping[str, AnyMetric] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     same: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +102,7 @@ class RunSpec:
     tight: bool = False
     stop: StopRequest = field(default_factory=StopRequest)
     timeout_seconds: float = TIMEOUT_SECONDS
+    details: bool = False
     time: TimeLimit | None = None
     of_updates: Callable[[int], Mapping[str, Any]] = lambda _: {}
     shorten: Callable[[Job, Task], tuple[Job, Task]] = lambda job, task: (job, task)
@@ -174,6 +177,8 @@ def execute(spec: RunSpec) -> RunResult:
                 strategy=strategy,
             )
             training.answers = task.answers
+            if spec.details and folder is not None and world.size == 1:
+                training.details = ValidationDetails.of(task, folder)
             if spec.predicted is not None:
                 training.expect(spec.predicted)
             if strategy.rank > 0:
@@ -310,6 +315,9 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     events("end", **result.as_dict())
     if folder is None:
         return result
+    if training.details is not None:
+        with suppress(SnugfitError):  # what was kept goes without the columns of its rows
+            training.details.finish()
     report(folder, events)
     register = None
     to = spec.tracking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,7 @@ class Inference:
         read: the rows of a file; None where a file holds none of the task.
         classes: names that a prediction may be; empty where it is something else.
         any_number: a prediction is a list of such names, none of them or all.
+        counted: what is right or wrong of a row that has no class: its spans, its pixels, or its number; empty where it is something else.
         loss: by which a file is evaluated.
         metrics: by which it is, where none are named.
         own_metrics: those that the task makes, by their names.
@@ -76,6 +77,7 @@ class Inference:
     read: ReadRows | None = None
     classes: tuple[str, ...] = ()
     any_number: bool = False
+    counted: Literal["", "spans", "pixels", "numbers"] = ""
     loss: Loss | None = None
     metrics: tuple[str, ...] = ()
     own_metrics: Mapping[str, RowMetric] = field(default_factory=dict)

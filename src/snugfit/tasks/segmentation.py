@@ -141,6 +141,7 @@ def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Net
 
 def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
     from snugfit.data.pictures.masks import MaskSource, load_masks
+    from snugfit.tasks.common.picture_task import decode_by
 
     data = recipe.data
     return load_masks(
@@ -154,6 +155,7 @@ def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
             bad_rows=data.bad_rows,
             seed=recipe.train.seed,
             leaks=data.leak_settings,
+            decode=decode_by(recipe),
         ),
         picture_format,
         folder=recipe.folder,
@@ -215,6 +217,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         read=read,
         saved=_saved,
         plain=_as_png,
+        counted="pixels",
         forward=_forward,
         loss=WithAuxiliary(_auxiliary_weight(meta)),
         metrics=CARD.metrics,
@@ -322,7 +325,7 @@ CARD = Card(
     summary="Tell which class each pixel of a picture is of.",
     loss="cross_entropy",
     metrics=("mean_iou", "accuracy"),
-    settings=("image", "label", "classes", "size", "augment", "bad_rows"),
+    settings=("image", "label", "classes", "size", "augment", "picture_cache", "bad_rows"),
     load=_load,
     inference=_inference,
     networks=NETWORKS,

@@ -42,6 +42,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     return replace(
         labelled_text_inference(meta, tokenizer, None, _numbers, ("prediction",)),
         forward=Rescaled(meta["middle"], meta["spread"]),
+        counted="numbers",
         loss=RescaledError(meta["spread"]),
         metrics=CARD.metrics,
     )

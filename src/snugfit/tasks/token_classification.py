@@ -108,6 +108,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
         length=lambda row: row.tokens,
         run=most_likely_tags,
         read=read,
+        counted="spans",
         loss=cross_entropy,
         metrics=CARD.metrics,
         own_metrics=entity_metrics(names, scheme),

@@ -17,7 +17,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
-from snugfit.errors import TrainingFailed
+from snugfit.deliver.evaluation_details import Observed
+from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
@@ -31,11 +32,12 @@ from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import TAKEN, UpdateEvents
+from snugfit.run.training.validation_details import ValidationDetails
 from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch
-from snugfit.step.metrics.metric import RowMetric, monitored
+from snugfit.step.metrics.metric import AnyMetric, monitored
 from snugfit.step.micro_batching import Replan
 from snugfit.step.model_checks.row_coupling import (
     FEW_ROWS,
@@ -64,6 +66,7 @@ class Training:
         identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
         accept_changes: names of the identity that may differ from the checkpoint's.
         answers: what the model says to a few rows, which is told at each evaluation.
+        details: keeps the best evaluation in detail; None where none is kept.
         planned: the micro-batch that was asked for; what it came to is the step's.
         deterministic: whether it computes by deterministic operators.
     """
@@ -72,7 +75,7 @@ class Training:
     step: Step
     loader: Loader
     validation: Loader | None
-    metrics: Mapping[str, str | RowMetric]
+    metrics: Mapping[str, AnyMetric]
     folder: RunFolder | None
     emit: Emit
     save_best: SaveBest
@@ -84,6 +87,7 @@ class Training:
     deterministic: bool = False
     accept_changes: Sequence[str] = ()
     answers: Answers | None = None
+    details: ValidationDetails | None = None
 
     def __post_init__(self) -> None:
         self.monitor = monitored(self.job.evaluate.best_metric, self.metrics)
@@ -170,7 +174,9 @@ class Training:
         with closing(_whole(self.validation, stop)) as windows:
             scored = replace(Scored.of(self.step), micro_batch=self._evaluated_at_once or self._at_once)
             sources = self.validation.sources
-            metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer, sources)
+            observed = None if self.details is None else self.details.observed()
+            windows_scored = self._scored(windows)
+            metrics = evaluate(scored, windows_scored, self.metrics, self._evaluate_finer, sources, observed)
         self.step.evaluated(metrics)
         before, standing = self._best(), self.watch.standing
         rule = self.job.early_stopping
@@ -190,6 +196,8 @@ class Training:
             self.watch.stand_by(standing)
         else:
             keep_models(self, metrics, best=best)
+        if best and self.details is not None and observed is not None:
+            self._keep_details(self.details, observed)
         self.emit(
             "evaluation",
             update=progress.updates,
@@ -210,6 +218,12 @@ class Training:
                 f"kept. The best of the {before['weights']} weights is no longer: {name} {before['metrics'][name]:.4g} at update "
                 f"{before['update']}.",
             )
+
+    def _keep_details(self, details: ValidationDetails, observed: Observed) -> None:
+        try:
+            details.keep(observed)
+        except RunFolderError as error:  # a run goes on without what its report would show
+            self.emit("warning", message=f"the report has no details of this evaluation: {error}")
 
     def _answer(self) -> None:
         """Tell what the weights that are scored say to the rows of `answers`."""

@@ -165,6 +165,7 @@ def table_inference(
         columns=columns,
         read=read,
         classes=labels,
+        counted="" if labels else "numbers",
         loss=cross_entropy if labels else MemberSquaredError(meta[NETWORK]["spread"]),
         metrics=metrics,
     )

@@ -1,0 +1,302 @@
+"""An evaluation in detail, of any task: what a model tells of labelled rows, class by class, and the rows that it is most wrong about."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from snugfit.core.batch import labels_of
+from snugfit.core.losses import IGNORE_INDEX, logits_of
+from snugfit.data.texts.tags import OUTSIDE, Span, spans_of
+from snugfit.kit.token_scores import Seen
+from snugfit.results.evaluation_details import ClassCounts, EvaluationDetails, ProbabilityBin, WorstRow
+from snugfit.step.metrics.label_metrics import are_predicted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from snugfit.core.batch import Batch
+    from snugfit.core.loss_terms import LossTerms
+    from snugfit.deliver.shown_rows import ShownRows
+    from snugfit.tasks.inference import Inference
+
+_BINS = 15
+MOST_WORST = 48
+"""Rows that are shown."""
+_MOST_NUMBERS = 1000
+"""Pairs of a label and its prediction that are drawn."""
+_MOST_NAMES = 12
+"""Labels or spans of a row that are predicted."""
+
+
+class Observed:
+    """An evaluation that is looked at in detail while it goes on: give it to `evaluate` as its observer.
+
+    Args:
+        use: says what the task tells: classes, labels, spans, pixels, numbers, or something else, of which rows alone are kept.
+        meta: what the model is saved with.
+        most: of the worst rows are kept.
+    """
+
+    def __init__(self, use: Inference, meta: Mapping[str, Any], *, most: int = MOST_WORST) -> None:
+        self._tally, self._most = _tally_of(use, meta), most
+        self.seen = Seen.NOTHING if self._tally is None else Seen.OUTPUTS
+        self._rows = 0
+        self._worst: list[tuple[float, int, _Judged]] = []
+
+    def add(self, outputs: Any, part: Batch, terms: LossTerms) -> None:
+        """Count the rows of a micro-batch."""
+        losses = [math.inf if math.isnan(each) else each for each in terms.by_row().values.tolist()]
+        order = heapq.nlargest(self._most, range(len(losses)), key=lambda row: (losses[row], -row))
+        judge = None if self._tally is None else self._tally.add(outputs, labels_of(part.data))
+        for row in order:
+            if len(self._worst) == self._most and losses[row] <= self._worst[-1][0]:
+                break
+            judged = _Judged() if judge is None else judge(row)
+            self._worst.append((losses[row], -(self._rows + row), judged))
+            self._worst.sort(key=lambda each: each[:2], reverse=True)
+            del self._worst[self._most :]
+        self._rows += len(losses)
+
+    def details(self, shown: ShownRows) -> EvaluationDetails:
+        """Return what was seen.
+
+        Args:
+            shown: the rows as people read them.
+        """
+        counted = EvaluationDetails(0) if self._tally is None else self._tally.details()
+        worst = [
+            WorstRow(
+                -place,
+                shown.place(-place),
+                loss,
+                judged.label,
+                judged.prediction,
+                judged.given,
+                judged.probability,
+                shown.cells(-place),
+                shown.pictures(-place, judged.masks),
+            )
+            for loss, place, judged in self._worst
+        ]
+        return replace(counted, rows=self._rows, worst=worst)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The verdict on one row: its label and its prediction, in words, and its masks where it has some."""
+
+    label: str = ""
+    prediction: str = ""
+    given: float | None = None
+    probability: float | None = None
+    masks: tuple[Any, ...] = ()
+
+
+Judge = Callable[[int], _Judged]
+"""From a row of a micro-batch to what is said of it."""
+
+
+class _Tally(Protocol):
+    """Counts of what a task tells."""
+
+    def add(self, outputs: Any, labels: Tensor) -> Judge:
+        """Count the rows of a micro-batch, and return what says of each whether it is right."""
+        ...
+
+    def details(self) -> EvaluationDetails:
+        """Return what was counted."""
+        ...
+
+
+def _tally_of(use: Inference, meta: Mapping[str, Any]) -> _Tally | None:
+    if use.any_number:
+        return _Labels(use.classes, meta["threshold"])
+    if use.classes:
+        return _Classes(use.classes)
+    if use.counted == "spans":
+        return _Spans(tuple(meta["labels"]), meta["scheme"])
+    if use.counted == "pixels":
+        return _Pixels(tuple(meta["labels"]))
+    return _Numbers() if use.counted == "numbers" else None
+
+
+@dataclass
+class _Bins:
+    """Probabilities that were given, each with whether it was right."""
+
+    rows: Counter[int] = field(default_factory=Counter)
+    sums: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    right: Counter[int] = field(default_factory=Counter)
+
+    def add(self, probabilities: Tensor, right: Tensor) -> None:
+        for probability, one in zip(probabilities.flatten().tolist(), right.flatten().tolist(), strict=True):
+            if not math.isnan(probability):
+                number = min(int(probability * _BINS), _BINS - 1)
+                self.rows[number] += 1
+                self.sums[number] += probability
+                self.right[number] += bool(one)
+
+    def all(self) -> list[ProbabilityBin]:
+        return [
+            ProbabilityBin(count, self.sums[number] / count, self.right[number] / count)
+            for number, count in sorted(self.rows.items())
+        ]
+
+
+class _Classes:
+    """Counts of rows with one class each."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names, self._bins = names, _Bins()
+        self._confusion: Counter[tuple[int, int]] = Counter()
+
+    def add(self, outputs: Any, labels: Tensor) -> Judge:
+        probabilities = logits_of(outputs).to("cpu", torch.float64).softmax(dim=1)
+        labels = labels.to("cpu").long()
+        highest, predicted = probabilities.max(dim=1)
+        given = probabilities.gather(1, labels[:, None])[:, 0]
+        self._bins.add(highest, predicted == labels)
+        self._confusion.update(zip(labels.tolist(), predicted.tolist(), strict=True))
+
+        def judge(row: int) -> _Judged:
+            label, likeliest = self._names[int(labels[row])], self._names[int(predicted[row])]
+            return _Judged(label, likeliest, float(given[row]), float(highest[row]))
+
+        return judge
+
+    def details(self) -> EvaluationDetails:
+        counts = _counts(self._confusion, len(self._names))
+        return EvaluationDetails(0, "row", self._names, counts, dict(self._confusion), self._bins.all())
+
+
+class _Labels:
+    """Counts of rows with any number of labels: each label of each row counts by itself."""
+
+    def __init__(self, names: tuple[str, ...], threshold: float) -> None:
+        self._names, self._threshold, self._bins = names, threshold, _Bins()
+        self._counts = torch.zeros(3, len(names), dtype=torch.long)
+
+    def add(self, outputs: Any, labels: Tensor) -> Judge:
+        logits = logits_of(outputs).to("cpu")
+        probabilities = logits.double().sigmoid()
+        true, predicted = labels.to("cpu") > 0, are_predicted(logits, self._threshold)
+        self._bins.add(torch.maximum(probabilities, 1 - probabilities), predicted == true)
+        self._counts += torch.stack([(true & predicted).sum(0), predicted.sum(0), true.sum(0)])
+        return lambda row: _Judged(self._named(true[row]), self._named(predicted[row]))
+
+    def _named(self, row: Tensor) -> str:
+        return _listed([self._names[place] for place in row.nonzero().flatten().tolist()]) or "no label"
+
+    def details(self) -> EvaluationDetails:
+        counts = [ClassCounts(*column) for column in self._counts.T.tolist()]
+        return EvaluationDetails(0, "label", self._names, counts, bins=self._bins.all())
+
+
+class _Spans:
+    """Counts of tagged words: a span is right that has the same words and the same label."""
+
+    def __init__(self, tags: tuple[str, ...], scheme: Any) -> None:
+        self._tags, self._scheme = tags, scheme
+        self._of: dict[str, list[int]] = {label: [0, 0, 0] for label in self._labels()}
+
+    def _labels(self) -> list[str]:
+        named = (tag if self._scheme == "plain" else tag[2:] for tag in self._tags if tag != OUTSIDE)
+        return list(dict.fromkeys(named))
+
+    def add(self, outputs: Any, labels: Tensor) -> Judge:
+        likeliest, rows = logits_of(outputs).argmax(dim=-1).tolist(), []
+        for own_classes, true in zip(likeliest, labels.tolist(), strict=True):
+            places = [place for place, label in enumerate(true) if label != IGNORE_INDEX]
+            predicted, wanted = (
+                spans_of([self._tags[row[place]] for place in places], self._scheme)
+                for row in (own_classes, true)
+            )
+            for number, own in enumerate(({*predicted} & {*wanted}, {*predicted}, {*wanted})):
+                for span in own:
+                    self._of[span.label][number] += 1
+            rows.append((wanted, predicted))
+        return lambda row: _Judged(_words(rows[row][0]), _words(rows[row][1]))
+
+    def details(self) -> EvaluationDetails:
+        return EvaluationDetails(
+            0, "span", tuple(self._of), [ClassCounts(*each) for each in self._of.values()]
+        )
+
+
+def _words(spans: Sequence[Span]) -> str:
+    """Return spans by their words, counted from 1.
+
+    >>> _words([Span(0, 2, "person"), Span(4, 5, "place")])
+    'person in words 1-2, place in word 5'
+    """
+    named = [
+        f"{label} in word{'' if end == start + 1 else 's'} {start + 1}{'' if end == start + 1 else f'-{end}'}"
+        for start, end, label in spans
+    ]
+    return _listed(named) or "no span"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+class _Pixels:
+    """Counts of masks: each pixel whose class is known counts."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._counts = torch.zeros(len(names) ** 2, dtype=torch.long)
+
+    def add(self, outputs: Any, labels: Tensor) -> Judge:
+        predicted, true = logits_of(outputs).argmax(dim=-1), labels.long()
+        known = true != IGNORE_INDEX
+        pairs = true[known] * len(self._names) + predicted[known]
+        self._counts += torch.bincount(pairs, minlength=len(self._counts)).to("cpu")
+
+        def judge(row: int) -> _Judged:
+            right = float((predicted[row] == true[row])[known[row]].double().mean())
+            masks = true[row].to("cpu").numpy(), predicted[row].to("cpu").numpy()
+            return _Judged(prediction=f"{right:.1%} of the pixels are right", masks=masks)
+
+        return judge
+
+    def details(self) -> EvaluationDetails:
+        number = len(self._names)
+        confusion = {
+            divmod(place, number): count for place, count in enumerate(self._counts.tolist()) if count
+        }
+        return EvaluationDetails(0, "pixel", self._names, _counts(confusion, number), confusion)
+
+
+class _Numbers:
+    """Labels and predictions of rows with a number each."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[float, float]] = []
+
+    def add(self, outputs: Any, labels: Tensor) -> Judge:
+        predicted, true = logits_of(outputs).flatten().tolist(), labels.flatten().tolist()
+        self._pairs += zip(true, predicted, strict=True)
+        return lambda row: _Judged(f"{true[row]:.6g}", f"{predicted[row]:.6g}")
+
+    def details(self) -> EvaluationDetails:
+        step = math.ceil(len(self._pairs) / _MOST_NUMBERS) or 1
+        return EvaluationDetails(0, numbers=self._pairs[::step])
+
+
+def _counts(confusion: Mapping[tuple[int, int], int], number: int) -> list[ClassCounts]:
+    true, predicted = Counter[int](), Counter[int]()
+    for (own, other), count in confusion.items():
+        true[own] += count
+        predicted[other] += count
+    return [
+        ClassCounts(confusion.get((each, each), 0), predicted[each], true[each]) for each in range(number)
+    ]

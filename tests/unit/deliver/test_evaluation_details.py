@@ -1,0 +1,191 @@
+"""Evaluations in detail, beside scikit-learn and plain loops."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from torch.nn.functional import one_hot
+
+from snugfit.cli import main
+from snugfit.core.batch import Batch
+from snugfit.core.loss_terms import LossTerms
+from snugfit.deliver.evaluation_details import Observed
+from snugfit.recipe import load_recipe
+from snugfit.results.evaluation_details import EvaluationDetails
+from snugfit.run.call_options import RunOptions
+from snugfit.run.from_recipe import train_recipe
+from snugfit.tasks.inference import Inference
+
+CLASSES = ("a", "b", "c", "never")
+
+
+@dataclass
+class Row:
+    """Rows without anything to show."""
+
+    def place(self, place: int) -> str:
+        return f"row {place}"
+
+    def cells(self, place: int) -> dict[str, str]:
+        return {}
+
+    def pictures(self, place: int, masks: object) -> tuple[str, ...]:
+        return ()
+
+
+def seen(
+    use: Inference, meta: dict[str, Any], *parts: tuple[torch.Tensor, torch.Tensor]
+) -> EvaluationDetails:
+    """Return the details of logits and labels, micro-batch by micro-batch, and with each row's distance of both as its loss."""
+    observed = Observed(use, meta, most=3)
+    for logits, labels in parts:
+        part = Batch.of({"labels": labels})
+        flat = logits.flatten(1)[:, :1] if logits.ndim > 1 else (logits - labels)[:, None]
+        observed.add(logits, part, LossTerms(flat.abs().double()))
+    return observed.details(Row())
+
+
+def use_of(**told: Any) -> Inference:
+    return Inference(encode=list, collate=list, decode=lambda *_: [], columns=("prediction",), **told)
+
+
+def test_each_class_is_scored_as_by_scikit_learn_and_probabilities_as_by_the_paper() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, 4, generator=generator, dtype=torch.float64)
+    logits[:, 3] = -1e9
+    labels = torch.randint(0, 3, (500,), generator=generator)
+    parts = zip(logits.split(64), labels.split(64), strict=True)
+    details = seen(use_of(classes=CLASSES), {}, *parts)
+    probabilities, labels = logits.softmax(1), labels.tolist()
+    predicted = probabilities.argmax(dim=1).tolist()
+    matrix = confusion_matrix(labels, predicted, labels=range(4)).tolist()
+    assert [[details.confusion.get((true, told), 0) for told in range(4)] for true in range(4)] == matrix
+    theirs = precision_recall_fscore_support(labels, predicted, labels=range(4), zero_division=0)
+    for place, name in enumerate(CLASSES):
+        own = details.by_class()[name]
+        expected = [each[place] for each in theirs]
+        assert [own[key] for key in ("precision", "recall", "f1", "rows")] == pytest.approx(expected)
+    error = 0.0
+    for number in range(15):
+        own = [
+            row for row in range(500) if number / 15 <= max(probabilities[row].tolist()) < (number + 1) / 15
+        ]
+        if own:
+            right = sum(predicted[row] == labels[row] for row in own) / len(own)
+            sure = sum(max(probabilities[row].tolist()) for row in own) / len(own)
+            error += len(own) / 500 * abs(right - sure)
+    assert details.calibration_error == pytest.approx(error)
+
+
+def test_labels_of_a_row_are_scored_as_by_scikit_learn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, names = torch.randn(200, 3, generator=generator), ("a", "b", "c")
+    labels = (torch.rand(200, 3, generator=generator) < 0.4).float()
+    details = seen(use_of(classes=names, any_number=True), {"threshold": 0.3}, (logits, labels))
+    told = (logits.sigmoid() >= 0.3).long()
+    theirs = precision_recall_fscore_support(labels.long(), told, zero_division=0)
+    for place, name in enumerate(names):
+        own = details.by_class()[name]
+        assert [own[key] for key in ("precision", "recall", "f1", "labels")] == pytest.approx(
+            [each[place] for each in theirs]
+        )
+    assert not details.confusion and sum(each.rows for each in details.bins) == 600
+
+
+def test_pixels_are_counted_as_by_scikit_learn_but_for_those_that_are_not_known() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 8, 8, 3, generator=generator)
+    labels = torch.randint(0, 3, (5, 8, 8), generator=generator)
+    labels[0, :4] = -100
+    details = seen(
+        use_of(counted="pixels"),
+        {"labels": ["x", "y", "z"]},
+        (logits[:3], labels[:3]),
+        (logits[3:], labels[3:]),
+    )
+    known = labels != -100
+    matrix = confusion_matrix(labels[known], logits.argmax(-1)[known])
+    assert [[details.confusion[true, told] for told in range(3)] for true in range(3)] == matrix.tolist()
+    expected = matrix.diagonal() / (matrix.sum(0) + matrix.sum(1) - matrix.diagonal())
+    assert [each["iou"] for each in details.by_class().values()] == pytest.approx(expected.tolist())
+
+
+def test_spans_are_right_with_the_same_words_and_the_same_label() -> None:
+    tags = ["O", "B-P", "I-P", "B-L", "I-L"]
+    told = [[0, 1, 2, 0, 3], [1, 0, 3, 4, 0]]
+    true = torch.tensor([[-100, 1, 2, 0, 1], [1, 2, 3, 4, -100]])
+    details = seen(
+        use_of(counted="spans"),
+        {"labels": tags, "scheme": "bio"},
+        (one_hot(torch.tensor(told), 5).float(), true),
+    )
+    assert details.by_class() == {
+        "P": {"precision": 0.5, "recall": pytest.approx(1 / 3), "f1": pytest.approx(0.4), "spans": 3},
+        "L": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "spans": 1},
+    }
+    labels = {(each.label, each.prediction) for each in details.worst}
+    assert ("P in words 1-2, P in word 4", "P in words 1-2, L in word 4") in labels
+
+
+def test_the_worst_rows_are_those_of_the_highest_loss_whatever_the_micro_batches() -> None:
+    told, true = torch.tensor([1.0, 5.0, float("nan"), 2.0, 9.0]), torch.tensor([1.5, 1.0, 1.0, 2.0, 1.0])
+    whole = seen(use_of(counted="numbers"), {}, (told, true))
+    parts = seen(use_of(counted="numbers"), {}, *zip(told.split(2), true.split(2), strict=True))
+    assert [each.place for each in whole.worst] == ["row 2", "row 4", "row 1"]
+    assert [(each.label, each.prediction) for each in whole.worst[1:]] == [("1", "9"), ("1", "5")]
+    assert parts.worst == whole.worst and parts.rows == whole.rows == 5
+    assert whole.numbers[1] == (1.0, 5.0)
+    written = json.dumps(parts.as_dict())
+    assert json.dumps(EvaluationDetails.of(json.loads(written)).as_dict()) == written
+
+
+def test_many_classes_take_no_table_of_all_pairs_and_what_is_no_number_is_the_worst() -> None:
+    names = tuple(map(str, range(40_000)))  # of which a table of pairs would take 12 GB
+    logits = torch.zeros(3, len(names))
+    logits[0, 7] = 9
+    logits[1] = float("nan")
+    details = seen(use_of(classes=names), {}, (logits, torch.tensor([7, 8, 9])))
+    assert sum(details.confusion.values()) == details.rows == 3
+    assert details.by_class()["7"]["rows"] == 1
+    assert details.worst[0].place == "row 1"
+    assert sum(each.rows for each in details.bins) == 2
+    assert 0 <= details.calibration_error <= 1
+
+
+def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from snugfit.models.small import write_small_picture_model
+
+    monkeypatch.chdir(tmp_path)
+    write_small_picture_model(tmp_path / "vit", 16, patches=True)
+    lines = ["image,label"]
+    for number in range(12):
+        Image.new("RGB", (20, 20), (20 * number, 0, 0)).save(f"{number}.png")
+        lines.append(f"{number}.png,{['<b>dark', 'é, light'][number > 5]!r}".replace("'", '"'))
+    Path("rows.csv").write_text("\n".join(lines), encoding="utf-8")
+    Path("recipe.yaml").write_text(
+        "name: shades\ntask: image-classification\nmodel: vit\nfrom_scratch: true\n"
+        "data: {train: rows.csv, validation: null}\ntrain: {epochs: 1, global_batch: 6}\n"
+        "optimizer: {adamw: {}}\nplan: {micro_batch: null, device: cpu, numerics: fp32}\ntrack: {mlflow: false}\n"
+    )
+    run = str(train_recipe(load_recipe(Path("recipe.yaml")), RunOptions()).run_dir)
+    assert main(["evaluate", run, "rows.csv", "--page", "page.html", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(said["classes"]) == {"<b>dark", "é, light"} and 0 <= said["calibration_error"] <= 1
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.count("src='data:image/jpeg;base64,") == 12
+    assert "&lt;b&gt;dark" in page and "<b>dark" not in page
+    assert main(["evaluate", run, "rows.csv", "--page", "page.html"]) == 0
+    plain = capsys.readouterr().out
+    assert "calibration_error" in plain and "precision" not in plain
+    Path("shown").mkdir()
+    assert main(["evaluate", run, "rows.csv", "--page", "shown", "--json"]) == 2
+    assert "shown is a folder" in capsys.readouterr().out
