@@ -33,10 +33,16 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
             f"{micro_batch} is more than train.global_batch, which is {window}",
             "Lower it, or write null.",
         )
-    for key, size in (("memory", recipe.budget.memory), ("host_memory", recipe.budget.host_memory)):
-        with placed(places, ("budget", key)):
-            if size is not None and parse_bytes(size, f"budget.{key}") <= 0:
-                raise SettingError(f"budget.{key}", f"must be positive, found {size}", "Give a size above 0.")
+    sizes = {
+        ("budget", "memory"): recipe.budget.memory,
+        ("budget", "host_memory"): recipe.budget.host_memory,
+        ("data", "picture_cache"): recipe.data.picture_cache,
+    }
+    for keys, size in sizes.items():
+        with placed(places, keys):
+            setting = ".".join(keys)
+            if size is not None and parse_bytes(size, setting) <= 0:
+                raise SettingError(setting, f"must be positive, found {size}", "Give a size above 0.")
     with placed(places, ("plan", "price")):
         check_goal(recipe.plan.goal, recipe.plan.price)
     _check_early_stopping(recipe, places)

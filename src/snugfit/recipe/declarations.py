@@ -201,6 +201,12 @@ class Data(Section):
         ("crop", "flip"),
         takes=f"a list of {', '.join(AUGMENTATIONS)} and transforms of torchvision",
     )
+    picture_cache: int | str | None = setting(
+        "disk that decoded pictures may take in the user's cache, where each is decoded once for all epochs and runs; null: none is kept",
+        None,
+        takes=_SIZE,
+        example="20GiB",
+    )
     mask_probability: Annotated[float, Bound(above=0, below=1)] | None = setting(
         "part of the tokens of a text, or of a picture, that is hidden and predicted, drawn anew in each epoch; null: 0.15 of tokens, 0.6 of a picture",
         None,

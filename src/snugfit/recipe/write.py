@@ -33,6 +33,7 @@ _NOT_LEARNED = (
     "checkpoint",
     "hooks",
     "budget",
+    "data.picture_cache",
     "plan.micro_batch",
     "plan.device",
     "plan.devices",
@@ -115,7 +116,7 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
     ]
     for setting in _NOT_LEARNED:
         *section, key = setting.split(".")
-        del (values[section[0]] if section else values)[key]
+        (values[section[0]] if section else values).pop(key, None)  # of a task that has no use for it
     for name in recipe.train.sizes_unset:  # which runs of before do not know
         del values["train"][name]
     if isinstance(recipe.data.rows, str):  # runs of before know no others

@@ -24,11 +24,17 @@ from snugfit.data.splits.sides import Validation, check_validation
 INPUT = "pixel_values"
 Change = Callable[[Any], Any]
 """From a picture of Pillow to another of the same mode and size."""
+Decode = Callable[[str, int], Any]
+"""From a path, and 1 for gray or 3 for colour, to a decoded picture of Pillow."""
 
 
 @dataclass(frozen=True)
 class PictureSettings:
-    """The `data` part of a recipe for pictures, with a class each, any number of labels, or none; a fraction to validate on is stratified by label."""
+    """The `data` part of a recipe for pictures, with a class each, any number of labels, or none; a fraction to validate on is stratified by label.
+
+    Args:
+        decode: decodes pictures, as `opened` does or from a cache.
+    """
 
     train: RowSource
     validation: Validation = 0.1
@@ -38,6 +44,7 @@ class PictureSettings:
     bad_rows: str = "fail"
     seed: int = 0
     leaks: LeakSettings = field(default_factory=LeakSettings)
+    decode: Decode = opened
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
@@ -53,6 +60,7 @@ class Pictures(FromRows):
         picture_format: of the examples.
         augment: names of what is done to each picture that is trained on, drawn from the global generators.
         change: of each picture that is trained on, behind that; see `pixels`.
+        decode: decodes them.
     """
 
     def __init__(
@@ -61,8 +69,11 @@ class Pictures(FromRows):
         picture_format: PictureFormat,
         augment: Sequence[str] = (),
         change: Change | None = None,
+        *,
+        decode: Decode = opened,
     ) -> None:
         super().__init__(rows, alike=True)
+        self._decode = decode
         self.format, self.augment, self.change = picture_format, tuple(augment), change
         size = picture_format.width, picture_format.height
         check_transforms(self.augment, size, picture_format.channels, masks=False)
@@ -70,7 +81,7 @@ class Pictures(FromRows):
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]
         label = {"labels": row["labels"]} if "labels" in row else {}
-        picture = opened(row[FILE], self.format.channels)
+        picture = self._decode(row[FILE], self.format.channels)
         return {INPUT: pixels(picture, self.format, self.augment, self.change), **label}
 
 
@@ -118,8 +129,10 @@ def load_pictures(
     """
     files = files_of(settings, settings.label, folder)
     return PictureData(
-        train=Pictures(files.train, picture_format, settings.augment, change),
-        validation=Pictures(files.validation, picture_format) if files.validation else None,
+        train=Pictures(files.train, picture_format, settings.augment, change, decode=settings.decode),
+        validation=Pictures(files.validation, picture_format, decode=settings.decode)
+        if files.validation
+        else None,
         labels=files.labels,
         report=files.report,
         fingerprints=files.fingerprints,

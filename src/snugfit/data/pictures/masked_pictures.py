@@ -13,8 +13,9 @@ from torch import Tensor
 
 from snugfit.data.drawn_view import DrawnView
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.pictures.labelled_pictures import INPUT, Pictures, PictureSettings, files_of
+from snugfit.data.pictures.labelled_pictures import INPUT, Decode, Pictures, PictureSettings, files_of
 from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.pictures.pixels import opened
 from snugfit.data.report import DataReport
 from snugfit.errors import DataError, SettingError
 
@@ -81,11 +82,17 @@ class MaskedPictures(FromRows):
     """
 
     def __init__(
-        self, rows: Examples, picture_format: PictureFormat, squares: Squares, augment: Sequence[str] = ()
+        self,
+        rows: Examples,
+        picture_format: PictureFormat,
+        squares: Squares,
+        augment: Sequence[str] = (),
+        *,
+        decode: Decode = opened,
     ) -> None:
         super().__init__(rows, alike=True)
         self.squares = squares
-        self._pictures = Pictures(rows, picture_format, augment)
+        self._pictures = Pictures(rows, picture_format, augment, decode=decode)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         return {INPUT: self._pictures[place][INPUT], MASK: self.squares.drawn()}
@@ -121,9 +128,9 @@ def load_masked_pictures(
             f"leaves {len(files.train)} pictures to train on and {len(files.validation)} to validate on",
             "Give more pictures.",
         )
-    held_out = MaskedPictures(files.validation, picture_format, squares)
+    held_out = MaskedPictures(files.validation, picture_format, squares, decode=settings.decode)
     return MaskedPictureData(
-        train=MaskedPictures(files.train, picture_format, squares, settings.augment),
+        train=MaskedPictures(files.train, picture_format, squares, settings.augment, decode=settings.decode),
         validation=DrawnView(held_out, settings.seed) if files.validation else None,
         report=files.report,
         fingerprints=files.fingerprints,

@@ -20,6 +20,7 @@ from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.labelled_files import inputs_of_files
 from snugfit.data.files.path_rows import base_of
 from snugfit.data.files.tar_members import file_of
+from snugfit.data.pictures.labelled_pictures import Decode
 from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.pictures.picture_files import PICTURE_FILES, read_pictures
 from snugfit.data.pictures.picture_format import PictureFormat
@@ -49,6 +50,7 @@ class MaskSource:
 
     Args:
         classes: names of the classes, by their numbers in masks; None to count them.
+        decode: decodes pictures, as `opened` does or from a cache.
     """
 
     train: RowSource
@@ -60,6 +62,7 @@ class MaskSource:
     bad_rows: str = "fail"
     seed: int = 0
     leaks: LeakSettings = field(default_factory=LeakSettings)
+    decode: Decode = opened
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
@@ -80,15 +83,23 @@ class PicturesWithMasks(FromRows):
     A pixel of a mask of 255 has label -100. Without masks an example has `sides`, the width and height of the picture itself.
     """
 
-    def __init__(self, rows: Examples, picture_format: PictureFormat, augment: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        rows: Examples,
+        picture_format: PictureFormat,
+        augment: Sequence[str] = (),
+        *,
+        decode: Decode = opened,
+    ) -> None:
         super().__init__(rows, alike=True)
+        self._decode = decode
         self.format, self.augment = picture_format, tuple(augment)
         size = picture_format.width, picture_format.height
         check_transforms(self.augment, size, picture_format.channels, masks=True)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]
-        picture = opened(row[FILE], self.format.channels)
+        picture = self._decode(row[FILE], self.format.channels)
         if MASK not in row:
             return {INPUT: pixels(picture, self.format, self.augment), "sides": picture.size}
         values, mask = pixels_with_mask(picture, opened_mask(row[MASK]), self.format, self.augment)
@@ -142,7 +153,9 @@ def load_masks(
     faults = list(train.part.faults)
     held_out = None
     if settings.validation is not None and not isinstance(settings.validation, SHARES):
-        held_out = read_masks(settings.validation, "data.validation", **columns, classes=len(classes))
+        held_out = read_masks(
+            settings.validation, "data.validation", **columns, classes=len(classes), learned=True
+        )
         faults += held_out.part.faults
     skipped = settle(faults, settings.bad_rows)
     parts = [train] if held_out is None else [train, held_out]
@@ -160,8 +173,10 @@ def load_masks(
     )
     rows, validation = made.train, made.validation
     return MaskData(
-        train=PicturesWithMasks(rows, picture_format, settings.augment),
-        validation=PicturesWithMasks(validation, picture_format) if validation else None,
+        train=PicturesWithMasks(rows, picture_format, settings.augment, decode=settings.decode),
+        validation=PicturesWithMasks(validation, picture_format, decode=settings.decode)
+        if validation
+        else None,
         classes=classes,
         report=replace(_report(len(rows), len(validation), skipped), warnings=made.warnings),
         fingerprints=fingerprints_of(each.part.table for each in parts),
@@ -188,7 +203,9 @@ def load_mask_rows(
         part = _pictures(source, "data", image, folder)
         loaded = MaskPart(part, [], [], [])
     else:
-        loaded = read_masks(source, "data", image=image, label=label, folder=folder, classes=classes)
+        loaded = read_masks(
+            source, "data", image=image, label=label, folder=folder, classes=classes, learned=True
+        )
         part = loaded.part
     skipped = settle(part.faults, bad_rows)
     if not part.row_indices:
@@ -205,13 +222,21 @@ def load_mask_rows(
 
 
 def read_masks(
-    source: RowSource, setting: str, *, image: str, label: str, folder: Path | None, classes: int | None
+    source: RowSource,
+    setting: str,
+    *,
+    image: str,
+    label: str,
+    folder: Path | None,
+    classes: int | None,
+    learned: bool = False,
 ) -> MaskPart:
     """Return the pictures of a source that have a mask of their size, and the faults of the others.
 
     Args:
         source: a folder with a folder of pictures and one of masks, or rows with two columns of paths, relative to the file they stand in.
         classes: how many there may be; None for any number below 255.
+        learned: whether the masks that are trained on have said so: then no 255 is taken for the second class.
     Raises:
         DataError: the source cannot be used as a whole.
     """
@@ -256,7 +281,7 @@ def read_masks(
             looked[place] = _looked_at(path, mask, classes)
         except BadRow as bad:
             faults.append(fault(place, bad))
-    if not any(highest for highest, _ in looked.values()):
+    if not learned and not any(highest for highest, _ in looked.values()):
         unclear = BadRow(
             "unusable mask",
             f"has 0 and {UNKNOWN} alone, as others do, and {UNKNOWN} is not scored: write 1 for the second class",

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from snugfit.data.drawn_view import DrawnView
 from snugfit.data.examples import Examples, FromRows
-from snugfit.data.pictures.labelled_pictures import INPUT, Pictures, PictureSettings, files_of
+from snugfit.data.pictures.labelled_pictures import INPUT, Decode, Pictures, PictureSettings, files_of
 from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.pictures.pixels import opened
 from snugfit.data.report import DataReport
 from snugfit.errors import DataError, SettingError
 from snugfit.units import counted
@@ -30,9 +31,16 @@ class PicturePairs(FromRows):
         augment: names of what is done to each view, drawn from the global generators, one view after the other.
     """
 
-    def __init__(self, rows: Examples, picture_format: PictureFormat, augment: Sequence[str]) -> None:
+    def __init__(
+        self,
+        rows: Examples,
+        picture_format: PictureFormat,
+        augment: Sequence[str],
+        *,
+        decode: Decode = opened,
+    ) -> None:
         super().__init__(rows, alike=True)
-        self._pictures = Pictures(rows, picture_format, augment)
+        self._pictures = Pictures(rows, picture_format, augment, decode=decode)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         views = [self._pictures[place][INPUT] for _ in range(VIEWS)]
@@ -74,9 +82,9 @@ def load_picture_pairs(
                 f"leaves {counted(len(rows), 'picture')}, and the others are what a picture is told from",
                 "Give more pictures.",
             )
-    held_out = PicturePairs(files.validation, picture_format, settings.augment)
+    held_out = PicturePairs(files.validation, picture_format, settings.augment, decode=settings.decode)
     return PairData(
-        train=PicturePairs(files.train, picture_format, settings.augment),
+        train=PicturePairs(files.train, picture_format, settings.augment, decode=settings.decode),
         validation=DrawnView(held_out, settings.seed) if len(held_out) else None,
         report=files.report,
         fingerprints=files.fingerprints,

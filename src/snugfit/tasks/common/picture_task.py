@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.data.label_sets import LabelSets
-    from snugfit.data.pictures.labelled_pictures import PictureSettings
+    from snugfit.data.pictures.labelled_pictures import Decode, PictureSettings
     from snugfit.data.pictures.masked_pictures import MaskedPictureData
     from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.data.pictures.picture_pairs import PairData
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from snugfit.step.build import Material
     from snugfit.step.metrics.metric import RowMetric
 
-PICTURE_ROWS = ("image", "size", "augment", "bad_rows")
+PICTURE_ROWS = ("image", "size", "augment", "picture_cache", "bad_rows")
 """Settings of `data` that tasks on pictures read."""
 
 
@@ -50,7 +50,18 @@ def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSe
         bad_rows=data.bad_rows,
         seed=recipe.train.seed,
         leaks=data.leak_settings,
+        decode=decode_by(recipe),
     )
+
+
+def decode_by(recipe: Recipe) -> Decode:
+    """Return what decodes the pictures of a recipe: from the cache, where it asks for one."""
+    from snugfit.data.pictures.picture_cache import PictureCache
+    from snugfit.data.pictures.pixels import opened
+    from snugfit.units import parse_bytes
+
+    size = recipe.data.picture_cache
+    return opened if size is None else PictureCache(parse_bytes(size, "data.picture_cache")).opened
 
 
 def read_picture_rows(recipe: Recipe, label: str | LabelSets | None) -> Part:

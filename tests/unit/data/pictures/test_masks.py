@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +213,20 @@ def test_a_mask_of_nothing_and_unknown_pixels_is_one_where_others_have_classes(f
         DataError, match=r"unusable mask \(8\).*\n.*has 0 and 255 alone, as others do, .*: write 1"
     ):
         load_masks(MaskSource("shapes"), FORMAT)
+
+
+def test_held_out_masks_of_nothing_and_unknown_pixels_are_scored_by_the_classes_that_were_learned(
+    folder: Path,
+) -> None:
+    other = folder.with_name("held-out")
+    shutil.copytree(folder, other)
+    for path in (other / "masks").iterdir():
+        saved(np.eye(18, 24) * 255).save(path)
+    data = load_masks(MaskSource("shapes", validation="held-out", augment=()), FORMAT)
+    assert data.validation is not None and len(data.validation) == 8
+    assert set(data.validation[0]["labels"].unique().tolist()) == {0, -100}
+    shown: dict[str, Any] = {"image": "image", "label": "mask", "classes": 4, "bad_rows": "fail"}
+    assert len(load_mask_rows("held-out", FORMAT, **shown).examples) == 8
 
 
 def test_a_mask_that_would_fill_the_memory_is_named_or_left_out(folder: Path) -> None:

@@ -1,0 +1,137 @@
+"""Decoded pictures in the cache: the same pixels as decoded anew, once decoded, never of another picture, never beyond the limit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from snugfit.cli import main
+from snugfit.data.examples import FILE, Examples
+from snugfit.data.loader import Loader
+from snugfit.data.order import Order
+from snugfit.data.pictures import picture_cache
+from snugfit.data.pictures.labelled_pictures import Pictures
+from snugfit.data.pictures.picture_cache import PictureCache
+from snugfit.data.pictures.picture_format import PictureFormat
+from snugfit.data.pictures.pixels import opened
+from snugfit.errors import SnugfitWarning
+
+FORMAT = PictureFormat(8, 8, None)
+LIMIT = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def drawn(name: str, seed: int = 0, side: int = 20) -> str:
+    values = np.random.default_rng(seed).integers(0, 256, (side, side - 6, 4), dtype=np.uint8)
+    Image.fromarray(values).save(name)  # with transparency, which is put on white
+    return name
+
+
+def kept() -> list[Path]:
+    return sorted(path for path in Path("cache/snugfit/pictures").rglob("*") if path.is_file())
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(picture_cache, "opened", fail)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_is_kept_has_the_pixels_of_what_is_decoded(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = drawn("a.png")
+    first = PictureCache(LIMIT).opened(path, channels)
+    forbid(monkeypatch)
+    # another run, and a worker that gets a copy
+    again = pickle.loads(pickle.dumps(PictureCache(LIMIT))).opened(path, channels)
+    expected = opened(path, channels)
+    assert first.tobytes() == again.tobytes() == expected.tobytes()
+    assert (again.mode, again.size) == (expected.mode, expected.size)
+
+
+def test_another_picture_under_the_name_is_decoded_anew() -> None:
+    path = drawn("a.png")
+    cache = PictureCache(LIMIT)
+    before = cache.opened(path).tobytes()
+    drawn("a.png", seed=1)
+    os.utime(path, ns=(1, time.time_ns() + 5))
+    assert cache.opened(path).tobytes() == opened(path).tobytes() != before
+
+
+def test_a_broken_entry_is_made_anew() -> None:
+    path = drawn("a.png")
+    cache = PictureCache(LIMIT)
+    cache.opened(path)
+    (entry,) = kept()
+    content = bytearray(entry.read_bytes())
+    for broken in (content[:-3], content[:10], b"", content[:-1] + bytes([content[-1] ^ 1])):
+        entry.write_bytes(broken)
+        assert cache.opened(path).tobytes() == opened(path).tobytes()
+        assert entry.read_bytes() == bytes(content)
+
+
+def test_no_more_is_kept_than_may_be_and_what_was_used_least_recently_goes_first() -> None:
+    size = 20 * 14 * 3 + 28
+    cache = PictureCache(int(2.5 * size))
+    for number in range(4):
+        cache.opened(drawn(f"{number}.png", seed=number))
+    assert len(kept()) == 2
+    for place, path in enumerate(kept()):
+        os.utime(path, (place, place))
+    oldest, newest = kept()
+    PictureCache(2 * size)  # full: down to a half
+    assert kept() == [newest] != [oldest]
+
+
+def test_what_cannot_be_written_is_a_warning_and_the_picture_is_decoded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = drawn("a.png")
+    (folder / "cache").mkdir()
+    (folder / "cache/snugfit").write_text("a file")
+    cache = PictureCache(LIMIT)
+    with pytest.warns(SnugfitWarning, match="Decoded pictures cannot be kept in .*pictures"):
+        assert cache.opened(path).tobytes() == opened(path).tobytes()
+    assert cache.opened(path).size == (14, 20)
+
+
+def test_workers_give_the_windows_of_one_without_a_cache() -> None:
+    rows = [{FILE: drawn(f"{number}.png", seed=number), "labels": number} for number in range(6)]
+    examples = Examples(rows, "rows", range(6), unit=FILE)
+    order = Order(6, 2, seed=3)
+    plain = Pictures(examples, FORMAT, ("crop", "flip"))
+    kept_ones = Pictures(examples, FORMAT, ("crop", "flip"), decode=PictureCache(LIMIT).opened)
+    expected = [window.data["pixel_values"] for window in Loader(plain, order).windows(0, 6)]
+    for workers in (0, 1):
+        own = [
+            window.data["pixel_values"]
+            for window in Loader(kept_ones, order, num_workers=workers).windows(0, 6)
+        ]
+        assert all(map(torch.equal, own, expected))
+    assert len(kept()) == 6
+
+
+def test_a_size_that_is_none_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c").mkdir()
+    drawn("c/a.png")
+    Path("recipe.yaml").write_text(
+        "name: a\ntask: image-classification\nmodel: b\ndata:\n  train: c\n  picture_cache: 0\n"
+    )
+    assert main(["train", "recipe.yaml"]) == 2
+    assert "data.picture_cache" in capsys.readouterr().err
