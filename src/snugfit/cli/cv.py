@@ -32,6 +32,9 @@ def cv(
     repeats: Annotated[
         int | None, typer.Option(metavar="N", help="Deal the rows anew this often; 1 by default.")
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Train each fold from this many seeds; 1 by default.")
+    ] = None,
     stratified: Annotated[
         bool | None,
         typer.Option(
@@ -70,6 +73,7 @@ def cv(
     dealing = {
         "--folds": folds,
         "--repeats": repeats,
+        "--seeds": seeds,
         "--stratified": stratified,
         "--groups": groups,
         "--time": time,
@@ -96,6 +100,7 @@ def cv(
                     recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
                     folds=5 if folds is None else folds,
                     repeats=1 if repeats is None else repeats,
+                    seeds=1 if seeds is None else seeds,
                     stratified=stratified,
                     group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
                     time=time,

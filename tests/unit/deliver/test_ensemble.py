@@ -21,7 +21,7 @@ from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
-from snugfit.tools.cross_validation.door import cross_validate
+from snugfit.tools.cross_validation.door import cross_validate, resume
 from tests.unit.run.training.no_float64 import WithoutFloat64
 
 RECIPE = """\
@@ -134,6 +134,24 @@ def test_folds_predict_together_and_each_the_rows_that_it_has_not_seen(
         file.unlink()
     with pytest.raises(RunFolderError, match="a cross-validation of which no fold has ended"):
         predict_file(moved, "rows.csv", Path("out.csv"))
+
+
+def test_seeds_of_a_fold_predict_together_and_count_once_beside_other_folds(project: Path) -> None:
+    recipe = load_recipe("regression.yaml", ["data.columns=null"])
+    result = cross_validate(recipe, folds=2, seeds=2, options=RunOptions(plan=False))
+    names = ["fold-1-1", "fold-1-1-seed-2", "fold-1-2", "fold-1-2-seed-2"]
+    assert [each.fold for each in result.scores] == names
+    own = [load_recipe(Path(each.run_dir, "recipe.yaml")).train.seed for each in result.scores]
+    assert own == [recipe.train.seed, recipe.train.seed + 1] * 2
+    rmse = [each.best["rmse"] for each in result.scores]
+    of_folds = [(rmse[0] + rmse[1]) / 2, (rmse[2] + rmse[3]) / 2]
+    assert rmse[0] != rmse[1]
+    assert result.summary.mean["rmse"] == pytest.approx(sum(of_folds) / 2)
+    deviation = abs(of_folds[0] - of_folds[1]) / 2**0.5
+    assert result.summary.spread["rmse"].deviation == pytest.approx(deviation)
+    assert predict_file(result.folder, "rows.csv", Path("out.csv"))["models"] == 4
+    assert len(rows(str(Path(result.folder, "out_of_fold.csv")))) == 2 * ROWS
+    assert resume(result.folder).scores == result.scores
 
 
 @pytest.fixture

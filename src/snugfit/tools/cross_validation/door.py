@@ -55,6 +55,7 @@ def cross_validate(
     *,
     folds: int = 5,
     repeats: int = 1,
+    seeds: int = 1,
     stratified: bool | None = None,
     group_by: Sequence[str] = (),
     time: str | None = None,
@@ -65,6 +66,7 @@ def cross_validate(
     """Train a recipe on all folds of its training rows but one, and score it on that one, for each fold in turn.
 
     Args:
+        seeds: that each fold is trained from: `train.seed`, and those that follow it.
         stratified: every fold has the labels in the share of all rows; by default where the task is classification.
         group_by: columns; rows that are equal in all of them are held out together; by default those of `data.validation`.
         time: a column of dates or numbers: each fold is scored on the rows that follow those it trains on; by default that of
@@ -79,12 +81,12 @@ def cross_validate(
     group_by, time = _columns(recipe, group_by, time)
     by_class = find(recipe.task).classes and time is None
     wanted = by_class if stratified is None else stratified
-    settings = FoldSettings(folds, repeats, wanted, recipe.train.seed, forward=time is not None)
+    settings = FoldSettings(folds, repeats, wanted, recipe.train.seed, forward=time is not None, seeds=seeds)
     rows = fold_rows(recipe, group_by, labelled=wanted, time=time)
     how = f"by {' and '.join(group_by)} " if group_by else f"in the order of {time} " if time else ""
     tell(f"dealing {counted(rows.count, 'row')} {how}into {counted(folds, 'fold')} …")
     dealt = deal(rows.count, settings, rows.labels, rows.groups, rows.times)
-    made = _checked(dealt, rows)
+    made = _checked(dealt, rows, seeds)
     notes = [*rows.notes, *doubts_of(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, TOOL)
     folder.write_text(RECIPE, recipe.to_yaml())
@@ -139,9 +141,8 @@ def resume(
             f"{rows.count} now)",
             "Put it back, or begin a new one with: snugfit cv",
         )
-    folds = _Folds(
-        recipe, folder, options or RunOptions(), watch, tell, rows, _checked(dealt, rows), record["notes"]
-    )
+    folds_again = _checked(dealt, rows, record["settings"].get("seeds", 1))
+    folds = _Folds(recipe, folder, options or RunOptions(), watch, tell, rows, folds_again, record["notes"])
     return folds.run(new=False)
 
 
@@ -161,9 +162,9 @@ def _columns(recipe: Recipe, group_by: Sequence[str], time: str | None) -> tuple
     return tuple(group_by), time
 
 
-def _checked(dealt: Sequence[Sequence[int]], rows: FoldRows) -> list[Fold]:
+def _checked(dealt: Sequence[Sequence[int]], rows: FoldRows, seeds: int) -> list[Fold]:
     """Return the folds, each of which can be trained and scored."""
-    folds = list(folds_of(dealt, forward=rows.times is not None))
+    folds = list(folds_of(dealt, forward=rows.times is not None, seeds=seeds))
     check_folds(folds, rows.labels, rows.groups)
     return folds
 
@@ -246,7 +247,8 @@ class _Folds(ManyRuns[Fold, CrossValidation]):
             data.update(self.rows.write(fold, home))
         if self.rows.classes is not None:
             data["classes"] = self.rows.classes
-        return replace(recipe, data=replace(recipe.data, **data))
+        train = replace(recipe.train, seed=self.recipe.train.seed + fold.seed - 1)
+        return replace(recipe, data=replace(recipe.data, **data), train=train)
 
     def keep(self, reason: str | None = None) -> CrossValidation:
         planned = len(self.folds)

@@ -1,4 +1,4 @@
-"""Predictions of each fold's model for the rows that it has not seen: of every row, one a repeat."""
+"""Predictions of each fold's model for the rows that it has not seen: of every row, one a repeat and a seed."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from snugfit.units import counted
 class FoldSettings:
     """The settings of folds: `folds` parts, `repeats` times; `stratified` keeps the share of each label in every part.
 
+    Each is trained from `seeds` seeds, one after the other: that of the recipe, and those that follow it.
+
     Of parts in time, `forward`, each is held out by a model that trains on the rows before it; the first part is trained on alone.
     """
 
@@ -28,12 +30,14 @@ class FoldSettings:
     stratified: bool = False
     seed: int = 0
     forward: bool = False
+    seeds: int = 1
 
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise SettingError("folds", f"{self.folds} is too few: one part is held out", "Give 2 or more.")
-        if self.repeats < 1:
-            raise SettingError("repeats", f"{self.repeats} is too few", "Give 1 or more.")
+        for name, count in (("repeats", self.repeats), ("seeds", self.seeds)):
+            if count < 1:
+                raise SettingError(name, f"{count} is too few", "Give 1 or more.")
         if self.forward and self.repeats > 1:
             raise SettingError(
                 "repeats", f"got {self.repeats}, and parts in time can be made in one way", "Leave it out."
@@ -46,16 +50,20 @@ class FoldSettings:
 
 @dataclass(frozen=True)
 class Fold:
-    """A part of the rows to validate on, and all others to train on; `repeat` and `number` count from 1."""
+    """A part of the rows to validate on, and all others to train on; `repeat`, `number` and `seed` count from 1."""
 
     repeat: int
     number: int
     training: tuple[int, ...]
     validation: tuple[int, ...]
+    seed: int = 1
 
     @property
     def name(self) -> str:
-        return f"fold-{self.repeat}-{self.number}"
+        return f"fold-{self.repeat}-{self.number}{'' if self.seed == 1 else f'{_SEED}{self.seed}'}"
+
+
+_SEED = "-seed-"
 
 
 def deal(
@@ -134,11 +142,12 @@ def deal_in_time(times: Sequence[float], folds: int) -> list[int]:
     return [number[moment] for moment in times]
 
 
-def folds_of(dealt: Sequence[Sequence[int]], *, forward: bool = False) -> Iterator[Fold]:
+def folds_of(dealt: Sequence[Sequence[int]], *, forward: bool = False, seeds: int = 1) -> Iterator[Fold]:
     """Yield the folds, in order, from what `deal` returned.
 
     Args:
         forward: each trains on the parts before its own alone.
+        seeds: that each is trained from.
 
     >>> [(fold.name, fold.training, fold.validation) for fold in folds_of([[1, 2, 1]])]
     [('fold-1-1', (1,), (0, 2)), ('fold-1-2', (0, 2), (1,))]
@@ -154,7 +163,8 @@ def folds_of(dealt: Sequence[Sequence[int]], *, forward: bool = False) -> Iterat
                 if (its < number if forward else its != number)
             )
             held_out = tuple(row for row, its in zip(rows, numbers, strict=True) if its == number)
-            yield Fold(repeat, number, trained, held_out)
+            for seed in range(1, seeds + 1):
+                yield Fold(repeat, number, trained, held_out, seed)
 
 
 def check_folds(
@@ -279,8 +289,15 @@ class CrossValidation(Outcome):
     def __post_init__(self) -> None:
         ratios = [each.validation_rows / each.training_rows for each in self.scores]
         ratio = statistics.fmean(ratios) if ratios else math.nan
-        object.__setattr__(self, "summary", summarise([each.best for each in self.scores], ratio))
-        object.__setattr__(self, "last", summarise([each.last for each in self.scores], ratio))
+        for name, part in (("summary", "best"), ("last", "last")):
+            object.__setattr__(self, name, summarise(self._of_folds(part), ratio))
+
+    def _of_folds(self, part: str) -> list[Mapping[str, float]]:
+        """Return the scores of each fold, the mean of those of its seeds: these share all rows, and would make the error of the mean too small."""
+        groups: dict[str, list[Mapping[str, float]]] = {}
+        for each in self.scores:
+            groups.setdefault(each.fold.partition(_SEED)[0], []).append(getattr(each, part))
+        return [group[0] if len(group) == 1 else summarise(group, math.nan).mean for group in groups.values()]
 
     @property
     def finished(self) -> bool:
