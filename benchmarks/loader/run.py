@@ -54,6 +54,13 @@ def token_model(folder: Path, kind: str) -> Path:
     return folder / "model"
 
 
+def rows_of(folder: Path, rows: Iterator[dict[str, Any]], kind: str) -> Overrides:
+    """Write rows and a model of tokens, and return the settings that name them."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = token_model(folder, kind)
+    return [f"data.train={folder / 'rows.jsonl'}", f"model={model}", "from_scratch=true"]
+
+
 def text_classification(folder: Path) -> Overrides:
     with (folder / "rows.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *texts()])
@@ -64,10 +71,70 @@ def text_classification(folder: Path) -> Overrides:
     ]
 
 
+def text_classification_lora(folder: Path) -> Overrides:
+    return text_classification(folder)
+
+
+def text_regression(folder: Path) -> Overrides:
+    return rows_of(folder, ({"text": text, "label": len(text) / 7} for text, _ in texts()), "encoder")
+
+
+def multi_label_classification(folder: Path) -> Overrides:
+    words = ("return", "file", "name", "string", "list")
+    rows = ({"text": text, "labels": [word for word in words if word in text]} for text, _ in texts())
+    return rows_of(folder, rows, "encoder")
+
+
+def token_classification(folder: Path) -> Overrides:
+    split = (text.split() for text, _ in texts())
+    rows = (
+        {"words": words, "tags": ["B-NAME" if word[0].isupper() else "O" for word in words]}
+        for words in split
+    )
+    return rows_of(folder, rows, "encoder")
+
+
+def sentence_embedding(folder: Path) -> Overrides:
+    halves = ((text[: len(text) // 2], text[len(text) // 2 :]) for text, _ in texts() if len(text) > 40)
+    rows = ({"anchor": anchor, "positive": positive} for anchor, positive in halves)
+    return [*rows_of(folder, rows, "encoder"), "plan.micro_batch=32"]
+
+
+def seq2seq(folder: Path) -> Overrides:
+    rows = ({"source": text, "target": " ".join(text.split()[:12])} for text, _ in texts())
+    return rows_of(folder, rows, "encoder-decoder")
+
+
+def with_weights(folder: Path) -> Overrides:
+    """Write weights drawn at random, which a base in 4 bits is made of."""
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto import AutoConfig
+
+    place = token_model(folder, "decoder")
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place)).save_pretrained(place)
+    return [f"model={place}", f"data.train={folder / 'rows.jsonl'}", "from_scratch=false"]
+
+
+def instruct_qlora(folder: Path) -> Overrides:
+    rows = ({"prompt": text, "completion": f"It is {side}."} for text, side in texts())
+    rows_of(folder, rows, "decoder")
+    return with_weights(folder)
+
+
+def preference_dpo(folder: Path) -> Overrides:
+    rows = ({"prompt": text, "chosen": "Yes, it is.", "rejected": "No."} for text, _ in texts())
+    rows_of(folder, itertools.islice(rows, 600), "decoder")
+    return with_weights(folder)
+
+
 def masked_lm(folder: Path) -> Overrides:
-    lines = [json.dumps({"text": text}) for text, _ in texts()]
-    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
-    return [f"data.train={folder / 'rows.jsonl'}", f"model={token_model(folder, 'encoder')}"]
+    return rows_of(folder, ({"text": text} for text, _ in texts()), "encoder")
+
+
+def code_lm(folder: Path) -> Overrides:
+    prepare = [sys.executable, str(EXAMPLES / "code_lm" / "prepare.py"), str(folder / "code")]
+    subprocess.run([*prepare, "--width", "256", "--layers", "4", "--modules", "60"], check=True)
+    return [f"data.train={folder / 'code' / 'source.jsonl'}", f"model={folder / 'code'}"]
 
 
 def causal_lm(folder: Path) -> Overrides:
@@ -108,6 +175,37 @@ def image_classification(folder: Path) -> Overrides:
     return [f"data.train={folder / 'photos'}", picture_model(folder)]
 
 
+def vit(folder: Path) -> str:
+    from snugfit.models.small import write_small_picture_model
+
+    write_small_picture_model(folder / "model", patches=True)
+    return f"model={folder / 'model'}"
+
+
+def image_from_scratch(folder: Path) -> Overrides:
+    pictures(folder)
+    return [f"data.train={folder / 'photos'}", vit(folder)]
+
+
+def masked_pictures(folder: Path) -> Overrides:
+    pictures(folder)
+    return [f"data.train={folder / 'photos'}", vit(folder)]
+
+
+def multi_label_image_classification(folder: Path) -> Overrides:
+    pictures(folder)
+    lines = [
+        f"photos/{'ab'[number % 2]}/{number}.jpg,{('red', 'green;odd')[number % 2]}" for number in range(400)
+    ]
+    (folder / "photos.csv").write_text("\n".join(["image,labels", *lines]))
+    return [f"data.train={folder / 'photos.csv'}", picture_model(folder)]
+
+
+def image_shards(folder: Path) -> Overrides:
+    subprocess.run([sys.executable, EXAMPLES / "draw_shards.py", folder / "shapes"], check=True)
+    return [f"data.train={folder / 'shapes'}", picture_model(folder).replace("config:", "")]
+
+
 def contrastive_pretraining(folder: Path) -> Overrides:
     pictures(folder)
     return [f"data.train={folder / 'photos'}", picture_model(folder), "plan.micro_batch=32"]
@@ -139,6 +237,14 @@ def tabular_classification(folder: Path) -> Overrides:
     return [f"data.train={folder / 'rows.csv'}"]
 
 
+def tabular_regression(folder: Path) -> Overrides:
+    from sklearn.datasets import load_diabetes
+
+    rows = load_diabetes(as_frame=True).frame.rename(columns={"target": "label"})
+    rows.to_csv(folder / "rows.csv", index=False)
+    return [f"data.train={folder / 'rows.csv'}"]
+
+
 def forecasting(folder: Path) -> Overrides:
     lines = [
         f"{shop},{at},{at % 7 + 10 * shop + (at * 31 + shop) % 5}" for shop in range(40) for at in range(300)
@@ -150,8 +256,12 @@ def forecasting(folder: Path) -> Overrides:
 CASES: dict[str, Callable[[Path], Overrides]] = {
     each.__name__: each
     for each in (
-        *(tabular_classification, forecasting, text_classification, masked_lm, causal_lm),
-        *(image_classification, contrastive_pretraining, segmentation, audio_classification),
+        *(tabular_classification, tabular_regression, forecasting),
+        *(text_classification, text_classification_lora, text_regression, multi_label_classification),
+        *(token_classification, sentence_embedding, seq2seq, masked_lm, causal_lm, code_lm),
+        *(instruct_qlora, preference_dpo),
+        *(image_classification, image_from_scratch, multi_label_image_classification, image_shards),
+        *(masked_pictures, contrastive_pretraining, segmentation, audio_classification),
     )
 }
 
@@ -213,9 +323,7 @@ def measure(name: str, repeats: int, seconds: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         fixed = ["plan.device=cpu", "plan.numerics=fp32", "track.mlflow=false", "train.epochs=1000"]
-        if name != "contrastive_pretraining":
-            fixed.append("plan.micro_batch=null")
-        overrides = [*CASES[name](Path(place)), *fixed, "early_stopping=null"]
+        overrides = ["plan.micro_batch=null", *CASES[name](Path(place)), *fixed, "early_stopping=null"]
         recipe = load_recipe(EXAMPLES / f"{name}.yaml", overrides)
         setup, _ = recipe_setup(recipe)
         rows = setup.job.train.global_batch
