@@ -173,10 +173,12 @@ def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
     Path("rows.csv").write_text("\n".join(lines), encoding="utf-8")
     Path("recipe.yaml").write_text(
         "name: shades\ntask: image-classification\nmodel: vit\nfrom_scratch: true\n"
-        "data: {train: rows.csv, validation: null}\ntrain: {epochs: 1, global_batch: 6}\n"
+        "data: {train: rows.csv, validation: 0.5}\ntrain: {epochs: 1, global_batch: 6}\n"
         "optimizer: {adamw: {}}\nplan: {micro_batch: null, device: cpu, numerics: fp32}\ntrack: {mlflow: false}\n"
     )
     run = str(train_recipe(load_recipe(Path("recipe.yaml")), RunOptions()).run_dir)
+    report = Path(run, "report.html").read_text(encoding="utf-8")
+    assert report.count("src='data:image/jpeg;base64,") == 6 and "Which is taken for which" in report
     assert main(["evaluate", run, "rows.csv", "--page", "page.html", "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(said["classes"]) == {"<b>dark", "é, light"} and 0 <= said["calibration_error"] <= 1
@@ -189,3 +191,35 @@ def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
     Path("shown").mkdir()
     assert main(["evaluate", run, "rows.csv", "--page", "shown", "--json"]) == 2
     assert "shown is a folder" in capsys.readouterr().out
+
+
+def test_the_report_of_a_run_has_the_worst_rows_of_its_best_evaluation_as_the_file_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{number % 7},<{number}>,{number % 5}.5" for number in range(60)]
+    Path("rows.csv").write_text("\n".join(["x,name,label", *lines]))
+    Path("recipe.yaml").write_text(
+        "name: numbers\ntask: tabular-regression\nmodel: mlp\ndata: {train: rows.csv, validation: 0.2, columns: [x]}\n"
+        "train: {epochs: 3, global_batch: 16}\nplan: {micro_batch: null, device: cpu, numerics: fp32}\ntrack: {mlflow: false}\n"
+    )
+    result = train_recipe(load_recipe(Path("recipe.yaml")), RunOptions())
+    folder = Path(str(result.run_dir))
+    details = EvaluationDetails.of(json.loads((folder / "details.json").read_text()))
+    assert details.rows == len(details.numbers) == len(details.worst) == 12
+    for row in details.worst:
+        source, _, line = row.place.removesuffix(" (validation)").rpartition(":")
+        x, name, label = lines[int(line) - 2].split(",")
+        assert source == "rows.csv" and row.cells == {"x": x, "name": name, "label": label}
+        assert row.label == label
+    best = result.best
+    assert best is not None
+    errors = [(predicted - label) ** 2 for label, predicted in details.numbers]
+    assert (sum(errors) / len(errors)) ** 0.5 == pytest.approx(best["metrics"]["rmse"], rel=1e-5)
+    report = (folder / "report.html").read_text(encoding="utf-8")
+    assert (
+        "Predictions beside labels" in report
+        and f"&lt;{details.worst[0].cells['name'].strip('<>')}&gt;" in report
+    )
+    smoke = train_recipe(load_recipe(Path("recipe.yaml")), RunOptions(fast_dev_run=True))
+    assert not Path(str(smoke.run_dir), "details.json").exists()
