@@ -71,14 +71,14 @@ def channels_last(tensor: Tensor) -> bool:
 
 
 def follows_rule(name: str, args: Arguments) -> bool:
-    """Return whether a convolution, or its backward, takes what its shapes say: neither over groups, transposed nor of half precision.
+    """Return whether a convolution, or its backward, takes what its shapes say: and is not dilated, transposed, over groups or of half precision.
 
     The layouts of others depend on the processor.
     """
     first = 1 if name == "convolution_backward" else 0
     whole = args[first].dtype in (torch.float32, torch.float64)
-    transposed, groups = (args[7], args[9]) if first else (args[6], args[8])
-    return whole and not transposed and groups == 1
+    dilation, transposed, _, groups = args[5 + first : 9 + first]
+    return whole and not transposed and groups == 1 and all(each == 1 for each in dilation)
 
 
 def convolution(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int:
@@ -102,7 +102,7 @@ def convolution_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any)
         return _columns(given, weight, gradient)
     sizes = _Convolution(given, weight, gradient.shape, args[4])
     if sizes.is_product:
-        return 0
+        return copied(gradient)
     if sizes.channels_last:
         return 2 * sizes.weight + _copied_as_last(weight) + _copied_as_last(gradient)
     peak = live = 0

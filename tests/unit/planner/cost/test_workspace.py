@@ -211,6 +211,14 @@ CASES = {
             lambda x, w: F.conv2d(x.bfloat16(), w.bfloat16(), padding=1), (4, 16, 16, 16), (10, 16, 3, 3)
         ),
     ),
+    "dilated convolution": (
+        "aten::convolution_backward",
+        backward(lambda x, w: F.conv2d(x, w, padding=2, dilation=2), (4, 256, 4, 4), (64, 256, 3, 3)),
+    ),
+    "product whose gradient is laid out anew": (
+        "aten::convolution_backward",
+        backward(lambda x, w: F.conv2d(x, w).sum((0, 2, 3)), (4, 32, 32, 32), (4, 32, 1, 1)),
+    ),
     "transposed convolution": (
         "aten::convolution",
         lambda: F.conv_transpose1d(torch.randn(4, 32, 64), torch.randn(32, 16, 4), stride=2),
