@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from snugfit.kit.skeleton import deep_copy
 
 
 def place_(model: nn.Module, device: torch.device | str, staying: Collection[str] = ()) -> nn.Module:
@@ -41,7 +42,7 @@ def cloned(model: nn.Module) -> nn.Module:
         memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
     for buffer in model.buffers():
         memo[id(buffer)] = buffer.detach().clone()
-    return copy.deepcopy(model, memo)
+    return deep_copy(model, memo)
 
 
 def host_copy(model: nn.Module) -> nn.Module:
@@ -60,4 +61,4 @@ def host_copy(model: nn.Module) -> nn.Module:
             memo[id(tensor)] = (
                 nn.Parameter(copied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied
             )
-    return copy.deepcopy(model, memo)
+    return deep_copy(model, memo)

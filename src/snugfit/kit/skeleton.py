@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -38,9 +39,24 @@ def skeleton(model: nn.Module, without: Iterable[nn.Module] = ()) -> nn.Module:
                 memo.setdefault(id(value), value.detach().clone())
     memo |= {id(module): nn.Identity() for module in without}
     try:
-        return copy.deepcopy(model, dict(memo))
+        return deep_copy(model, memo)
     except Exception:  # noqa: BLE001 - a class that cannot be copied may say so in any way
-        return copy.deepcopy(model, {**memo, **_uncopied(model, memo)})
+        return deep_copy(model, {**memo, **_uncopied(model, memo)})
+
+
+def deep_copy(model: nn.Module, made: Mapping[int, Any]) -> nn.Module:
+    """Return a copy of a model, with what was made for parts of it by their ids.
+
+    A module holds a dozen containers of hooks, nearly all of them empty. These are made, since to copy them by the protocol of pickle takes
+    longer than all else.
+    """
+    empty = {
+        id(value): type(value)()
+        for module in model.modules()
+        for value in vars(module).values()
+        if type(value) in (OrderedDict, set) and not value
+    }
+    return copy.deepcopy(model, {**empty, **made})
 
 
 def fill_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -71,7 +71,7 @@ def channels_last(tensor: Tensor) -> bool:
 
 
 def follows_rule(name: str, args: Arguments) -> bool:
-    """Return whether a convolution, or its backward, takes what its shapes say: and is not dilated, transposed, over groups or of half precision.
+    """Return whether a convolution, or its backward, takes what its shapes say: it is not dilated, transposed, over groups or of half precision.
 
     The layouts of others depend on the processor.
     """

@@ -9,7 +9,6 @@ weights and activations are finite is taken for granted.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,14 +21,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from snugfit.planner.trace.operators import Operator
+
 _LIMIT = 1 << 20
 """Elements of a value that is still worth computing."""
 
 _aten: Any = torch.ops.aten
-_RANDOM = torch.Tag.nondeterministic_seeded
-_DRAWS = (_aten.rand.default, _aten.uniform_.default)
 _LARGEST_DRAW = 1 - 2**-24
-_NUMBERS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default)
 
 
 class KnownValues:
@@ -53,9 +51,10 @@ class KnownValues:
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Tensor]
     ) -> tuple[bool, Any]:
         """Return what an operator gives where only a value tells it: whether that is so, and the answer."""
-        if not _asks(func):
+        operator = Operator.of(func)
+        if not operator.asks:
             return False, None
-        number = func in _NUMBERS
+        number = operator.is_number
         if func is _aten._pack_padded_sequence.default:
             return True, self._packed(*args)
         if not number and by_places(func, args):
@@ -79,26 +78,27 @@ class KnownValues:
         made: list[Tensor],
     ) -> None:
         """After an operator: learn the value of what it gave, or forget what it overwrote."""
+        operator = Operator.of(func)
         overwritten = written(func, args, kwargs)
         if (
-            all(map(_worth, made))  # which is quickly said, and mostly not so
+            operator.computes
+            and all(map(_worth, made))  # which is quickly said, and mostly not so
             and all(self._value(tensor) is not None for tensor in tensors)
             and all(tensor in self._values for tensor in overwritten)  # no tensor of the user's is written to
-            and func.namespace == "aten"
-            and _RANDOM not in func.tags
-            and "empty" not in func.name()
         ):
             values = tree_leaves(self._compute(func, args, kwargs))
             for tensor, value in zip(made, values, strict=False):
                 self.learn(tensor, value)
-        elif func in _DRAWS and made[0].numel() == 1:
+        elif operator.draws and made[0].numel() == 1:
             # what skips a layer at random compares one draw with a small share: none is skipped, which takes the most
             self.bounded.append(str(func))
             with unset_fake_temporarily():
                 self._values[made[0]] = torch.full(made[0].shape, _LARGEST_DRAW)
         elif overwritten:
             self._forget(overwritten)
-        elif (truth := _of_finite(func, args)) is not None and _worth(made[0]):
+        elif (
+            operator.asks_if_finite and (truth := _of_finite(func, args)) is not None and _worth(made[0])
+        ):
             with unset_fake_temporarily():
                 self._values[made[0]] = torch.tensor(truth).expand(made[0].shape)
 
@@ -177,27 +177,10 @@ class KnownValues:
 def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator writes to."""
     tensors: list[Tensor] = []
-    for place, name in _written_places(func):
+    for place, name in Operator.of(func).written:
         given = args[place] if place < len(args) else kwargs.get(name)
         tensors += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
     return tensors
-
-
-@functools.cache
-def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
-    """Return the place and the name of each argument that an operator writes to."""
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-@functools.cache
-def _asks(func: Any) -> bool:
-    """Return whether what an operator gives may be for values to tell."""
-    asking = (*_NUMBERS, _aten._pack_padded_sequence.default)
-    return func in asking or torch.Tag.dynamic_output_shape in func.tags
 
 
 def _of_finite(func: Any, args: tuple[Any, ...]) -> bool | None:

@@ -53,12 +53,12 @@ class Call:
         for each in given:
             of = type(each)
             if of is FakeTensor:
-                self._take_tensor(each)
+                self._take_tensor(each, each.fake_device)
                 self.is_plain = self.is_plain and each.constant is None
             elif of in _PLAIN:
                 self.kind += (of, each)  # 1, 1.0 and True are equal, and give other types
             elif isinstance(each, Tensor):
-                self._take_tensor(each)
+                self._take_tensor(each, each.device)
                 self.is_plain = False
             elif isinstance(each, torch.Generator):  # what it draws is no part of what a fake tensor is
                 self.kind += (of, each.device)
@@ -69,7 +69,7 @@ class Call:
                 self.kind.append(each if isinstance(each, Hashable) else of)
                 self.is_plain = False
 
-    def _take_tensor(self, tensor: Tensor) -> None:
+    def _take_tensor(self, tensor: Tensor, device: torch.device) -> None:
         strided = tensor.layout is torch.strided
         self.tensors.append(tensor)
         self.is_plain = self.is_plain and strided
@@ -80,7 +80,7 @@ class Call:
                 tensor.storage_offset() if strided else None,
                 tensor.untyped_storage().nbytes() if strided else None,
                 tensor.dtype,
-                tensor.device,
+                device,
                 tensor.requires_grad,
                 tensor.is_conj(),
                 tensor.is_neg(),
@@ -91,7 +91,8 @@ class Call:
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """Return a call as it is dispatched."""
-    call = Call(func, kind=[func, torch.get_default_dtype(), torch.is_inference_mode_enabled()])
+    # by its id, as to hash an operator takes torch longer than all else here
+    call = Call(func, kind=[id(func), torch.get_default_dtype(), torch.is_inference_mode_enabled()])
     call.take(args)
     for name, value in kwargs.items():
         call.kind.append(name)

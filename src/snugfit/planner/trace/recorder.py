@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import copy
-import functools
 import gc
 import itertools
 import threading
@@ -34,6 +33,7 @@ from snugfit.planner.trace.accumulation import is_sole
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
 from snugfit.planner.trace.operator_cache import Call, OperatorCache, call_of
+from snugfit.planner.trace.operators import Operator
 from snugfit.planner.trace.python_overhead import Overhead, interposing
 from snugfit.planner.trace.sequence import node_number, sequence_number
 
@@ -45,6 +45,9 @@ _PLAIN = (FakeTensor, Tensor, nn.Parameter)
 
 _DEVICE: Any = torch.ops.prim.device.default
 """Which torch asks of fake tensors more often than it runs operators."""
+
+_ADD: Any = torch.ops.aten.add.Tensor
+_ADD_IN_PLACE: Any = torch.ops.aten.add_.Tensor
 
 _OF_A_LABEL = OpCosts("cpu", torch.float32, 0, 0, 0, 0)
 
@@ -202,19 +205,18 @@ class Recorder(TorchDispatchMode):
             if kind not in _PLAIN and issubclass(kind, Tensor):
                 return NotImplemented  # a tensor of several parts: what it does with them is recorded
         kwargs = kwargs or {}
-        if _namespace(func) == "prim":  # a question about a tensor
+        if Operator.of(func).namespace == "prim":  # a question about a tensor
             return func(*args, **kwargs)
-        if func is torch.ops.aten.add.Tensor and self._adds_up(args[0]):
-            func = (
-                torch.ops.aten.add_.Tensor
-            )  # fake gradients are added up beside each other, real ones in place
+        if func is _ADD and self._adds_up(args[0]):
+            func = _ADD_IN_PLACE  # fake gradients are added up beside each other, real ones in place
+        operator = Operator.of(func)
         call = call_of(func, args, kwargs)
         answered, result = self.values.call(func, args, kwargs, call.tensors)
         known = None if answered else self.operators.find(call)
         if known is not None:
             result, made = known.make(call.tensors, self.values.mode)
             costs = known.costs
-        elif _namespace(func) == "profiler":  # begins and ends a label, and takes no tensor
+        elif operator.namespace == "profiler":  # begins and ends a label, and takes no tensor
             with torch._C._DisableTorchDispatch():
                 result, made, costs = func(*args, **kwargs), [], _OF_A_LABEL
         else:
@@ -238,7 +240,7 @@ class Recorder(TorchDispatchMode):
             self._again.update(range(count, len(self.trace.storages)))
         self.trace.ops.append(
             Op(
-                _name(func),
+                operator.name,
                 self._place(),
                 costs.device,
                 costs.dtype,
@@ -440,17 +442,6 @@ class _Stretch(NamedTuple):
 
 class _OfSeveral(Exception):
     """Tensors share memory, or have a part of it."""
-
-
-@functools.cache
-def _name(func: Any) -> str:
-    return str(func)
-
-
-@functools.cache
-def _namespace(func: Any) -> str:
-    namespace: str = func.namespace
-    return namespace
 
 
 def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
