@@ -3,8 +3,8 @@
     python benchmarks/planner/choice.py                        all pairs, some minutes on two cores; writes results/ and README.md
     python benchmarks/planner/choice.py --only t5 llama:0.85   those of one model, and one of another, anew; the others stay as measured
 
-A pair is a model and a cap on the bytes that an update may have allocated at a time, as a share of what plain training of the
-whole window takes. The planner gets the cap as a budget: it counts what a process takes, so a process's baseline is added. What it
+A pair is a model and a cap on the bytes that updates, and the delivery of the model, which merges adapters, may have allocated at a time,
+as a share of what plain training of the whole window takes. The planner gets the cap as a budget: it counts what a process takes, so a process's baseline is added. What it
 leaves free is its own matter: where it takes a prediction for exact, nothing. This CPU is calibrated first (`snugfit plan --calibrate`).
 
 *Every plan*: all sub-sets of the rungs that the search may use and that save anything on this model, times all micro-batches. The peak
@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ from snugfit.core.job import Plan  # noqa: E402
 from snugfit.core.selection import check  # noqa: E402
 from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
 from snugfit.errors import SnugfitError  # noqa: E402
+from snugfit.kit.mapped_tensors import making_in_files  # noqa: E402
 from snugfit.planner.answers.answer import Answer  # noqa: E402
 from snugfit.planner.calibration.calibrate import calibrate  # noqa: E402
 from snugfit.planner.choice.candidate import Budget  # noqa: E402
@@ -181,7 +183,7 @@ class Bench:
             if known.techniques == techniques and known.micro_batch == size:
                 return known
         try:
-            peak = allocated_peak(lambda: _updates(self.step(techniques, size), self.window))
+            peak = allocated_peak(lambda: _run(self.step(techniques, size), self.window))
         except SnugfitError:
             return None
         made = Tried(techniques, size, peak)
@@ -249,6 +251,14 @@ def _updates(step: Step, window: Batch) -> None:
     raise RuntimeError(f"{applied} of {SCALE_HALVINGS + 2} updates were applied")
 
 
+def _run(step: Step, window: Batch) -> None:
+    """Make the updates, and what is delivered of the model, as a plan counts both."""
+    _updates(step, window)
+    with TemporaryDirectory() as folder, torch.no_grad(), step.averaged(), making_in_files(Path(folder)):
+        if step.seams.export is not None:
+            step.seams.export(step.model)
+
+
 def _timed(step: Step, window: Batch) -> float:
     began = time.process_time()
     step(window)
@@ -276,7 +286,7 @@ def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
     medians = _race(bench, choice, rivals or [choice])
     best = min(medians, key=lambda place: medians[place])
     others = {"chosen": choice, "best": bench.tried[best]}
-    peak = allocated_peak(lambda: _updates(bench.step(choice.techniques, choice.micro_batch), bench.window))
+    peak = allocated_peak(lambda: _run(bench.step(choice.techniques, choice.micro_batch), bench.window))
     return row | {
         "fits": True,
         "plans": len(bench.tried),

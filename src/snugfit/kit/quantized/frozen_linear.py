@@ -95,6 +95,11 @@ class QuantisedLinear(nn.Linear):
         with torch.no_grad():
             return self.format.unpack(named, (self.out_features, self.in_features), dtype)
 
+    def shape_alone(self) -> Tensor:
+        """Return a tensor of the weight's shape, type and device for which nothing is made: a number of what is kept stands for all."""
+        stored = getattr(self, self._tensor_names[0]).detach().view(-1).view(torch.uint8)
+        return stored[: self.dtype.itemsize].view(self.dtype).expand(self.out_features, self.in_features)
+
     def whole(self) -> nn.Linear:
         """Return a plain linear layer with the weight, and the same bias."""
         kind = _WasConv1D if self.of_conv1d else nn.Linear
@@ -147,14 +152,11 @@ def weights_unread() -> Iterator[None]:
 
     A library that asks for nothing else, many times, would have it made whole each time.
     """
-
     known: dict[QuantisedLinear, Tensor] = {}
 
     def shape_alone(layer: QuantisedLinear) -> Tensor:
-        if layer not in known:  # a number of what is kept stands for all: nothing is made for it
-            stored = getattr(layer, layer._tensor_names[0]).detach().view(-1).view(torch.uint8)
-            one = stored[: layer.dtype.itemsize].view(layer.dtype)
-            known[layer] = one.expand(layer.out_features, layer.in_features)
+        if layer not in known:
+            known[layer] = layer.shape_alone()
         return known[layer]
 
     whole = QuantisedLinear.weight
