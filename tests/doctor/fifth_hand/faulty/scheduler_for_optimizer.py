@@ -35,9 +35,7 @@ class Motion(nn.Module):
 
 def warp(frame, depth, motion):
     n, _, height, width = frame.shape
-    rows, columns = torch.meshgrid(
-        torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
-    )
+    rows, columns = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
     grid = torch.stack([columns, rows], -1).expand(n, height, width, 2)
     moved = grid + motion[:, None, None, :] / depth.permute(0, 2, 3, 1)
     return nn.functional.grid_sample(frame, moved, align_corners=True)
