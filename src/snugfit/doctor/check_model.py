@@ -16,6 +16,7 @@ from snugfit.core.losses import logits_of
 from snugfit.core.random import preserved_randomness
 from snugfit.doctor.check_layers import biases_before_norms, layers_seen, unscaled_inputs
 from snugfit.doctor.check_optimizer import late_holes, optimizer_groups
+from snugfit.doctor.check_speed import speed_faults, speed_seen
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject, class_labels, listed
 from snugfit.errors import UserError
@@ -48,7 +49,9 @@ def examine_model(subject: Subject) -> list[Finding]:
             *late_holes(step),
         ]
         if not any(each.pitfall == "unknown_label" for each in findings):
-            findings += gradients(subject, step)
+            with speed_seen(step.model) as speed:
+                findings += gradients(subject, step)
+            findings += speed_faults(speed, step.device)
     return findings
 
 

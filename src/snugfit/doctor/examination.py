@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from snugfit.doctor.findings import Certainty, Finding, is_ill
+from snugfit.doctor.findings import Certainty, Finding, in_order, is_ill
 from snugfit.results.shown import Shown
 
 if TYPE_CHECKING:  # imports torch, which the report on a script does without
@@ -41,9 +41,7 @@ class Examination(Shown):
         tokens: Sequence[TokenView] = (),
     ) -> Examination:
         """Sorted; what was found twice is there once."""
-        once = list(dict.fromkeys(findings))
-        ordered = sorted(once, key=lambda finding: _ORDER.index(finding.certainty))
-        return cls(name, tuple(ordered), tuple(checked), tuple(left_out), tuple(tokens))
+        return cls(name, in_order(findings), tuple(checked), tuple(left_out), tuple(tokens))
 
     @property
     def ill(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -130,5 +130,89 @@ PITFALLS: dict[str, str] = {
     "ranks_differ": "ranks that exchange gradients have different weights",
     "plateau_metric": "a schedule waits for a score to move the wrong way",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
+    "stepped_twice": "an optimizer steps twice on the same gradients",
+    "rows_left_out": "rows that the sampler never draws",
+    "constant_term": "a term of the loss has no gradient",
+    "term_left_out": "a term is added to a loss of which another term alone is differentiated",
+    "summed_loss": "a sum over the rows is learned at a rate for their mean",
+    "own_row_scored": "a row's likeness to itself is scored as one to another row",
+    "best_overwritten": "the checkpoint of the best is written whatever the score",
+    "idle_adapter": "adapters that train nothing",
+    "dropped_columns": "columns that the trainer leaves out, and that are to be learned from",
+    "padding_side": "a text is generated behind its padding",
+    "cache_in_training": "keys and values are kept for generation while a model trains",
 }
 """What the doctor knows, by id."""
+
+_OF_THE_RATE = (
+    "zero_grad",
+    "accumulation",
+    "stepped_twice",
+    "summed_loss",
+    "wrong_scores",
+    "unscaled_inputs",
+    "unscaled_targets",
+    "clip_after_step",
+    "clip_before_unscale",
+)
+CAUSES: dict[str, tuple[str, ...]] = {
+    "no_gradient": (
+        "zero_grad",
+        "never_stepped",
+        "idle_adapter",
+        "wrong_scores",
+        "wrong_axis",
+        "nothing_restored",
+    ),
+    "learning_rate": (*_OF_THE_RATE, "schedule_length"),
+    "non_finite_loss": ("learning_rate", "ignored_labels", "unknown_label", "bf16_in_fp16", *_OF_THE_RATE),
+    "skipped_windows": ("learning_rate", "ignored_labels", "bf16_in_fp16"),
+    "scheduler_order": ("never_stepped",),
+    "ignored_labels": ("truncation", "dropped_columns"),
+    "end_never_scored": ("ignored_labels", "truncation"),
+    "imbalance": ("rows_left_out", "label_spelling", "unknown_label"),
+    "unused_class": ("rows_left_out",),
+    "leakage": ("duplicates",),
+    "ranks_differ": ("not_distributed",),
+    "averaged_not_saved": ("average_stands_still",),
+    "batch_norm": ("frozen_moves",),
+}
+"""What a pitfall may follow from."""
+
+
+def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings each once, the surest first, and before each those that it may follow from, which it says.
+
+    A cause stands where the surest of what follows from it would.
+
+    >>> late = Finding("no_gradient", Certainty.CERTAIN, "none moves")
+    >>> cause = Finding("zero_grad", Certainty.LIKELY, "cleared before the step", "train.py:7")
+    >>> [(each.pitfall, each.evidence) for each in in_order([late, cause])]
+    [('zero_grad', ()), ('no_gradient', ('may follow from zero_grad, at train.py:7',))]
+    """
+    grades = list(Certainty)
+    once = list(dict.fromkeys(findings))
+    sure = {each.pitfall: each for each in reversed(once) if each.certainty is not Certainty.WORTH_A_LOOK}
+    present = {each.pitfall for each in once}
+    causes = {
+        name: [each for each in CAUSES.get(name, ()) if each in sure and each != name] for name in present
+    }
+
+    def behind(name: str) -> int:
+        return max((1 + behind(cause) for cause in causes[name]), default=0)
+
+    def grade(finding: Finding) -> int:
+        following = [
+            each
+            for each in once
+            if finding.pitfall in causes[each.pitfall] and sure[finding.pitfall] is finding
+        ]
+        return min([grades.index(finding.certainty), *map(grade, following)])
+
+    ordered = sorted(once, key=lambda each: (grade(each), behind(each.pitfall)))
+    return tuple(
+        replace(each, evidence=(*each.evidence, f"may follow from {cause.pitfall}, at {cause.where}"))
+        if (cause := next((sure[name] for name in causes[each.pitfall]), None)) is not None and cause.where
+        else each
+        for each in ordered
+    )

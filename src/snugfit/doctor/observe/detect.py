@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from snugfit.doctor.findings import Certainty, Finding
+from snugfit.doctor.findings import Finding, in_order
 from snugfit.doctor.observe.detectors import (
     checkpoint_faults,
     data_faults,
@@ -17,8 +17,10 @@ from snugfit.doctor.observe.detectors import (
     mode_faults,
     parameter_faults,
     rate_faults,
+    run_faults,
     scaling_faults,
     schedule_faults,
+    term_faults,
     time_faults,
 )
 from snugfit.doctor.observe.log import Log
@@ -38,9 +40,10 @@ DETECTORS: tuple[Detector, ...] = (
     *dependence_faults.DETECTORS,
     *draw_faults.DETECTORS,
     *evaluation_faults.DETECTORS,
+    *term_faults.DETECTORS,
+    *run_faults.DETECTORS,
     *time_faults.DETECTORS,
 )
-_ORDER = list(Certainty)
 
 OBSERVED = (
     "zero_grad",
@@ -114,14 +117,25 @@ OBSERVED = (
     "last_batch_score",
     "unused_class",
     "recompute_draws",
+    "stepped_twice",
+    "rows_left_out",
+    "constant_term",
+    "term_left_out",
+    "summed_loss",
+    "own_row_scored",
+    "best_overwritten",
+    "idle_adapter",
+    "dropped_columns",
+    "padding_side",
+    "cache_in_training",
 )
 """The pitfalls that show while a script runs."""
 
 
 def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
-    """Return all findings of all processes, each once, the surest first."""
+    """Return all findings of all processes, each once, the surest first, and causes before what follows from them."""
     findings = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
     findings += data_faults.same_rows_on_every_rank(logs)
     findings += data_faults.ranks_differ(logs)
     once = {(finding.pitfall, finding.where, finding.certainty): finding for finding in reversed(findings)}
-    return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.certainty)))
+    return in_order(tuple(once.values()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from snugfit.doctor.observe.internals import axis_of_softmax, size_before_view
+from snugfit.doctor.observe.internals import axis_of_softmax, is_beside_mask, size_before_view
 
 _VIEWS = (
     "View",
@@ -45,16 +45,17 @@ def _through(node: Any, kinds: tuple[str, ...]) -> Any:
 
 def maker_of(values: Tensor) -> str:
     """Return the name of the function that made values, through views and joins of its results; "" without a graph."""
-    return _maker(values.grad_fn)
+    return made_by(values.grad_fn)
 
 
-def _maker(node: Any) -> str:
+def made_by(node: Any) -> str:
+    """Return the name of the function at a node, through views and joins; "" where there is none."""
     node = _through(node, _VIEWS)
     if node is None:
         return ""
     if not kind_of(node).startswith(_JOINS):
         return kind_of(node)
-    makers = {_maker(each) for each, _ in node.next_functions}
+    makers = {made_by(each) for each, _ in node.next_functions}
     return makers.pop() if len(makers) == 1 else kind_of(node)
 
 
@@ -94,6 +95,16 @@ def is_of_log_probabilities(values: Tensor) -> bool:
             return False
         node = next((each for each, _ in node.next_functions if each is not None), None)
     return node is not None and _LOG_PROBABILITY in (getattr(node, "metadata", None) or {})
+
+
+def is_masked_softmax(node: Any) -> bool:
+    """Return whether a node is behind a softmax of which some values were set to nothing, through views."""
+    node = _through(node, _VIEWS)
+    if node is None or not kind_of(node).startswith(("MaskedFill", "Where", "Mul")):
+        return False
+    if kind_of(node) == "Mul" and not is_beside_mask(node):
+        return False
+    return any(made_by(each) == "Softmax" for each, _ in node.next_functions if each is not None)
 
 
 def is_sum_of_all(number: Tensor) -> bool:

@@ -185,6 +185,34 @@ def averages(node: Any) -> bool:
     return getattr(node, "_saved_reduction", None) == 1
 
 
+def sums_up(node: Any) -> bool:
+    """Return whether a loss function of torch took the sum.
+
+    >>> scores = torch.zeros(2, requires_grad=True)
+    >>> [sums_up(torch.nn.functional.mse_loss(scores, torch.ones(2), reduction=each).grad_fn) for each in ("mean", "sum")]
+    [False, True]
+    """
+    return getattr(node, "_saved_reduction", None) == 2
+
+
+def is_beside_mask(node: Any) -> bool:
+    """Return whether a product is that of something with a graph and of a constant of zeros and ones, both among them.
+
+    >>> is_beside_mask((torch.ones(2, requires_grad=True) * torch.tensor([0.0, 1.0])).grad_fn)
+    True
+    """
+    following = [each for each, _ in node.next_functions]
+    if len(following) == 2 and None not in following:
+        return False
+    try:
+        other = getattr(node, "_saved_self" if following[0] is None else "_saved_other", None)
+    except RuntimeError:  # torch's own check of the version
+        return False
+    if not isinstance(other, torch.Tensor) or other.numel() < 2 or other.is_complex():
+        return False
+    return bool(((other == 0) | (other == 1)).all()) and bool((other == 0).any()) and bool((other == 1).any())
+
+
 def tracing() -> str:
     """Return the way in which the model runs now; "" where it computes as the script says.
 

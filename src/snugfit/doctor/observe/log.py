@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from snugfit.doctor.observe import run_events, script_events, term_events
 from snugfit.doctor.observe.script_events import Event, Forward, Save
 
 
@@ -121,6 +122,7 @@ class LoaderSeen:
         waits, works: seconds that each batch was waited for, and worked on, without those for which workers start.
         epochs_set: how often its sampler was told the epoch.
         redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
+        left_out: rows for which its sampler has no weight.
         alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
     """
 
@@ -141,6 +143,7 @@ class LoaderSeen:
     repeated: int = 0
     alike: str = ""
     alike_at: str = ""
+    left_out: int = 0
 
 
 @dataclass
@@ -225,6 +228,7 @@ class Log:
 
 
 E = TypeVar("E", bound=Event)
+_EVENTS = (script_events, term_events, run_events)
 _PARTS = {
     "models": ModelSeen,
     "parameters": ParameterSeen,
@@ -247,7 +251,9 @@ def write_log(log: Log, path: Path) -> None:
 def read_log(path: Path) -> Log:
     """Return what `write_log` wrote."""
     plain = json.loads(path.read_text(encoding="utf-8"))
-    kinds = {kind.__name__: kind for kind in Event.__subclasses__()}
+    kinds = {
+        name: kind for module in _EVENTS for name, kind in vars(module).items() if isinstance(kind, type)
+    }
     plain["events"] = [kinds[each.pop("kind")](**each) for each in plain["events"]]
     for name, kind in _PARTS.items():
         plain[name] = [kind(**each) for each in plain[name]]

@@ -1,4 +1,4 @@
-"""The terms of a loss, read from the graph of their sum: which are means over the rows, and which sums."""
+"""The terms of a loss, read from the graph of their sum: which are means over the rows, which sums, which overlaps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from snugfit.doctor.observe.graph_nodes import kind_of
+from snugfit.doctor.observe.graph_nodes import kind_of, made_by
 from snugfit.doctor.observe.internals import (
     averages,
     factor_of_second,
+    is_beside_mask,
     mean_of_constant,
     number_beside,
     size_before_view,
+    sums_up,
 )
 
 _LOSSES = (
@@ -28,15 +30,20 @@ _LOSSES = (
 _PASSED = ("View", "Reshape", "Unsafe", "Squeeze", "Unsqueeze", "ToCopy")
 MOST_NODES = 2000
 LEAST_ROWS = 8
+MOST_SUMS = 64
+MOST_OVERLAP = 200
+_RAW = ("Convolution", "MkldnnConvolution", "SlowConv", "Addmm", "Mm", "Bmm", "MkldnnLinear", "Upsample")
+"""What makes scores of any size."""
 LEAST_FACTOR = 0.25
 """A sum that is multiplied by less has got its weight on purpose."""
 
 
 class Term(NamedTuple):
-    """A term of a sum: the node that made it, and the number by which it is multiplied."""
+    """A term of a sum: the node that made it, the number by which it is multiplied, and those by which it was divided for that."""
 
     node: Any
     factor: float
+    divisors: tuple[float, ...] = ()
 
 
 def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> float | None:
@@ -48,35 +55,118 @@ def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> float | None
     """
     if rows < LEAST_ROWS or loss.numel() != 1:
         return None
-    terms = list(_terms(loss.grad_fn, 1 / scale, 0))
+    terms = terms_of(loss.grad_fn, 1 / scale)
     means = [each.node for each in terms if _is_mean(each.node)]
     for term in terms:
-        if _summed_rows(term.node) == rows:
+        if (
+            _summed_rows(term.node) == rows and rows not in term.divisors
+        ):  # else a mean over the rows, by hand
             factor, below = term.factor * _weight_of_rows(term.node), _below(term.node)
             if abs(factor) >= LEAST_FACTOR and any(below & _below(mean) for mean in means):
                 return factor
     return None
 
 
-def _terms(node: Any, factor: float, depth: int) -> Iterator[Term]:
+def terms_of(node: Any, factor: float = 1.0) -> list[Term]:
+    """Return the terms of which a node is the sum, each with the number by which it is multiplied."""
+    return list(_terms(Term(node, factor), 0))
+
+
+def sums_in(node: Any) -> Iterator[Any]:
+    """Yield the sums of which a value is made, near its end: through signs and numbers that it is multiplied by."""
+    todo = [node]
+    for _ in range(MOST_SUMS):
+        if not todo:
+            return
+        node = todo.pop()
+        if node is not None and kind_of(node).startswith(("Add", "Sub", "Neg", "Mul", "Div")):
+            todo += [each for each, _ in node.next_functions]
+            yield node
+
+
+def sum_alone(terms: list[Term], rows: int) -> float:
+    """Return the factor of the only term of a loss, where that is the sum over all rows; 0 where it is not."""
+    if len(terms) != 1 or rows < LEAST_ROWS:
+        return 0.0
+    node, factor, _ = terms[0]
+    if kind_of(node).startswith(_LOSSES):
+        return factor if sums_up(node) else 0.0
+    return factor * _weight_of_rows(node) if _summed_rows(node) == rows else 0.0
+
+
+def nested_mean(terms: list[Term]) -> bool:
+    """Return whether a term is the mean of a sum of which one part is one number already, a mean."""
+    for node, *_ in terms:
+        below = node.next_functions[0][0] if type(node).__name__ == "MeanBackward0" else None
+        if below is None or kind_of(below) not in ("Add", "Sub"):
+            continue
+        parts = [each for each, _ in below.next_functions]
+        if None not in parts and sum(type(each).__name__ == "MeanBackward0" for each in parts) == 1:
+            return True
+    return False
+
+
+def raw_overlap(loss: Tensor) -> str:
+    """Return what made raw scores of which the overlap with a mask is divided by their sum, as the Dice loss does; "" where there are none."""
+    todo, seen = [loss.grad_fn], set[Any]()
+    while todo and len(seen) < MOST_OVERLAP:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        parts = [each for each, _ in node.next_functions]
+        if kind_of(node) == "Div" and len(parts) == 2 and None not in parts:
+            masked, summed = (
+                set(_scores_summed(part, masked=way)) for part, way in zip(parts, (True, False), strict=True)
+            )
+            for scores in masked & summed:
+                if (maker := made_by(scores)).startswith(_RAW):
+                    return maker
+        todo += parts
+    return ""
+
+
+def _scores_summed(node: Any, *, masked: bool) -> Iterator[Any]:
+    """Yield what is summed up below a node, through sums and numbers: scores as they are, or those that a mask is multiplied with."""
+    todo = [node]
+    for _ in range(MOST_SUMS):
+        if not todo:
+            return
+        node = todo.pop()
+        if node is None:
+            continue
+        parts = [each for each, _ in node.next_functions]
+        if not kind_of(node).startswith("Sum"):
+            todo += parts if kind_of(node).startswith(("Add", "Mul", "Div", "Neg", *_PASSED)) else []
+        elif not masked:
+            yield parts[0]
+        elif parts[0] is not None and kind_of(parts[0]) == "Mul" and is_beside_mask(parts[0]):
+            yield from (each for each, _ in parts[0].next_functions if each is not None)
+
+
+def _terms(term: Term, depth: int) -> Iterator[Term]:
+    node = term.node
     kind = kind_of(node) if node is not None else ""
     following = [] if node is None else [each for each, _ in node.next_functions]
     if node is None or depth > 16:
         return
     if kind in ("Add", "Sub") and len(following) == 2:
-        alpha = factor_of_second(node)
-        yield from _terms(following[0], factor, depth + 1)
-        yield from _terms(following[1], factor * (alpha if kind == "Add" else -alpha), depth + 1)
+        alpha = factor_of_second(node) * (1 if kind == "Add" else -1)
+        yield from _terms(term._replace(node=following[0]), depth + 1)
+        yield from _terms(term._replace(node=following[1], factor=term.factor * alpha), depth + 1)
     elif kind == "Neg":
-        yield from _terms(following[0], -factor, depth + 1)
+        yield from _terms(term._replace(node=following[0], factor=-term.factor), depth + 1)
     elif kind in ("Mul", "Div") and following[0] is not None and following[1:] in ([], [None]):
         number = number_beside(node)
-        if number:
-            yield from _terms(following[0], factor * number if kind == "Mul" else factor / number, depth + 1)
+        if number and kind == "Mul":
+            yield from _terms(term._replace(node=following[0], factor=term.factor * number), depth + 1)
+        elif number:
+            divided = Term(following[0], term.factor / number, (*term.divisors, number))
+            yield from _terms(divided, depth + 1)
     elif kind.startswith(_PASSED):
-        yield from _terms(following[0], factor, depth + 1)
+        yield from _terms(term._replace(node=following[0]), depth + 1)
     else:
-        yield Term(node, factor)
+        yield term
 
 
 def _is_mean(node: Any) -> bool:

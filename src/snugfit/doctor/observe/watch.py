@@ -9,17 +9,20 @@ from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.watch_files import watch_files
-from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders
+from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import watch_distributions, watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
+from snugfit.doctor.observe.watchers.watch_products import watch_products
 from snugfit.doctor.observe.watchers.watch_ranks import watch_ranks
 from snugfit.doctor.observe.watchers.watch_recompute import watch_recompute
 from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
+from snugfit.doctor.observe.watchers.watch_transformers import watch_transformers
 from snugfit.doctor.observe.watchers.watch_updates import UpdateWatch
 from snugfit.doctor.observe.watchers.watch_views import watch_views
 
@@ -29,23 +32,28 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     gradients = Gradients(recorder)
     modules = ModuleWatch(recorder)
     seeds = SeedWatch(recorder)
-    updates = UpdateWatch(recorder, gradients, modules, seeds)
+    terms = TermWatch(recorder)
+    updates = UpdateWatch(recorder, gradients, modules, seeds, terms)
     modules.install(patches)
     updates.install(patches)
     seeds.install(patches)
+    terms.install(patches)
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, modules, patches)
-    watch_other_losses(recorder, gradients, patches)
+    watch_other_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)
     watch_attention(recorder, patches)
     watch_dropout(recorder, modules, patches)
     watch_recompute(recorder, patches)
     watch_scores(recorder, modules, patches)
-    watch_numbers(recorder, modules, patches)
+    watch_numbers(recorder, modules, terms, patches)
+    watch_products(recorder, patches)
     watch_loaders(recorder, modules, patches)
+    watch_scales(recorder, patches)
     watch_views(recorder, patches)
     watch_ranks(recorder, patches)
     watch_texts(recorder, modules, patches)
+    watch_transformers(recorder, patches)
     watch_files(recorder, modules.weights, patches)
 
     def finish() -> None:

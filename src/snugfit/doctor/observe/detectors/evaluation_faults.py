@@ -10,6 +10,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.run_events import LengthDivides
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, Event, Forward, LastScore, LengthRead, Loss
 
 OTHER_SCALE = 8.0
@@ -127,6 +128,39 @@ def _averaged_passes(events: list[Event], loader: int) -> list[tuple[list[int], 
     return passes
 
 
+def other_length(log: Log) -> list[Finding]:
+    """Detect that sums over the batches of an evaluation are divided by the number of another loader's.
+
+    The mean of the training, which is divided by that too, comes before the evaluation begins.
+    """
+    training = {loader.id for loader in training_loaders(log)}
+    current, divided, sizes, mean = 0, False, 0, False
+    for event in log.events:
+        if isinstance(event, Batch):
+            divided = divided and event.loader not in training
+            sizes, mean = (sizes + 1, mean) if event.loader == current else (1, False)
+            current = event.loader
+        elif isinstance(event, Loss):
+            mean = mean or (event.mean and not event.grad and event.function != "argmax")
+        elif isinstance(event, LengthRead) and event.loader == current and current not in training:
+            mean = False
+        elif isinstance(event, LengthDivides) and event.loader in training:
+            if event.loader == current:
+                divided = True
+            elif divided and mean and sizes != event.batches:
+                return [
+                    Finding(
+                        "batch_mean_scores",
+                        Certainty.LIKELY,
+                        f"The means of {sizes} batches are summed and divided by {event.batches}, the number of batches of the training's loader.",
+                        event.at,
+                        ("the training's own mean was taken before the evaluation began",),
+                        "mean = total / len(valid_loader)",
+                    )
+                ]
+    return []
+
+
 def last_batch_score(log: Log) -> list[Finding]:
     """Detect evaluations of several batches of which the loss of the last one alone is read."""
     calls: dict[tuple[str, str], list[LastScore]] = {}
@@ -149,4 +183,4 @@ def last_batch_score(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (random_validation, other_statistics, batch_mean_scores, last_batch_score)
+DETECTORS = (random_validation, other_statistics, batch_mean_scores, other_length, last_batch_score)

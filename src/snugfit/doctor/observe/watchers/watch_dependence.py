@@ -9,6 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from snugfit.doctor.observe.dependence import sensitivity
 from snugfit.doctor.observe.label_columns import column_of_target
 from snugfit.doctor.observe.script_events import LabelColumn, OtherRows, SeesFuture, WrongAxis
+from snugfit.doctor.observe.term_events import PaddingRead
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, TimeFirst
 
@@ -41,6 +42,8 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
     one_each = target.dim() > 0 and target.shape[0] == target.numel() == batch.shape[0]
     if modules.time_first is not None and one_each:
         _look_at_rows(recorder, modules.time_first, batch.shape[0])
+    elif one_each and recorder.tokens is not None and recorder.tokens.shape[:1] == target.shape[:1]:
+        _look_at_padding(recorder, modules, scores)
     elif recorder.tokens is not None:
         _look_at_future(recorder, modules, scores, target)
 
@@ -53,6 +56,25 @@ def _look_at_rows(recorder: Recorder, layer: TimeFirst, rows: int) -> None:
     recorder.add(
         WrongAxis(layer.at, recorder.log.updates, layer.kind, what, f"nn.{layer.kind}(..., batch_first=True)")
     )
+
+
+def _look_at_padding(recorder: Recorder, modules: ModuleWatch, scores: Tensor) -> None:
+    """Note scores of padded rows that depend on their padding."""
+    tokens = recorder.tokens
+    padding = None if tokens is None or tokens.dim() != 2 else recorder.padding_of(tokens)
+    if padding is None or scores.shape[:1] != padding.shape[:1]:
+        return
+    anchor = modules.dependence.take()
+    if anchor is None or anchor.output.dim() != 3 or anchor.output.shape[:2] != padding.shape:
+        return
+    gradient = sensitivity(scores.reshape(len(scores), -1)[:, 0].float().sum(), anchor.output)
+    if gradient is None:
+        return
+    sizes = gradient.detach().float().norm(dim=2)
+    text = float(sizes[~padding].mean())
+    if text:
+        share = float(sizes[padding].mean()) / text
+        recorder.add(PaddingRead(where(), recorder.log.updates, share, int(padding.sum())))
 
 
 def _look_at_future(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> None:

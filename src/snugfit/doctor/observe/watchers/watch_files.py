@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.best_scores import unnoted_best
+from snugfit.doctor.observe.run_events import BestNotNoted
 from snugfit.doctor.observe.script_events import Load, Resume, Save
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, line_in, own_frames, where
 from snugfit.doctor.observe.weights import Weights
 
 _Call = Callable[..., Any]
+MOST_FRAMES = 4
 
 
 def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
@@ -67,6 +70,7 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
                 recorder.add(
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
                 )
+                _look_for_best(recorder)
         recorder.quiet -= 1
 
     def safetensors_imported(module: ModuleType) -> None:
@@ -76,6 +80,15 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
     patches.wrap(torch, "load", loading)
     patches.wrap(pickle, "dump", dumping)
     patches.after_import("safetensors.torch", safetensors_imported)
+
+
+def _look_for_best(recorder: Recorder) -> None:
+    """Note a best score that a condition around the save compares with, and that nothing sets."""
+    for frame in own_frames(MOST_FRAMES):
+        name = unnoted_best(frame.f_code.co_filename, frame.f_lineno)
+        if name:
+            recorder.add(BestNotNoted(line_in(frame, frame.f_lineno), recorder.log.updates, name))
+            return
 
 
 def folder(file: Any) -> str:

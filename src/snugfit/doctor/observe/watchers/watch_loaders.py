@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -15,14 +17,26 @@ from torch.utils import data
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import LoaderSeen
+from snugfit.doctor.observe.orientations import Orientations
 from snugfit.doctor.observe.row_digests import row_digests, tensors_in
+from snugfit.doctor.observe.run_events import AugmentedApart, LengthDivides, ScaledTogether
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_log import (
+    Recorder,
+    called_directly,
+    innermost,
+    is_own,
+    shown,
+    where,
+)
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.whole_scales import scaled_together
 from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
+_DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
+_TRANSFORMS = re.compile(r"(transform|augment|flip|crop|rotate)\w*\(")
 
 
 def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -72,11 +86,12 @@ def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
     def counting(original: _Call) -> _Call:
         def __len__(loader: Any) -> int:
+            batches = int(original(loader))
             seen = recorder.loaders.get(recorder.number(loader)) if recorder.active else None
             if seen is not None and called_directly():
                 with recorder.guard():
-                    recorder.add(LengthRead(where(), recorder.log.updates, seen.id))
-            return int(original(loader))
+                    notes.length(seen, batches)
+            return batches
 
         return __len__
 
@@ -96,6 +111,22 @@ def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
     patches.wrap(data.DistributedSampler, "set_epoch", setting)
 
 
+def watch_scales(recorder: Recorder, patches: Patches) -> None:
+    """Remember where the script takes the deviation of its data, before it trains."""
+
+    def spreading(original: _Call) -> _Call:
+        def std(values: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (recorder.log.updates or recorder.looking) and values.dim() > 1 and recorder.active:
+                with recorder.guard():
+                    if called_directly():
+                        recorder.deviations[len(values)] = where()
+            return original(values, *args, **kwargs)
+
+        return std
+
+    patches.wrap(Tensor, "std", spreading)
+
+
 class _Notes:
     """Records of the wrappers of loaders: what they tell the recorder, and what they need of each other."""
 
@@ -105,6 +136,8 @@ class _Notes:
         self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
         self._samplers: dict[int, LoaderSeen] = {}
         self._first: dict[int, tuple[list[int], list[bytes]]] = {}
+        self._orientations: dict[int, Orientations] = {}
+        self._made_in: dict[int, str] = {}
 
     def loader(self, loader: Any) -> None:
         """Record a loader that was made."""
@@ -114,11 +147,18 @@ class _Notes:
             recorder.loaders[seen.id] = seen
             recorder.log.loaders.append(seen)
             self._samplers[recorder.number(_sampler(loader))] = seen
+            self._made_in[seen.id] = _line_of_transform(loader.dataset)
+            scaled = scaled_together(loader.dataset)
+            if scaled is not None:
+                storage, rows, shift = scaled
+                at = recorder.deviations.get(rows, seen.at)
+                recorder.add(ScaledTogether(at, recorder.log.updates, seen.id, storage, rows, shift))
 
     def batch(self, iterator: Any, seen: LoaderSeen, asked: float, batch: Any) -> None:
         """Record a batch that was handed over, and how long it was waited for since it was `asked` for."""
         now = time.monotonic()
         last = self._handed.get(seen.id)
+        self._look_at_orientations(seen, batch)
         starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
         if last is not None and not starts and len(seen.waits) < MOST_TIMES:
             seen.works.append(asked - last[1])
@@ -138,6 +178,17 @@ class _Notes:
             self._compare_first(seen, batch)
         self._handed[seen.id] = weakref.ref(iterator), time.monotonic()
 
+    def _look_at_orientations(self, seen: LoaderSeen, batch: Any) -> None:
+        """Note pictures that come again in another orientation than their masks, in updates that are looked at closely."""
+        if not self._recorder.close or seen.sampler == "SequentialSampler":
+            return
+        parts = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
+        if len(parts) < 2:
+            return
+        if self._orientations.setdefault(seen.id, Orientations()).apart(parts):
+            at = self._made_in.get(seen.id) or where()
+            self._recorder.add(AugmentedApart(at, self._recorder.log.updates))
+
     def _compare_first(self, seen: LoaderSeen, batch: Any) -> None:
         """Compare the first batch of a pass with that of the pass before: the same rows may come with other inputs."""
         tensors = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
@@ -154,6 +205,13 @@ class _Notes:
         else:
             seen.repeated += 1
 
+    def length(self, seen: LoaderSeen, batches: int) -> None:
+        """Record that the script asked for the number of batches, and whether it divides by it."""
+        at, update = where(), self._recorder.log.updates
+        self._recorder.add(LengthRead(at, update, seen.id))
+        if _DIVIDES.search(_source_line()):
+            self._recorder.add(LengthDivides(at, update, seen.id, batches))
+
     def epoch_set(self, sampler: Any) -> None:
         """Record that a sampler was told of its epoch."""
         seen = self._samplers.get(self._recorder.number(sampler))
@@ -163,6 +221,30 @@ class _Notes:
 
 def _bytes(labels: Tensor) -> bytes:
     return bytes(labels.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+def _source_line() -> str:
+    frame = innermost()
+    return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _line_of_transform(dataset: Any) -> str:
+    """Return file:line where a script's own data set transforms a row; "" where none of it is seen."""
+    while isinstance(dataset, data.Subset):
+        dataset = dataset.dataset
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
+    if code is None or not is_own(code.co_filename):
+        return ""
+    numbers = sorted({line for *_, line in code.co_lines() if line is not None})
+    lines = [each for each in numbers if _TRANSFORMS.search(linecache.getline(code.co_filename, each))]
+    return f"{shown(code.co_filename)}:{lines[0] if lines else numbers[0]}"
+
+
+def _left_out(sampler: Any, dataset: Any) -> int:
+    """Return how many rows a sampler by weights can never draw, since it has no weight for them."""
+    if not isinstance(sampler, data.WeightedRandomSampler) or not hasattr(dataset, "__len__"):
+        return 0
+    return max(0, len(dataset) - len(sampler.weights))
 
 
 def _sampler(loader: Any) -> Any:
@@ -194,4 +276,5 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         world_size=world_size,
         alike=alike,
         alike_at=alike_at or where(),
+        left_out=_left_out(sampler, loader.dataset),
     )

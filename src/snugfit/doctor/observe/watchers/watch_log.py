@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
+MOST_RENEWALS = 3
+"""Optimizers that are made later, whose first updates are looked at one by one too."""
 CLOSE_LOOKS = 8
 """After the first updates, one of so many is looked at closely."""
 TOO_DEEP = "some calls near Python's limit of recursion"
@@ -65,6 +68,16 @@ def innermost() -> FrameType | None:
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def own_frames(most: int) -> Iterator[FrameType]:
+    """Yield frames of the script's own code, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and most:
+        if is_own(frame.f_code.co_filename):
+            most -= 1
+            yield frame
+        frame = frame.f_back
 
 
 def where() -> str:
@@ -175,6 +188,7 @@ class Recorder:
         blind: whether nothing is looked at, since a profiler was seen and no step has followed it.
         optimized: how many parameters were given to optimizers.
         looking: whether the observer is at work now, so that what is called is its own doing.
+        deviations: where the script took the deviation of data of so many rows, before it trained.
         detailed: whether these are still the first updates.
         close: whether this update is looked at closely: one of the first, and then one of eight.
     """
@@ -211,6 +225,7 @@ class Recorder:
         self.updates_made = 0
         self.blind = False
         self._unseen_updates = 0
+        self._steps = self._renewed = self._detailed_until = 0
         self.optimizers: dict[int, OptimizerSeen] = {}
         self.loaders: dict[int, LoaderSeen] = {}
         self.parameters: dict[int, ParameterSeen] = {}
@@ -218,6 +233,7 @@ class Recorder:
         self.special_tokens: dict[int, str] = {}
         self.expected_token = ""
         self.end_tokens: set[int] = set()
+        self.deviations: dict[int, str] = {}
         self._tokens: torch.Tensor | None = None
         self.tokens: torch.Tensor | None = None
         self.reader: Any = None
@@ -283,10 +299,19 @@ class Recorder:
             return 0.0
         return float((tokens == labels)[labels != ignored].float().mean())
 
+    def begin_anew(self) -> None:
+        """Look at the coming updates one by one again: an optimizer is made when others have stepped, as where a second model learns."""
+        if self._steps and self._renewed < MOST_RENEWALS:
+            self._renewed += 1
+            self._detailed_until = self._steps + self.detailed_updates
+            self.detailed = self.close = True
+
     def count_updates(self) -> None:
         """Note that as many updates were made as the optimizer that made most has made, and how closely the next one is looked at."""
         self.log.updates = self.updates_made
-        self.detailed = self.log.updates - self._unseen_updates < self.detailed_updates
+        self._steps += 1
+        first = self.log.updates - self._unseen_updates < self.detailed_updates
+        self.detailed = first or self._steps < self._detailed_until
         self.close = self.detailed or self.log.updates % CLOSE_LOOKS == 0
 
     @property

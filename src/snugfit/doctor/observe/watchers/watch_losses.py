@@ -39,9 +39,11 @@ from snugfit.doctor.observe.script_events import (
     Unreachable,
     WrongAxis,
 )
+from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.weights import digest
 
 _Call = Callable[..., Any]
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -74,6 +76,7 @@ FAR = 50
 LARGE = 100.0
 """if they are as large as that: an optimizer of Adam's kind would take tens of thousands of updates to get there."""
 MOST_CLASSES = 100
+LEAST_LIKE = 8
 
 
 def kind_of_scores(scores: Tensor, axis: int) -> str:
@@ -122,7 +125,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_mix(recorder, modules, target)
-                    _look_at_loop(recorder)
+                    _look_at_loop(recorder, modules)
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
                     _remember(gradients, result, options)
@@ -142,10 +145,10 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
                         _look_at_truths(recorder, name, target)
-                        _look_at_targets(recorder, name, input, target)
+                        _look_at_targets(recorder, modules, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
                         _look_at_mix(recorder, modules, target)
-                        _look_at_loop(recorder)
+                        _look_at_loop(recorder, modules)
                         recorder.add(_binary(recorder, name, input, target, kwargs))
                         _remember(gradients, result, kwargs)
                 return result
@@ -175,7 +178,9 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
     patches.wrap(torch.Tensor, "argmax", scoring)
 
 
-def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patches) -> None:
+def watch_other_losses(
+    recorder: Recorder, gradients: Gradients, modules: ModuleWatch, patches: Patches
+) -> None:
     """Record what losses of pairs and of paths get."""
 
     def of_pairs(name: str) -> Callable[[_Call], _Call]:
@@ -190,7 +195,7 @@ def watch_other_losses(recorder: Recorder, gradients: Gradients, patches: Patche
                 ):
                     with recorder.guard():
                         _look_at_signs(recorder, name, target)
-                        _look_at_loop(recorder)
+                        _look_at_loop(recorder, modules)
                         _remember(gradients, result, kwargs)
                 return result
 
@@ -261,8 +266,8 @@ def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> Non
         gradients.losses.append(float(result.detach()))
 
 
-def _look_at_loop(recorder: Recorder) -> None:
-    """Note a loss of an evaluation of which nothing but that of the last batch is read."""
+def _look_at_loop(recorder: Recorder, modules: ModuleWatch) -> None:
+    """Note a loss of an evaluation of which nothing but that of the last batch is read; one that is computed of the same rows again is timed."""
     frame = None if torch.is_grad_enabled() else innermost()
     if frame is None:
         return
@@ -270,7 +275,10 @@ def _look_at_loop(recorder: Recorder) -> None:
     if left is not None:
         name, line = left
         at, update = line_in(frame, frame.f_lineno), recorder.log.updates
-        recorder.add(LastScore(at, update, name, line_in(frame, line)))
+        rows = "" if modules.batch is None else digest([modules.batch])
+        before, modules.scored_inputs[at] = modules.scored_inputs.get(at), rows
+        if before != rows or not rows:
+            recorder.add(LastScore(at, update, name, line_in(frame, line)))
 
 
 def _look_at_mix(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> None:
@@ -346,12 +354,25 @@ def _look_at_range(recorder: Recorder, name: str, predictions: Tensor, targets: 
         recorder.add(Unreachable(where(), recorder.log.updates, name, activation, low, high, share))
 
 
-def _look_at_targets(recorder: Recorder, name: str, predictions: Tensor, targets: Tensor) -> None:
+def _is_turned(values: Tensor) -> bool:
+    """Return whether the first two axes, which are as long as each other, were exchanged."""
+    if values.dim() < 2 or values.shape[0] != values.shape[1] or values.shape[0] < 2:
+        return False
+    return values.layout is torch.strided and values.stride(0) < values.stride(1)
+
+
+def _look_at_targets(
+    recorder: Recorder, modules: ModuleWatch, name: str, predictions: Tensor, targets: Tensor
+) -> None:
     """Note targets of another scale than the predictions, and targets that carry the graph of a model's output."""
     looked = recorder.detailed and name in _DISTANCES and predictions.requires_grad
     if not looked or predictions.shape != targets.shape or not targets.numel():
         return
     update = recorder.log.updates
+    if _is_turned(targets) and not _is_turned(predictions):
+        batch = modules.batch
+        if modules.time_first is None and batch is not None and batch.dim() > 1 and not _is_turned(batch):
+            recorder.add(TransposedTargets(where(), update, list(targets.shape)))
     if targets.requires_grad:
         if is_bootstrapped(targets):
             recorder.add(TargetGradient(where(), update, name))
@@ -374,7 +395,22 @@ def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor
         what = f"scores of {list(size)} are reshaped to {list(scores.shape)} as they lie in memory: a row has values of one class at several places"
         fix = "loss = F.cross_entropy(scores, labels)   # classes on axis 1; or scores.movedim(1, -1).reshape(-1, classes)"
         recorder.add(WrongAxis(where(), update, name, what, fix))
+    _look_at_likenesses(recorder, scores, target)
     axes.note(scores, 1)
+
+
+def _look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> None:
+    """Note likenesses of all rows to each other, each of which is largest to the row itself, which is no row's label."""
+    rows = scores.shape[0]
+    if scores.dim() != 2 or rows != scores.shape[1] or rows < LEAST_LIKE or target.shape != (rows,):
+        return
+    values, own = scores.detach().float(), scores.detach().float().diagonal()
+    places = torch.arange(rows, device=target.device)
+    largest = bool((own >= values.amax(1) - _SLACK).all()) and float(own.max() - own.min()) <= _SLACK * float(
+        own.abs().max()
+    )
+    if largest and torch.allclose(values, values.T, atol=_SLACK) and not bool((target == places).any()):
+        recorder.add(OwnRowScored(where(), recorder.log.updates, rows))
 
 
 def _look_at_argmax(recorder: Recorder, axes: ClassAxes, scores: Tensor, axis: Any) -> None:

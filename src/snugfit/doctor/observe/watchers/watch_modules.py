@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
 from snugfit.doctor.observe.dependence import Dependence
+from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layers import Layers
 from snugfit.doctor.observe.loaded_weights import LoadedWeights
@@ -42,6 +43,7 @@ from snugfit.doctor.observe.script_events import Average, AverageKept, Forward, 
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_texts import look_at_labels, look_at_masks, look_at_tokens
+from snugfit.doctor.observe.watchers.watch_transformers import look_at_cache
 from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
 
 _Call = Callable[..., Any]
@@ -85,11 +87,15 @@ class ModuleWatch:
         self.dependence = Dependence()
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
+        self._frozen_norms = FrozenNorms(recorder)
+        self._switching = False
+        self._put_in: set[int] = set()
         self.handed: dict[StorageWeakRef, int] = {}
         self.drawn: list[Tensor] = []
         self.rows_in_batch = 0
         self._in_optimizers: tuple[int, set[int]] = (0, set())
         self._batch: weakref.ref[Tensor] | None = None
+        self.scored_inputs: dict[str, str] = {}
         self.time_first: TimeFirst | None = None
 
     @property
@@ -158,9 +164,18 @@ class ModuleWatch:
         log = self.recorder.log
 
         def train(module: Any, mode: bool = True) -> Any:
+            if self._switching:  # a part, by the call for the whole
+                return original(module, mode)
             if mode and (not log.train_calls or log.train_calls[-1] != log.updates):
                 log.train_calls.append(log.updates)
-            return original(module, mode)
+            self._switching = True
+            try:
+                switched = original(module, mode)
+            finally:
+                self._switching = False
+            with self.recorder.guard():
+                self._frozen_norms.switched(module, training=mode)
+            return switched
 
         return train
 
@@ -213,6 +228,8 @@ class ModuleWatch:
         """Look at what a call gave."""
         if self._depth == 0:
             self.class_axes.note_output(root.id, output)
+            if self.recorder.close:
+                look_at_cache(self.recorder, module, output)
         if self.recorder.detailed:
             if isinstance(module, nn.RNNBase):
                 self.states.after(module, output)
@@ -256,6 +273,8 @@ class ModuleWatch:
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first = None
         self.dependence.begin()
+        if trained and grad:
+            self._frozen_norms.before(module)
         if trained or seen.averaged_of:
             self.ready.before(module, grad=grad, recalibrates=recalibrates)
         elif not grad and self.recorder.log.updates:
@@ -288,8 +307,8 @@ class ModuleWatch:
     def _look_at_swap(self, module: nn.Module, number: int, *, trained: bool, grad: bool, raw: bool) -> None:
         """Note weights that are put in for a pass without a graph, and are still there when the model learns again.
 
-        Where the first updates show that such weights are learned from without any pass between, moving them is a part of the training, as in
-        Lookahead and Reptile, whatever is scored meanwhile.
+        Where such weights are learned from without any pass between, in the first updates or because they were loaded, moving them is a part of
+        the training, as in Lookahead, Reptile and federated averaging, whatever is scored meanwhile.
         """
         if not grad:
             self._swapped[number] = trained and not raw
@@ -297,7 +316,9 @@ class ModuleWatch:
         swapped, updates = self._swapped.pop(number, None), self.recorder.log.updates
         after_step = self._learned_at.get(number, updates) != updates
         self._learned_at[number] = updates
-        looked = bool(swapped) or (swapped is None and after_step and trained and self.recorder.detailed)
+        unasked = self.recorder.detailed or number in self._put_in
+        self._put_in.discard(number)
+        looked = bool(swapped) or (swapped is None and after_step and trained and unasked)
         if number in self._moved_by_hand or not (looked and module.training) or self.weights.are_raw(module):
             return
         if not swapped:
@@ -487,6 +508,7 @@ class ModuleWatch:
                 dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
                 number = self.recorder.number(module)
                 self._outsiders.restored(number)
+                self._put_in.add(number)
                 self.loaded.restored(module)
                 self.checkpoint_dtypes[number] = dtype
                 missing = getattr(result, "missing_keys", [])

@@ -15,12 +15,13 @@ from snugfit.doctor.observe.script_events import Backward, Forward, Read, Scalar
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_losses import look_at_advantage, look_at_shapes
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
 _Call = Callable[..., Any]
 ANOMALY, PROFILER = "anomaly mode", "a profiler"
 
 
-def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, patches: Patches) -> None:
     """Record errors that a script computes itself in shapes that do not fit, one read in each micro-batch, and switches."""
 
     def reading(original: _Call) -> _Call:
@@ -35,7 +36,10 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
                 with recorder.guard():
                     # a number that was drawn on the processor costs nothing
                     computed = self.requires_grad or self.device.type != "cpu"
-                    if computed and recorder.active and not modules.inside and _in_micro_batch(recorder):
+                    looked = computed and recorder.active and not modules.inside
+                    if looked:
+                        terms.note_read(self)
+                    if looked and _in_micro_batch(recorder):
                         recorder.add(Read(where(), recorder.log.updates, name, self.device.type))
             return original(self)
 

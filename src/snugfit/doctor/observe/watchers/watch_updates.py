@@ -13,7 +13,7 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
 from snugfit.doctor.observe.internals import not_compiled
 from snugfit.doctor.observe.log import OptimizerSeen
-from snugfit.doctor.observe.loss_terms import sum_beside_mean
+from snugfit.doctor.observe.run_events import SteppedAgain
 from snugfit.doctor.observe.script_events import (
     Backward,
     Clip,
@@ -22,7 +22,6 @@ from snugfit.doctor.observe.script_events import (
     ScalerStep,
     StateRestore,
     Step,
-    SummedTerm,
     ZeroGrad,
 )
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
@@ -30,6 +29,7 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly,
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_ranks import look_at_ranks
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
 _Call = Callable[..., Any]
 
@@ -65,9 +65,15 @@ class UpdateWatch:
     """A watcher of what happens between a loss and the weights."""
 
     def __init__(
-        self, recorder: Recorder, gradients: Gradients, modules: ModuleWatch, seeds: SeedWatch
+        self,
+        recorder: Recorder,
+        gradients: Gradients,
+        modules: ModuleWatch,
+        seeds: SeedWatch,
+        terms: TermWatch,
     ) -> None:
         self.recorder, self.gradients, self.modules, self.seeds = recorder, gradients, modules, seeds
+        self.terms = terms
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
@@ -124,6 +130,7 @@ class UpdateWatch:
             known.remembers = _remembers(optimizer)
             self.recorder.log.optimizers.append(known)
             self.recorder.add(OptimizerBuilt(known.at, self.recorder.log.updates, known.id))
+            self.recorder.begin_anew()
             self.gradients.track(optimizer)
         given = group["params"]
         named = [given] if isinstance(given, Tensor) else given
@@ -184,18 +191,11 @@ class UpdateWatch:
             amount = float(value.detach()) / factor
             finite = math.isfinite(amount)
             self._old_graphs.note(value)
-            self._look_at_terms(value, factor)
+            if self.recorder.detailed and not self.modules.dependence.hooked:
+                self.terms.differentiated(value, self.modules.rows_in_batch, factor)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
-
-    def _look_at_terms(self, value: Tensor, scale: float) -> None:
-        """Note a sum over the rows beside a mean in the first updates, where no hook of the script would see that the graph is read."""
-        if self.recorder.detailed and not self.modules.dependence.hooked:
-            rows = self.modules.rows_in_batch
-            factor = sum_beside_mean(value, rows, scale)
-            if factor is not None:
-                self.recorder.add(SummedTerm(where(), self.recorder.log.updates, rows, factor))
 
     def _ratio(self, value: Any, factor: float) -> float | None:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
@@ -360,10 +360,13 @@ class UpdateWatch:
             )
         )
         self._note_frozen(number, state)
+        if state.left_behind():
+            self.recorder.add(SteppedAgain(where(), self.recorder.log.updates, number))
         self.seeds.before_step()
         look_at_ranks(self.recorder, optimizer, number)
         self.modules.loaded.before_step(optimizer)
         if self.recorder.detailed:
+            self.terms.before_step(optimizer, limited=bool(state.clipped))
             self._before = {
                 self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
             }
@@ -424,6 +427,7 @@ class UpdateWatch:
             if looked:
                 self._note_moves(optimizer, state)
                 state.used, state.stale, state.had, state.scaled = True, False, False, False
+                state.leave(looked=self.recorder.detailed)
                 self.recorder.count_updates()
                 if self.recorder.updates_made % FROZEN_LOOKS == 0:
                     self.finish()

@@ -1,0 +1,69 @@
+"""Checkpoints that are written where a score is compared with the best one, read in the script's source: whether anything notes the new best."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+_BEST = re.compile(r"best|lowest|highest", re.IGNORECASE)
+_MAKERS = ("__init__", "__post_init__", "__new__", "setup", "reset")
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@lru_cache(maxsize=512)
+def unnoted_best(file: str, line: int) -> str:
+    """Return the name of the best score with which a condition around this line compares another one, if nothing sets it where that is repeated.
+
+    "" where it is set, where there is no such condition, and where the name is given by a caller.
+    """
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    around = [each for each in ast.walk(tree) if _spans(each, line)]
+    for condition in around:
+        if not isinstance(condition, ast.If) or not any(_spans(each, line) for each in condition.body):
+            continue
+        for best in _compared(condition.test):
+            if not _is_set(tree, around, best):
+                return best.attr if isinstance(best, ast.Attribute) else best.id
+    return ""
+
+
+def _compared(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    """Yield the names of best scores in the comparisons of a condition by size."""
+    for each in ast.walk(test):
+        if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            for side in (each.left, *each.comparators):
+                if isinstance(side, ast.Name | ast.Attribute) and _BEST.search(_name(side)):
+                    yield side
+
+
+def _is_set(tree: ast.Module, around: list[ast.AST], best: ast.Name | ast.Attribute) -> bool:
+    """Return whether a name is set where the comparison is repeated: an attribute by any method but one that makes the object, a name in the loop."""
+    if isinstance(best, ast.Attribute):
+        makers = [e for e in ast.walk(tree) if isinstance(e, _Function) and e.name in _MAKERS]
+        made = {id(each) for maker in makers for each in ast.walk(maker)}
+        stores = [e for e in ast.walk(tree) if isinstance(e, ast.Attribute) and _stores(e, best.attr)]
+        return any(id(each) not in made for each in stores)
+    loop = next((each for each in around if isinstance(each, ast.For | ast.While)), None)
+    function = next((each for each in reversed(around) if isinstance(each, _Function)), None)
+    if loop is None or (function is not None and _spans(loop, function.lineno)):
+        return True  # the loop is a caller's, which may note it
+    return any(isinstance(each, ast.Name) and _stores(each, best.id) for each in ast.walk(loop))
+
+
+def _stores(node: ast.Name | ast.Attribute, name: str) -> bool:
+    return _name(node) == name and isinstance(node.ctx, ast.Store)
+
+
+def _name(node: ast.Name | ast.Attribute) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    return first is not None and last is not None and first <= line <= last

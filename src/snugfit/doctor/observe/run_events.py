@@ -1,0 +1,81 @@
+"""The acts of a script around its updates: what freezes, what is kept, what libraries leave out, what is generated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snugfit.doctor.observe.script_events import Event
+
+
+@dataclass(frozen=True)
+class SteppedAgain(Event):
+    """An optimizer stepped on the very gradients that its last step has used."""
+
+    optimizer: int
+
+
+@dataclass(frozen=True)
+class FrozenNormTrains(Event):
+    """A norm of frozen weights that the script has put into evaluation mode is in training mode again, into which train() has put it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AugmentedApart(Event):
+    """A picture came again in another orientation than before, and its mask in one that does not belong to it."""
+
+
+@dataclass(frozen=True)
+class ScaledTogether(Event):
+    """The columns of all rows have mean 0 and deviation 1, and a loader hands out some of the rows.
+
+    Args:
+        loader: that one; `storage` tells the data apart.
+        shift: how far the mean of the part is from 0, in the column in which it is farthest.
+    """
+
+    loader: int
+    storage: int
+    rows: int
+    shift: float
+
+
+@dataclass(frozen=True)
+class BestNotNoted(Event):
+    """A checkpoint was written where a score was compared with the best one, `name`, which nothing sets anew."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class LengthDivides(Event):
+    """The script divided something by the number of a loader's batches."""
+
+    loader: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class DroppedColumn(Event):
+    """transformers' trainer leaves out a column of the rows that the model's forward does not take.
+
+    Args:
+        read: a loss of the script's own reads it.
+    """
+
+    name: str
+    read: bool
+
+
+@dataclass(frozen=True)
+class PaddedPrompt(Event):
+    """A model that writes from left to right was asked to go on behind padding, in so many of the rows."""
+
+    padded: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class CacheKept(Event):
+    """A model that trains, and computes its activations again, kept the keys and values of its layers as generation needs them."""

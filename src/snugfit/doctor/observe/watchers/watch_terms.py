@@ -1,0 +1,142 @@
+"""Watch the terms of what is differentiated: constants, sums alone, means within means, overlaps of raw scores, and terms that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.loss_terms import (
+    Term,
+    nested_mean,
+    raw_overlap,
+    sum_alone,
+    sum_beside_mean,
+    sums_in,
+    terms_of,
+)
+from snugfit.doctor.observe.script_events import SummedTerm
+from snugfit.doctor.observe.term_events import ConstantTerm, MeanInMean, RawOverlap, SummedLoss, TermLeftOut
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+
+_Call = Callable[..., Any]
+_CONSTANT, _USED = "snugfit constant", "snugfit differentiated"
+MOST_READ = 4
+"""Sums whose graph is held until the next step, to see what became of their terms."""
+
+
+class _Sum(NamedTuple):
+    """A sum that was read: what it was made of, and where it was read."""
+
+    node: Any
+    terms: tuple[Any, ...]
+    at: str
+
+
+class TermWatch:
+    """A watcher of the graphs of losses in the first updates, where no hook of the script would see that they are read."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._read: list[_Sum] = []
+        self._differentiated_at = ""
+        self._stepped = False
+        self._summed: tuple[str, int, float] | None = None
+
+    def install(self, patches: Patches) -> None:
+        for name in ("__add__", "__iadd__"):
+            patches.wrap(Tensor, name, self._adding)
+
+    def _adding(self, original: _Call) -> _Call:
+        recorder = self._recorder
+
+        def add(one: Any, other: Any) -> Any:
+            result = original(one, other)
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and isinstance(other, Tensor)
+                and one.dim() == 0 == other.dim()
+                and one.requires_grad != other.requires_grad
+                and not torch.compiler.is_dynamo_compiling()
+                and recorder.active
+            ):
+                with recorder.guard():
+                    _mark_constant(result, other if one.requires_grad else one)
+            return result
+
+        return add
+
+    def note_read(self, value: Any) -> None:
+        """Note a number that the script reads, of which the graph may have terms that nothing differentiates."""
+        node = getattr(value, "grad_fn", None)
+        if not self._recorder.detailed or node is None or value.dim() or len(self._read) >= MOST_READ:
+            return
+        terms = tuple({each.node: None for each in terms_of(node)})
+        if len(terms) > 1:
+            self._read.append(_Sum(node, terms, where()))
+            if self._stepped and any(_is_marked(each, _USED) for each in terms):  # of the update that is over
+                self._judge()
+
+    def differentiated(self, value: Tensor, rows: int, scale: float) -> None:
+        """Look at the terms of a value that is about to be differentiated; `rows` of the batch, `scale` that of the loss."""
+        self._stepped, self._differentiated_at, self._summed = False, where(), None
+        terms = terms_of(value.grad_fn, 1 / scale)
+        for node in {each.node: None for each in terms} | {value.grad_fn: None}:
+            _mark(node, _USED, True)
+        self._look(value, terms, rows, scale)
+
+    def _look(self, value: Tensor, terms: list[Term], rows: int, scale: float) -> None:
+        recorder, at, update = self._recorder, self._differentiated_at, self._recorder.log.updates
+        for node in sums_in(value.grad_fn):
+            for place, constant in (getattr(node, "metadata", None) or {}).get(_CONSTANT, ()):
+                recorder.add(ConstantTerm(place, update, constant))
+        factor = sum_beside_mean(value, rows, scale)
+        if factor is not None:
+            recorder.add(SummedTerm(at, update, rows, factor))
+        alone = sum_alone(terms, rows)
+        if alone:
+            self._summed = at, rows, alone
+        if nested_mean(terms):
+            recorder.add(MeanInMean(at, update))
+        maker = raw_overlap(value)
+        if maker:
+            recorder.add(RawOverlap(at, update, maker))
+
+    def before_step(self, optimizer: Any, *, limited: bool) -> None:
+        """Judge what was read before an optimizer steps, and the rate at which a sum is learned; `limited`: its gradients were clipped."""
+        self._stepped = True
+        self._judge()
+        summed, self._summed = self._summed, None
+        if summed is not None and not limited and isinstance(optimizer, torch.optim.SGD):
+            at, rows, factor = summed
+            group = max(optimizer.param_groups, key=lambda each: float(each["lr"]))
+            rate = float(group["lr"]) * rows * abs(factor) / max(1 - group["momentum"], 1e-3)
+            self._recorder.add(SummedLoss(at, self._recorder.log.updates, rows, rate))
+
+    def _judge(self) -> None:
+        read, self._read = self._read, []
+        for total in read:
+            used = [_is_marked(each, _USED) for each in total.terms]
+            if not _is_marked(total.node, _USED) and any(used) and not all(used):
+                self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, total.at))
+
+
+def _mark_constant(total: Tensor, constant: Tensor) -> None:
+    """Remember with a sum which number without a graph is in it; nothing stands for a sum that begins."""
+    value = float(constant)
+    if value and total.grad_fn is not None:
+        total.grad_fn.metadata.setdefault(_CONSTANT, []).append((where(), value))
+
+
+def _mark(node: Any, key: str, value: Any) -> None:
+    metadata = getattr(node, "metadata", None)
+    if metadata is not None:
+        metadata[key] = value
+
+
+def _is_marked(node: Any, key: str) -> bool:
+    return key in (getattr(node, "metadata", None) or {})

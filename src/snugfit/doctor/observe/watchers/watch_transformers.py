@@ -1,0 +1,112 @@
+"""Watch what transformers is told: which columns its trainer leaves out, on which side prompts are padded, what is kept while a model trains."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.run_events import CacheKept, DroppedColumn, PaddedPrompt
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+
+_Call = Callable[..., Any]
+_LIBRARIES = ("transformers.", "peft.")
+_ALWAYS_KEPT = frozenset({"label", "label_ids"})
+_LIKE_LABELS = re.compile(r"label|target|weight|class|answer|^y$", re.IGNORECASE)
+
+
+def watch_transformers(recorder: Recorder, patches: Patches) -> None:
+    """Record what its trainer and its generation are given, by their public arguments and attributes."""
+
+    def training(original: _Call) -> _Call:
+        def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.active:
+                with recorder.guard():
+                    for name, read in _dropped(trainer):
+                        recorder.add(DroppedColumn(where(), recorder.log.updates, name, read))
+            return original(trainer, *args, **kwargs)
+
+        return train
+
+    def generating(original: _Call) -> _Call:
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_dynamo_compiling() and recorder.active:
+                with recorder.guard():
+                    _look_at_prompt(recorder, model, args, kwargs)
+            return original(model, *args, **kwargs)
+
+        return generate
+
+    def trainer_imported(module: ModuleType) -> None:
+        patches.wrap(module.Trainer, "train", training)
+
+    def generation_imported(module: ModuleType) -> None:
+        patches.wrap(module.GenerationMixin, "generate", generating)
+
+    patches.after_import("transformers.trainer", trainer_imported)
+    patches.after_import("transformers.generation.utils", generation_imported)
+
+
+def _dropped(trainer: Any) -> list[tuple[str, bool]]:
+    """Return the columns that look like labels, or that a loss of the script's own reads, and that the trainer leaves out; and whether one reads them."""
+    columns = getattr(trainer.train_dataset, "column_names", None)
+    if not trainer.args.remove_unused_columns or not isinstance(columns, list):
+        return []
+    model = trainer.model
+    while hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    taken = set(inspect.signature(model.forward).parameters)
+    kept = taken | _ALWAYS_KEPT | set(trainer.args.label_names or trainer.label_names or ())
+    source = _source_of_loss(trainer)
+    dropped = []
+    for name in columns:
+        read = bool(re.search(rf"""["']{re.escape(name)}["']""", source))
+        if name not in kept and (read or _LIKE_LABELS.search(name)):
+            dropped.append((name, read))
+    return dropped
+
+
+def _source_of_loss(trainer: Any) -> str:
+    """Return the source of a loss that the script has written for the trainer; "" without."""
+    own = type(trainer).compute_loss
+    if not own.__module__.startswith("transformers."):
+        try:
+            return inspect.getsource(own)
+        except (OSError, TypeError):
+            return ""
+    return ""
+
+
+def _look_at_prompt(recorder: Recorder, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note prompts of a model without an encoder that end in padding."""
+    tokens = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+    config = getattr(model, "config", None)
+    if not isinstance(tokens, Tensor) or tokens.dim() != 2 or getattr(config, "is_encoder_decoder", False):
+        return
+    mask, padding = kwargs.get("attention_mask"), getattr(config, "pad_token_id", None)
+    if isinstance(mask, Tensor) and mask.shape == tokens.shape:
+        hidden = mask[:, -1] == 0
+    elif isinstance(padding, int) and tokens.shape[1] > 1:
+        hidden = (tokens[:, -1] == padding) & (tokens[:, -2] == padding)
+    else:
+        return
+    padded = int(hidden.sum())
+    if 0 < padded < len(tokens):
+        recorder.add(PaddedPrompt(where(), recorder.log.updates, padded, len(tokens)))
+
+
+def look_at_cache(recorder: Recorder, module: nn.Module, output: Any) -> None:
+    """Note keys and values that a model of transformers keeps while it trains and computes its activations again."""
+    known = type(module).__module__.startswith(_LIBRARIES) and module.training and torch.is_grad_enabled()
+    if not known or not bool(getattr(module, "is_gradient_checkpointing", False)):
+        return
+    kept = getattr(output, "past_key_values", None)
+    length = kept.get_seq_length() if hasattr(kept, "get_seq_length") else 0
+    if length:
+        recorder.add(CacheKept(where(), recorder.log.updates))
