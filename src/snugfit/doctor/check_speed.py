@@ -24,7 +24,7 @@ LEAST_PASSES = 2
 
 @dataclass
 class Speed:
-    """What was seen while windows were computed.
+    """Reads and switches that were seen while windows were computed.
 
     Args:
         passes: forward passes with a graph.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-MOST_KEPT, MOST_VALUES = 64, 2**16
+MOST_PAIRS, MOST_VALUES = 64, 2**16
 ENOUGH = 32
 """Pairs that came again, after which no more are looked at."""
 _FLIPS: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -27,7 +27,7 @@ class Orientations:
     """The first pairs of picture and mask of one loader, to be known again however they are flipped or turned."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._first: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._seen = 0
 
     def apart(self, parts: Sequence[Tensor]) -> int:
@@ -38,10 +38,10 @@ class Orientations:
         pictures, masks = pair
         apart = 0
         for picture, mask, *key in zip(pictures, masks, _sums(pictures), _sums(masks), strict=True):
-            known = self._kept.get((key[0], key[1]))
+            known = self._first.get((key[0], key[1]))
             if known is None:
-                if len(self._kept) < MOST_KEPT:
-                    self._kept[key[0], key[1]] = picture.detach().clone(), mask.detach().clone()
+                if len(self._first) < MOST_PAIRS:
+                    self._first[key[0], key[1]] = picture.detach().clone(), mask.detach().clone()
                 continue
             ways = [_ways(*each) for each in zip(known, (picture, mask), strict=True)]
             if all(ways):

@@ -31,7 +31,7 @@ class TermLeftOut(Event):
 
 @dataclass(frozen=True)
 class SummedLoss(Event):
-    """All of what is differentiated is a sum over the rows.
+    """The whole value that is differentiated is a sum over the rows.
 
     Args:
         rate: by which the mean over the rows would be learned: the optimizer's times the rows, over what momentum leaves.

@@ -92,7 +92,7 @@ class TermWatch:
     def _look(self, value: Tensor, terms: list[Term], rows: int, scale: float) -> None:
         recorder, at, update = self._recorder, self._differentiated_at, self._recorder.log.updates
         for node in sums_in(value.grad_fn):
-            for place, constant in (getattr(node, "metadata", None) or {}).get(_CONSTANT, ()):
+            for place, constant in (_metadata(node) or {}).get(_CONSTANT, ()):
                 recorder.add(ConstantTerm(place, update, constant))
         factor = sum_beside_mean(value, rows, scale)
         if factor is not None:
@@ -127,16 +127,22 @@ class TermWatch:
 
 def _mark_constant(total: Tensor, constant: Tensor) -> None:
     """Remember with a sum which number without a graph is in it; nothing stands for a sum that begins."""
-    value = float(constant)
-    if value and total.grad_fn is not None:
-        total.grad_fn.metadata.setdefault(_CONSTANT, []).append((where(), value))
+    value, metadata = float(constant), _metadata(total.grad_fn)
+    if value and metadata is not None:
+        metadata.setdefault(_CONSTANT, []).append((where(), value))
 
 
 def _mark(node: Any, key: str, value: Any) -> None:
-    metadata = getattr(node, "metadata", None)
+    metadata = _metadata(node)
     if metadata is not None:
         metadata[key] = value
 
 
 def _is_marked(node: Any, key: str) -> bool:
-    return key in (getattr(node, "metadata", None) or {})
+    return key in (_metadata(node) or {})
+
+
+def _metadata(node: Any) -> dict[str, Any] | None:
+    """Return what may be written down with a node of a graph, for as long as that lives."""
+    metadata: dict[str, Any] | None = getattr(node, "metadata", None)
+    return metadata

@@ -17,7 +17,7 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 _LIBRARIES = ("transformers.", "peft.")
-_ALWAYS_KEPT = frozenset({"label", "label_ids"})
+_OF_LABELS = frozenset({"label", "label_ids"})
 _LIKE_LABELS = re.compile(r"label|target|weight|class|answer|^y$", re.IGNORECASE)
 
 
@@ -62,12 +62,12 @@ def _dropped(trainer: Any) -> list[tuple[str, bool]]:
     while hasattr(model, "get_base_model"):
         model = model.get_base_model()
     taken = set(inspect.signature(model.forward).parameters)
-    kept = taken | _ALWAYS_KEPT | set(trainer.args.label_names or trainer.label_names or ())
+    passed_on = taken | _OF_LABELS | set(trainer.args.label_names or trainer.label_names or ())
     source = _source_of_loss(trainer)
     dropped = []
     for name in columns:
         read = bool(re.search(rf"""["']{re.escape(name)}["']""", source))
-        if name not in kept and (read or _LIKE_LABELS.search(name)):
+        if name not in passed_on and (read or _LIKE_LABELS.search(name)):
             dropped.append((name, read))
     return dropped
 
@@ -106,7 +106,6 @@ def look_at_cache(recorder: Recorder, module: nn.Module, output: Any) -> None:
     known = type(module).__module__.startswith(_LIBRARIES) and module.training and torch.is_grad_enabled()
     if not known or not bool(getattr(module, "is_gradient_checkpointing", False)):
         return
-    kept = getattr(output, "past_key_values", None)
-    length = kept.get_seq_length() if hasattr(kept, "get_seq_length") else 0
-    if length:
+    cache: Any = getattr(output, "past_key_values", None)
+    if hasattr(cache, "get_seq_length") and cache.get_seq_length():
         recorder.add(CacheKept(where(), recorder.log.updates))

@@ -328,12 +328,15 @@ class UpdateWatch:
 
         return step
 
-    def _step_begins(self, optimizer: Any, *_: Any) -> None:
+    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._depth += 1
         with self.recorder.guard():
             number = self.recorder.number(optimizer)
             state = self.gradients.states.get(number)
             if state is not None and self._depth == 1 and self.recorder.active:
+                closure = any(map(callable, (*args, *kwargs.values())))  # which will make the gradients
+                if not closure and state.left_behind():
+                    self.recorder.add(SteppedAgain(where(), self.recorder.log.updates, number))
                 self._note_step(optimizer, number, state)
 
     def _note_step(self, optimizer: Any, number: int, state: State) -> None:
@@ -360,8 +363,6 @@ class UpdateWatch:
             )
         )
         self._note_frozen(number, state)
-        if state.left_behind():
-            self.recorder.add(SteppedAgain(where(), self.recorder.log.updates, number))
         self.seeds.before_step()
         look_at_ranks(self.recorder, optimizer, number)
         self.modules.loaded.before_step(optimizer)
