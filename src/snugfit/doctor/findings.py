@@ -140,7 +140,6 @@ PITFALLS: dict[str, str] = {
     "idle_adapter": "adapters that train nothing",
     "dropped_columns": "columns that the trainer leaves out, and that are to be learned from",
     "padding_side": "a text is generated behind its padding",
-    "cache_in_training": "keys and values are kept for generation while a model trains",
 }
 """What the doctor knows, by id."""
 
@@ -159,7 +158,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "no_gradient": (
         "zero_grad",
         "never_stepped",
+        "not_in_optimizer",
+        "term_left_out",
         "idle_adapter",
+        "ignored_labels",
         "wrong_scores",
         "wrong_axis",
         "nothing_restored",

@@ -127,7 +127,6 @@ OBSERVED = (
     "idle_adapter",
     "dropped_columns",
     "padding_side",
-    "cache_in_training",
 )
 """The pitfalls that show while a script runs."""
 

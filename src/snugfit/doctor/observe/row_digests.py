@@ -98,6 +98,7 @@ class Rows:
         self._trainers: set[int] = set()
         self._rows = 0
         self._few = False
+        self.scored: list[int] = []
         self._passes = 0
         self._without_graph: list[tuple[int, list[int]]] = []
 
@@ -117,6 +118,7 @@ class Rows:
         self._few = self._few or len(set(digests)) < LEAST_VARIED * len(digests)
         passed = _Passed(model, digests, self.loader, at)
         if not grad:
+            self.scored = digests
             self._without_graph.append((place, digests))
             self._evaluate(passed)
             return

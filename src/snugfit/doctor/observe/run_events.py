@@ -74,8 +74,3 @@ class PaddedPrompt(Event):
 
     padded: int
     rows: int
-
-
-@dataclass(frozen=True)
-class CacheKept(Event):
-    """A model that trains, and computes its activations again, kept the keys and values of its layers as generation needs them."""

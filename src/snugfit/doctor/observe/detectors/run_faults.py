@@ -10,7 +10,6 @@ from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.run_events import (
     AugmentedApart,
     BestNotNoted,
-    CacheKept,
     DroppedColumn,
     FrozenNormTrains,
     PaddedPrompt,
@@ -199,23 +198,6 @@ def padding_side(log: Log) -> list[Finding]:
     return []
 
 
-def cache_in_training(log: Log) -> list[Finding]:
-    """Detect keys and values that are kept for generation while the activations are computed again to save memory."""
-    seen = list(log.of(CacheKept))
-    if len(seen) < LEAST_TIMES:
-        return []
-    return [
-        Finding(
-            "cache_in_training",
-            Certainty.LIKELY,
-            "The model computes its activations again to save memory, and keeps the keys and values of all layers: use_cache is on.",
-            seen[0].at,
-            (f"in {len(seen)} forward passes",),
-            "model.config.use_cache = False   # while it trains",
-        )
-    ]
-
-
 DETECTORS = (
     stepped_twice,
     frozen_norm_trains,
@@ -226,5 +208,4 @@ DETECTORS = (
     idle_adapter,
     dropped_columns,
     padding_side,
-    cache_in_training,
 )

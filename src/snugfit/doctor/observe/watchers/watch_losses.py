@@ -43,7 +43,6 @@ from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
-from snugfit.doctor.observe.weights import digest
 
 _Call = Callable[..., Any]
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -275,7 +274,7 @@ def _look_at_loop(recorder: Recorder, modules: ModuleWatch) -> None:
     if left is not None:
         name, line = left
         at, update = line_in(frame, frame.f_lineno), recorder.log.updates
-        rows = "" if modules.batch is None else digest([modules.batch])
+        rows = modules.rows.scored
         before, modules.scored_inputs[at] = modules.scored_inputs.get(at), rows
         if before != rows or not rows:
             recorder.add(LastScore(at, update, name, line_in(frame, line)))
@@ -371,7 +370,12 @@ def _look_at_targets(
     update = recorder.log.updates
     if _is_turned(targets) and not _is_turned(predictions):
         batch = modules.batch
-        if modules.time_first is None and batch is not None and batch.dim() > 1 and not _is_turned(batch):
+        if (
+            modules.time_first is None
+            and batch is not None
+            and not batch.requires_grad
+            and not _is_turned(batch)
+        ):
             recorder.add(TransposedTargets(where(), update, list(targets.shape)))
     if targets.requires_grad:
         if is_bootstrapped(targets):

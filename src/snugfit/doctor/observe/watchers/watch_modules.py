@@ -43,7 +43,6 @@ from snugfit.doctor.observe.script_events import Average, AverageKept, Forward, 
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_texts import look_at_labels, look_at_masks, look_at_tokens
-from snugfit.doctor.observe.watchers.watch_transformers import look_at_cache
 from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
 
 _Call = Callable[..., Any]
@@ -95,7 +94,7 @@ class ModuleWatch:
         self.rows_in_batch = 0
         self._in_optimizers: tuple[int, set[int]] = (0, set())
         self._batch: weakref.ref[Tensor] | None = None
-        self.scored_inputs: dict[str, str] = {}
+        self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
 
     @property
@@ -228,8 +227,6 @@ class ModuleWatch:
         """Look at what a call gave."""
         if self._depth == 0:
             self.class_axes.note_output(root.id, output)
-            if self.recorder.close:
-                look_at_cache(self.recorder, module, output)
         if self.recorder.detailed:
             if isinstance(module, nn.RNNBase):
                 self.states.after(module, output)

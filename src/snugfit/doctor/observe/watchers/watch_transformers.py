@@ -1,4 +1,4 @@
-"""Watch what transformers is told: which columns its trainer leaves out, on which side prompts are padded, what is kept while a model trains."""
+"""Watch what transformers is told: which columns its trainer leaves out, and on which side prompts are padded."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.run_events import CacheKept, DroppedColumn, PaddedPrompt
+from snugfit.doctor.observe.run_events import DroppedColumn, PaddedPrompt
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
-_LIBRARIES = ("transformers.", "peft.")
 _OF_LABELS = frozenset({"label", "label_ids"})
 _LIKE_LABELS = re.compile(r"label|target|weight|class|answer|^y$", re.IGNORECASE)
 
@@ -99,13 +98,3 @@ def _look_at_prompt(recorder: Recorder, model: Any, args: tuple[Any, ...], kwarg
     padded = int(hidden.sum())
     if 0 < padded < len(tokens):
         recorder.add(PaddedPrompt(where(), recorder.log.updates, padded, len(tokens)))
-
-
-def look_at_cache(recorder: Recorder, module: nn.Module, output: Any) -> None:
-    """Note keys and values that a model of transformers keeps while it trains and computes its activations again."""
-    known = type(module).__module__.startswith(_LIBRARIES) and module.training and torch.is_grad_enabled()
-    if not known or not bool(getattr(module, "is_gradient_checkpointing", False)):
-        return
-    cache: Any = getattr(output, "past_key_values", None)
-    if hasattr(cache, "get_seq_length") and cache.get_seq_length():
-        recorder.add(CacheKept(where(), recorder.log.updates))
