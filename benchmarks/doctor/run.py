@@ -32,6 +32,8 @@ from tests.doctor.corpus import (  # noqa: E402
     ELSEWHERE_BY_THIRD_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_FOURTH_HAND,
+    FIFTH_HAND,
+    FOUND_OF_FIFTH_HAND,
     FOURTH_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
@@ -52,7 +54,7 @@ FOLDERS = (
     "clean",
     *(
         f"{hand}/{folder}"
-        for hand in ("second_hand", "third_hand", "fourth_hand")
+        for hand in ("second_hand", "third_hand", "fourth_hand", "fifth_hand")
         for folder in ("faulty", "clean")
     ),
 )
@@ -135,7 +137,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         why = MISSED_AT_FIRST.get(row["script"])
         at_first = f"not found: {why}" if why else row["outcome"]
         lines.append(f"| {row['fault']} | `{row['pitfall']}` | {at_first} | {row['outcome']} |")
-    return "\n".join([*lines, *second_hand(rows), *third_hand(rows), *fourth_hand(rows)])
+    return "\n".join(
+        [
+            *lines,
+            *second_hand(rows),
+            *third_hand(rows),
+            *by_reports(rows, FOURTH_HAND, FOUND_OF_FOURTH_HAND),
+            *by_reports(rows, FIFTH_HAND, FOUND_OF_FIFTH_HAND),
+        ]
+    )
 
 
 def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -214,25 +224,25 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def fourth_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the faults of the fourth hand as Markdown, with their reports: as shipped, and after mending."""
-    faulty = [row for row in rows if row["folder"] == "fourth_hand/faulty"]
-    clean = [row for row in rows if row["folder"] == "fourth_hand/clean"]
-    about = expected(FOURTH_HAND)["faulty"]
+def by_reports(rows: Sequence[dict[str, Any]], hand: Path, at_first: Sequence[str]) -> list[str]:
+    """Return the faults of a hand that wrote them from reports as Markdown: as shipped, when those of `at_first` were found, and after mending."""
+    faulty = [row for row in rows if row["folder"] == f"{hand.name}/faulty"]
+    clean = [row for row in rows if row["folder"] == f"{hand.name}/clean"]
+    about = expected(hand)["faulty"]
     now = sum(row["outcome"].startswith("found") for row in faulty)
     alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
     lines = [
         "",
         f"Written from reports, before a detector had seen them, by the writer of the detectors: {len(faulty)} faults. As shipped "
-        f"{len(FOUND_OF_FOURTH_HAND)} were found, after mending {now}. Of its {len(clean)} clean scripts on one something certain was found as shipped, and "
-        f"on {len(alarms) or 'none'} after mending.",
+        f"{len(at_first)} were found, after mending {now}. Of its {len(clean)} clean scripts {len(alarms) or 'none'} has something certain or likely "
+        "after mending.",
         "",
         "| script | kind | report | as shipped | after mending |",
         "|---|---|---|---|---|",
     ]
     for row in faulty:
         name = row["script"]
-        first = "found" if name in FOUND_OF_FOURTH_HAND else "not found"
+        first = "found" if name in at_first else "not found"
         row_about = about[name]
         lines.append(
             f"| `{name}` | {row_about['kind']} | {row_about['source']} | {first} | {row['outcome']} |"

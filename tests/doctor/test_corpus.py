@@ -18,13 +18,17 @@ from tests.doctor.corpus import (
     ELSEWHERE_BY_THIRD_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_FOURTH_HAND,
+    FIFTH_HAND,
+    FOUND_OF_FIFTH_HAND,
     FOURTH_HAND,
     MARK,
+    MENDED_OF_FIFTH_HAND,
     MENDED_OF_FOURTH_HAND,
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
     NO_CHECK_OF_FOURTH_HAND,
+    OTHERWISE_NAMED,
     RANKS_OF_THIRD_HAND,
     SECOND_HAND,
     THIRD_HAND,
@@ -43,6 +47,8 @@ CLEAN = scripts("clean")
 FAULTY_OF_SECOND_HAND, CLEAN_OF_SECOND_HAND = scripts("second_hand/faulty"), scripts("second_hand/clean")
 FAULTY_OF_THIRD_HAND, CLEAN_OF_THIRD_HAND = scripts("third_hand/faulty"), scripts("third_hand/clean")
 FAULTY_OF_FOURTH_HAND, CLEAN_OF_FOURTH_HAND = scripts("fourth_hand/faulty"), scripts("fourth_hand/clean")
+FAULTY_OF_FIFTH_HAND, CLEAN_OF_FIFTH_HAND = scripts("fifth_hand/faulty"), scripts("fifth_hand/clean")
+KNOWN_OF_FIFTH_HAND = {*FOUND_OF_FIFTH_HAND, *MENDED_OF_FIFTH_HAND}
 KNOWN_OF_FOURTH_HAND = {*FOUND_OF_FOURTH_HAND, *MENDED_OF_FOURTH_HAND}
 FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_OF_THIRD_HAND}
 
@@ -68,6 +74,7 @@ def _examine(script: Path) -> Case:
             if each.stem in FOUND_OF_THIRD_HAND - set(RANKS_OF_THIRD_HAND)
         ),
         *(each for each in FAULTY_OF_FOURTH_HAND if each.stem in KNOWN_OF_FOURTH_HAND),
+        *(each for each in FAULTY_OF_FIFTH_HAND if each.stem in KNOWN_OF_FIFTH_HAND),
     ],
     ids=_stem,
 )
@@ -86,6 +93,7 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
         *CLEAN_OF_SECOND_HAND,
         *(each for each in CLEAN_OF_THIRD_HAND if each.stem not in RANKS_OF_THIRD_HAND),
         *CLEAN_OF_FOURTH_HAND,
+        *CLEAN_OF_FIFTH_HAND,
     ],
     ids=_stem,
 )
@@ -114,7 +122,7 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
     assert set(MISSED_AT_FIRST) < fresh, "what the frozen detectors missed stays published"
 
 
-@pytest.mark.parametrize("hand", [SECOND_HAND, THIRD_HAND, FOURTH_HAND], ids=attrgetter("name"))
+@pytest.mark.parametrize("hand", [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND], ids=attrgetter("name"))
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
     lines = (hand / "SHA256SUMS").read_text().splitlines()
     before = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
@@ -145,6 +153,19 @@ def test_the_fourth_hand_says_what_it_planted_where_from_and_what_was_missed_at_
         "what was found at first stays published"
     )
     assert faulty == KNOWN_OF_FOURTH_HAND | set(NO_CHECK_OF_FOURTH_HAND) and ALARM_OF_FOURTH_HAND in clean
+
+
+def test_the_fifth_hand_says_what_it_planted_where_from_and_what_was_missed_at_first() -> None:
+    table = expected(FIFTH_HAND)
+    faulty, clean = ({each.stem for each in files} for files in (FAULTY_OF_FIFTH_HAND, CLEAN_OF_FIFTH_HAND))
+    assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
+    assert (len(faulty), len(clean)) == (18, 17)
+    assert all(row["source"] and row["pitfalls"] for row in table["faulty"].values())
+    assert all(MARK in script.read_text() for script in FAULTY_OF_FIFTH_HAND)
+    assert [len(FOUND_OF_FIFTH_HAND), len(MENDED_OF_FIFTH_HAND)] == [3, 14], (
+        "what was found at first stays published"
+    )
+    assert faulty == KNOWN_OF_FIFTH_HAND | set(OTHERWISE_NAMED)
 
 
 def test_the_second_hand_says_what_it_planted_and_what_was_missed_at_first() -> None:
