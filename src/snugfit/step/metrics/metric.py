@@ -336,7 +336,7 @@ def check_fit(metrics: Iterable[AnyMetric], loss: str | Loss) -> None:
         else getattr(unwrapped(loss), "no_cross_entropy", None)
     )
     for metric in metrics:
-        if loss == "causal_lm" and isinstance(metric, str) and metric != "perplexity":
+        if loss == "causal_lm" and isinstance(metric, str) and metric not in ("perplexity", *OF_TASKS):
             raise SettingError(
                 "evaluate.metrics",
                 f"{metric} compares each output with the label at its place, and causal_lm predicts the next one",

@@ -10,8 +10,10 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import causal_lm, over_batches
+from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.byte_perplexity import PerByte
+from snugfit.step.metrics.metric import check_fit
 
 TEXTS = {1: "a", 2: "né", 3: "", 4: "four"}
 
@@ -53,3 +55,9 @@ def test_it_is_the_loss_of_all_tokens_over_the_bytes_of_their_texts(micro_batch:
                 nats -= float(chances[before, token].detach())
                 size += len(TEXTS[token].encode())
     assert scores["perplexity_per_byte"] == pytest.approx(math.exp(nats / size), rel=1e-5)
+
+
+def test_a_recipe_may_name_it_for_next_tokens() -> None:
+    check_fit(["perplexity", "perplexity_per_byte"], "causal_lm")
+    with pytest.raises(SettingError, match="accuracy compares each output with the label at its place"):
+        check_fit(["accuracy"], "causal_lm")
