@@ -15,6 +15,7 @@ from snugfit.core.entry import entry_name
 from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
+from snugfit.kit.adapters.token_rows import note_tokenizer
 from snugfit.kit.checkpoint_precision import forget_origin, remember_origin
 from snugfit.kit.sharded_loading import KeepPart
 from snugfit.models.bundle import changed_by
@@ -346,6 +347,7 @@ def _load(
         loaded = _read(auto, name, local, config, seed, techniques, keep)
     if tokenizer is not None:
         fit_tokenizer(loaded.model, tokenizer, source)
+        note_tokenizer(loaded.model, tokenizer)
     return loaded
 
 

@@ -216,7 +216,10 @@ def merged(model: nn.Module) -> nn.Module:
             layer.base_layer = layer.get_base_layer().whole()
         if not layer.merged:
             _merge({name: layer})
-        replace_module(plain, name, set_aside_(in_stock_form(layer.get_base_layer())))
+        if _is_token_rows(layer):  # of a weight that is there and may be shared, in a wrapper of peft
+            replace_module(plain, name.rpartition(".")[0], layer.get_base_layer())
+        else:
+            replace_module(plain, name, set_aside_(in_stock_form(layer.get_base_layer())))
     dequantise_(plain)
     plain.__dict__.pop("peft_config", None)
     return plain.requires_grad_(True)
@@ -304,6 +307,13 @@ def _standing_still(model: nn.Module) -> Iterator[None]:
 
 def _called(module: nn.Module, arguments: Any, output: Any) -> None:
     """Change nothing."""
+
+
+def _is_token_rows(layer: nn.Module) -> bool:
+    """Return whether an adapted layer has rows of tokens that train in place of its own."""
+    from peft.tuners.trainable_tokens import TrainableTokensLayer
+
+    return isinstance(layer, TrainableTokensLayer)
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage
 from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter
 from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
+from snugfit.kit.adapters.token_rows import token_rows
+from snugfit.kit.quantized.quantize import matched_by
 
 
 def lora_(
@@ -27,6 +29,7 @@ def lora_(
     dora: bool = False,
     rslora: bool = False,
     head: Sequence[str] | None = None,
+    tokens: Sequence[str | int] = (),
 ) -> nn.Module:
     """Freeze `model` and put a trainable `B A * alpha / rank` beside each target's weight, in place; `B` begins at zero.
 
@@ -35,8 +38,10 @@ def lora_(
         dora: the length of each row of the weight is learned apart from its direction.
         rslora: scale by `alpha / sqrt(rank)`.
         head: patterns of modules to train in full; None stands for the head of a stock classifier.
+        tokens: whose rows train too, in the embeddings and in a head that has rows of its own: by their numbers, or as the tokenizer
+            writes them that a recipe's model has.
     Raises:
-        SettingError: a pattern matches nothing, or something that cannot be adapted.
+        SettingError: a pattern matches nothing, or something that cannot be adapted; a token is none of the model's.
         MissingExtra: peft is not installed.
     Source: Hu et al. 2021, arXiv:2106.09685; DoRA: arXiv:2402.09353; rsLoRA: arXiv:2312.03732; by peft.
 
@@ -49,12 +54,21 @@ def lora_(
 
     heads = head_of(model, head, "lora")
     layers = targets_of(model, targets, heads, "lora")
+    rows = token_rows(model, tokens, "lora.tokens") if tokens else {}
+    for name in rows:
+        if name in layers or matched_by(heads, name):
+            raise SettingError(
+                "lora.tokens",
+                f"'{name}' trains already, by lora.{'targets' if name in layers else 'head'}",
+                "Remove one.",
+            )
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
         use_dora=dora,
         use_rslora=rslora,
+        trainable_token_indices=rows or None,
     )
     return inject(model, config, layers, heads)
 
@@ -79,6 +93,7 @@ class LoRA(Technique):
     dora: bool = False
     rslora: bool = False
     head: tuple[str, ...] | None = None
+    tokens: tuple[str | int, ...] = ()
     plus: float = 1.0
     start: str | None = None
 
@@ -101,10 +116,10 @@ class LoRA(Technique):
         self.require("rank", self.rank >= 1, "at least 1")
         self.require_positive("alpha", "plus")
         self.require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
-        if self.start is not None and (self.targets or self.head):
+        if self.start is not None and (self.targets or self.head or self.tokens):
             raise SettingError(
                 "lora.start",
-                "names an adapter, which has its own layers, and lora.targets or lora.head names others",
+                "names an adapter, which has its own layers, and lora.targets, lora.head or lora.tokens names others",
                 "Remove one.",
             )
 
@@ -114,7 +129,7 @@ class LoRA(Technique):
 
     @property
     def reads_weights(self) -> bool:
-        return self.dora  # its magnitudes are the weights' norms
+        return self.dora or bool(self.tokens)  # its magnitudes are the weights' norms; rows begin as they are
 
     def prepare(self, model: nn.Module) -> nn.Module:
         if self.start is not None:
@@ -128,6 +143,7 @@ class LoRA(Technique):
             dora=self.dora,
             rslora=self.rslora,
             head=self.head,
+            tokens=self.tokens,
         )
 
     def seams(self, context: Context) -> Seams:
