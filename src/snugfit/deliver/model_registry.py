@@ -8,7 +8,8 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,8 @@ from snugfit.tracking.uri import check_uri, database_path, resolve_uri
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+    from snugfit.models.adapter_bundle import Base
 
 Rows = list[dict[str, Any]]
 
@@ -58,6 +61,7 @@ def register_best(
     example_rows: Rows,
     predict: Callable[[Path, Rows], Rows],
     together: bool = False,
+    base: Base | None = None,
 ) -> Registered:
     """Register a run's best model and move the alias `champion` to it, if the stored copy predicts the same.
 
@@ -69,6 +73,7 @@ def register_best(
         example_rows: real input rows; all are compared, the first five are stored as the example.
         predict: predictions of a bundle for rows, in order.
         together: the rows are of one example, and stored together.
+        base: the model that its adapter was trained on, where that adapter alone is stored; what is compared is merged into it.
     Raises:
         TrackingError: the registry cannot be used, or the predictions differ by more than 1e-6 or in a label. The alias
             stays where it was.
@@ -87,7 +92,8 @@ def register_best(
     reference = predict(bundle, example_rows)
     with session(uri, f"register {name!r}") as client:
         shown = len(example_rows) if together else EXAMPLE_ROWS
-        model_id = _log(client, bundle, run_id, example_rows, reference, shown)
+        with _stored(bundle, base) as stored:
+            model_id = _log(client, stored, run_id, example_rows, reference, shown)
         version = _create_version(client, name, model_id, run_id)
         with downloaded(f"models:/{name}/{version}", uri) as folder:
             loaded = _predict_stored(folder, example_rows)
@@ -213,6 +219,21 @@ def _bundle_of_run(run_dir: Path) -> Path:
         f"is not a run's folder: it has no best/{BUNDLE_FILE}",
         "Name the folder of a run with a best model.",
     )
+
+
+@contextmanager
+def _stored(bundle: Path, base: Base | None) -> Iterator[Path]:
+    """Yield the folder that goes into the registry: the bundle, or a copy that has its adapter alone."""
+    if base is None:
+        yield bundle
+        return
+    from snugfit.models.adapter_bundle import leave_base_out
+
+    meta = parse_json((bundle / BUNDLE_FILE).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="snugfit-adapter-") as temporary:
+        alone = Path(temporary) / bundle.name
+        leave_base_out(bundle, meta, alone, base)
+        yield alone
 
 
 def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, predictions: Rows, shown: int) -> str:

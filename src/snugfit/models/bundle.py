@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from snugfit.kit.adapters.adapter_files import save_adapter
 from snugfit.kit.adapters.adapters import adapted
 from snugfit.kit.buffers import has_extra_state
 from snugfit.kit.serialize import pack, unpack
+from snugfit.models.adapter_bundle import ADAPTER, BASE, Extend, on_its_base
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
 from snugfit.models.mask_network import MaskNetwork
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 META = "snugfit.json"
-ADAPTER = "adapter"
 FORMAT = 1
 NETWORK, SERIES_NETWORK, MASK_NETWORK = "network", "series_network", "mask_network"
 TORCHVISION_NETWORK = "torchvision_network"
@@ -62,8 +62,6 @@ EXTRA_STATE = "extra_state"
 
 _NAMING = ("numerics", "collate")
 """Meta data whose settings may name code, beside the model and what extended it."""
-
-Extend = Callable[[nn.Module, Sequence[Mapping[str, Mapping[str, Any]]]], nn.Module]
 
 
 def save_bundle(
@@ -174,7 +172,9 @@ def load_bundle(
     extended = meta.get(EXTENDED_BY)
     made_buffers = meta.get(MADE_BUFFERS, [])
     plain = extended or made_buffers or (folder / f"{EXTRA_STATE}.json").is_file()
-    if (folder / CONFIG).is_file() and not plain:
+    if meta.get(BASE):
+        model = on_its_base(folder, meta, _architecture(folder), extend)
+    elif (folder / CONFIG).is_file() and not plain:
         # the library's files may have other names than its modules: it alone knows which is which
         loaded = _load_transformers(folder)
         model = loaded if model is None else _load_state(model, loaded.state_dict(), folder)

@@ -469,6 +469,10 @@ class Track(Section):
     register: str | None = setting(
         "name under which the best model is registered; null: it is not", None, example="news"
     )
+    register_adapter: bool = setting(
+        "whether the adapter alone is registered, to be merged into its base when it is loaded, in place of the merged model",
+        False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

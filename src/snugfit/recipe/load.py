@@ -23,6 +23,7 @@ from snugfit.recipe.read_sections import read_section
 from snugfit.recipe.rows_here import RowsHere, check_rows
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
+from snugfit.system.json_text import parse_json
 from snugfit.system.plugins import Importer
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import discover, import_task, known
@@ -153,10 +154,12 @@ def _of_registry(recipe: m.Recipe) -> str:
     """Return the folder of the registered version that a recipe trains on: the alias may move, and the run goes on from what it began with.
 
     Raises:
-        SettingError: the recipe begins with new weights, so that those of the version would be left out unseen.
+        SettingError: the recipe begins with new weights, so that those of the version would be left out unseen; or the version is an
+            adapter alone.
         TrackingError: the registry, the name, the alias or the version is not there.
     """
-    from snugfit.deliver.model_registry import lasting_folder
+    from snugfit.deliver.model_registry import BUNDLE_FILE, lasting_folder
+    from snugfit.models.adapter_bundle import ADAPTER, BASE
 
     if recipe.from_scratch:
         raise SettingError(
@@ -164,7 +167,14 @@ def _of_registry(recipe: m.Recipe) -> str:
             f"is true, and the weights of {recipe.model} are to be trained on",
             "Set from_scratch: false.",
         )
-    return str(lasting_folder(recipe.model, uri=recipe.track.uri, output=recipe.output))
+    folder = lasting_folder(recipe.model, uri=recipe.track.uri, output=recipe.output)
+    if base := parse_json((folder / BUNDLE_FILE).read_text(encoding="utf-8")).get(BASE):
+        raise SettingError(
+            "model",
+            f"{recipe.model} is an adapter alone, and its base is {base['model']}",
+            f"Name the base, and go on with the adapter: model={base['model']}, and lora with start: {folder / ADAPTER}.",
+        )
+    return str(folder)
 
 
 def _read(path: Path) -> str:

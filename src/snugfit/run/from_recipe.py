@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Plan
+from snugfit.core.technique import Stage
 from snugfit.deliver.model_registry import register_best
 from snugfit.errors import RunFolderError, SettingError, short_path
+from snugfit.models.adapter_bundle import Base
 from snugfit.models.bundle import META
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
@@ -236,6 +238,7 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
             f"only {' and '.join(registered())} models can be registered, the task is {recipe.task}",
             "Remove it; the best model is in the run's folder.",
         )
+    base = _base_of(recipe)
     names = [*(name for name in NAMED if getattr(track, name)), *track.others]
     importer = Importer("the recipe", recipe.folder)  # consented to when the recipe was read
     others = trackers(names, "track.others", importer)
@@ -248,7 +251,7 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
     stored = None if folder is None else stored_uri(folder.path)
     uri = resolve_uri(track.uri, recipe.output, stored=stored)
     check_uri(uri, experiment=track.experiment, model=track.register)
-    register = partial(_register, track.register) if track.register else None
+    register = partial(_register, track.register, base) if track.register else None
     return Tracking(uri, track.experiment, others, register)
 
 
@@ -268,7 +271,32 @@ def _inputs(recipe: Recipe, task: Task, training: Training) -> list[dict[str, An
     ]
 
 
-def _register(name: str, task: Task, folder: RunFolder, uri: str, run_id: str | None) -> Mapping[str, Any]:
+def _base_of(recipe: Recipe) -> Base | None:
+    """Return the base of the adapter, where that alone is registered; None where the whole model is.
+
+    Raises:
+        SettingError: nothing is registered, or nothing would be left to merge the adapter into.
+    """
+    if not recipe.track.register_adapter:
+        return None
+    problem, remedy = "", "Set track.register_adapter: false."
+    if not recipe.track.register:
+        problem, remedy = "track.register names nothing", "Set track.register to a name."
+    elif recipe.from_scratch:
+        problem = f"the base is {recipe.model} with weights drawn anew, which are in no file"
+    elif not any(Stage.ADAPT in each.card.stages for each in recipe.techniques):
+        problem, remedy = "the recipe has no adapter", "Add lora, or set track.register_adapter: false."
+    if problem:
+        raise SettingError(
+            "track.register_adapter", f"registers an adapter without its base, and {problem}", remedy
+        )
+    entries = zip(recipe.techniques, recipe.as_dict()["techniques"], strict=True)
+    return Base(recipe.model, tuple(entry for each, entry in entries if Stage.QUANTISE in each.card.stages))
+
+
+def _register(
+    name: str, base: Base | None, task: Task, folder: RunFolder, uri: str, run_id: str | None
+) -> Mapping[str, Any]:
     from snugfit.deliver.predict import load_predictor
 
     registered = register_best(
@@ -279,6 +307,7 @@ def _register(name: str, task: Task, folder: RunFolder, uri: str, run_id: str | 
         example_rows=task.example_rows,
         predict=lambda bundle, rows: load_predictor(bundle).predict_plain(rows),
         together=not find(task.meta["task"]).of_rows,
+        base=base,
     )
     return {
         "name": registered.name,

@@ -50,6 +50,7 @@ _UNSEEN = (
     ("track", "uri"),
     ("track", "experiment"),
     ("track", "register"),
+    ("track", "register_adapter"),
     ("track", "tensorboard"),
     ("track", "wandb"),
     ("track", "trackio"),

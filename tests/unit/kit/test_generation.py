@@ -135,3 +135,20 @@ def test_a_prompt_takes_no_positions_from_the_answer_of_a_model_that_writes_anot
     assert [len(answer) for answer in answers] == [POSITIONS] * len(rows)
     alone = [generate(model, padded_left([row], 1), [0], (), Generation(2 * POSITIONS))[0] for row in rows]
     assert answers == alone
+
+
+def test_attention_has_no_mask_where_prompts_are_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that torch may take its flash kernel, which on CUDA splits a long cache among the processors and takes no mask."""
+    masks: list[Any] = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def noting(*args: Any, attn_mask: Any = None, **kwargs: Any) -> Any:
+        masks.append(attn_mask)
+        return attention(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noting)
+    model = made(llama)
+    generate(model, padded_left([[1, 2, 3], [4, 5, 6]], 0), [0, 1], [], Generation(4))
+    assert masks and all(mask is None for mask in masks)
+    generate(model, padded_left([[1, 2, 3], [4]], 0), [0, 1], [], Generation(4))
+    assert any(mask is not None for mask in masks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 import yaml
 
 from snugfit.deliver.model_registry import resolve_model
-from snugfit.errors import SettingError, TrackingError
+from snugfit.errors import ModelError, SettingError, TrackingError
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from tests.unit.tasks.task_cases import CASES, recipe_of, write_files, write_models
@@ -99,4 +100,58 @@ def test_new_weights_in_place_of_the_registered_ones_are_refused_before_anything
 ) -> None:
     with pytest.raises(SettingError, match="from_scratch: is true, and the weights of models:/kept@champion"):
         train("causal-lm", "model=models:/kept@champion")
+    assert not list((tmp_path / "runs").glob("kept/*"))
+
+
+@pytest.mark.parametrize("quantized", ["", "{nf4: {}}, "], ids=["whole", "nf4"])
+def test_an_adapter_alone_is_registered_beside_its_base_and_answers_as_the_merged_model(
+    quantized: str, train: Train, uri: str, tmp_path: Path
+) -> None:
+    if quantized:
+        pytest.importorskip("bitsandbytes")
+    case, base = "instruction", Path(train("instruction", "train.updates=1").run_dir) / "best"
+    shutil.rmtree(base.parent / "checkpoints")
+    tuned = train(
+        case,
+        f"model={base}",
+        "from_scratch=false",
+        f"techniques=[{quantized}{{lora: {{rank: 2, alpha: 64}}}}]",
+        "track.register_adapter=true",
+        "optimizer={adamw: {learning_rate: 0.05}}",
+    )
+    folder = resolve_model("models:/kept@champion", uri=uri)
+    assert [path.name for path in folder.rglob("*.safetensors")] == ["adapter_model.safetensors"]
+    merged, alone = load(tuned.run_dir), load("models:/kept@champion", uri=uri)
+    before = load(base).model.state_dict()
+    for name, weight in merged.model.state_dict().items():
+        torch.testing.assert_close(alone.model.state_dict()[name], weight, rtol=0, atol=1e-6)
+    assert any(not torch.equal(before[name], weight) for name, weight in merged.model.state_dict().items())
+    rows = [{"messages": [{"role": "user", "content": each}]} for each in ("red?", "sun?")]
+    assert alone.predict(rows) == merged.predict(rows)
+
+    with pytest.raises(SettingError, match=rf"is an adapter alone, and its base is {base}"):
+        train(case, "model=models:/kept@champion", "from_scratch=false")
+    weights = base / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(ModelError, match=r"model.safetensors of its base .* is not the file"):
+        load("models:/kept@champion", uri=uri)
+    base.rename(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match="holds an adapter alone, and its base is not here"):
+        load("models:/kept@champion", uri=uri)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["techniques=[{lora: {rank: 2}}]"], "with weights drawn anew"),
+        (["from_scratch=false"], "has no adapter"),
+        (["from_scratch=false", "techniques=[{lora: {}}]", "track.register=null"], "names nothing"),
+    ],
+    ids=["from scratch", "no adapter", "no name"],
+)
+def test_an_adapter_without_a_base_or_a_name_is_not_registered(
+    overrides: list[str], words: str, train: Train, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=f"track.register_adapter: .*{words}"):
+        train("instruction", *overrides, "track.register_adapter=true")
     assert not list((tmp_path / "runs").glob("kept/*"))

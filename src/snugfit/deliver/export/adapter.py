@@ -16,7 +16,7 @@ from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.errors import ModelError
-from snugfit.models.bundle import ADAPTER
+from snugfit.models.adapter_bundle import ADAPTER
 from snugfit.models.tokenizer import save_tokenizer
 
 _QUANTISED_SLACK = 2e-2

@@ -21,7 +21,7 @@ from snugfit.deliver.export.quantization import QUANTIZATIONS, check_widths, qua
 from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
 from snugfit.deliver.export.usage import pipeline_usage
-from snugfit.models.bundle import ADAPTER
+from snugfit.models.adapter_bundle import ADAPTER
 from snugfit.models.hub import quiet_transformers
 
 _AUTO = {
