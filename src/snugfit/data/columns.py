@@ -9,11 +9,12 @@ from snugfit.data.sources import Table
 from snugfit.errors import DataError, SettingError, nearest, short_path
 
 
-def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
+def check_columns(table: Table, wanted: Mapping[str, Sequence[str]], hint: str = "") -> None:
     """See that the table has the columns that each setting names.
 
     Args:
         wanted: the columns by the full name of the setting that asks for them.
+        hint: what else may be done where a column is not there.
     Raises:
         SettingError: one column is asked for twice.
         DataError: a column is not there.
@@ -35,7 +36,7 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
             raise DataError(
                 setting,
                 f"{short_path(part.source)} has no column '{column}'",
-                f"{_hint(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.{other}",
+                f"{_hint(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.{other}{hint and f' {hint}'}",
             )
 
 

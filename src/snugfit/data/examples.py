@@ -16,7 +16,8 @@ from torch.utils.data import Subset
 
 from snugfit.data.named_sources import Sources
 from snugfit.data.sources import Table
-from snugfit.data.texts.token_rows import ArrayExamples, JoinedArrays, Numbers
+from snugfit.data.texts.spooled_numbers import Numbers
+from snugfit.data.texts.token_rows import ArrayExamples, JoinedArrays
 from snugfit.system.user_objects import is_python_path
 
 ORIGIN = "snugfit.origin"
@@ -82,7 +83,8 @@ class Examples(Sequence[Any]):
     @classmethod
     def of(cls, examples: Sequence[Any], table: Table, rows: Sequence[int]) -> Examples:
         """Return the examples that were made of these rows of a table."""
-        origins = [origin for row in rows if (origin := table.rows[row].get(ORIGIN))]
+        has_origins = ORIGIN in table.columns
+        origins = [origin for row in rows if (origin := table.rows[row].get(ORIGIN))] if has_origins else []
         if origins and len(origins) == len(rows):
             sources, own, lines = zip(*origins, strict=True)
             return cls(examples, sources[0], own, lines, table=table, table_rows=rows)

@@ -39,7 +39,7 @@ from snugfit.data.examples import (
 from snugfit.data.named_sources import RowSources
 from snugfit.data.order import Key, Order
 from snugfit.data.sizes import largest
-from snugfit.data.stream import StreamedExamples, streamed
+from snugfit.data.stream import Streamed, streamed
 from snugfit.data.texts.token_rows import ArrayExamples
 from snugfit.data.texts.tokens import PadRight, tensors_of
 from snugfit.data.worker_messages import message_of, window_of
@@ -120,8 +120,8 @@ class Loader:
         return RowSources(examples.sources.names, examples.starts)
 
     @property
-    def stream(self) -> StreamedExamples | None:
-        """The stream that the examples are of, if they are of one."""
+    def stream(self) -> Streamed | None:
+        """The stream, or the streams, that the examples are of, if they are of any."""
         return streamed(self._dataset)
 
     def windows(
@@ -168,6 +168,14 @@ class Loader:
         window_bytes = max(1, sum(tensor.nbytes for tensor in leaves(first.data)))
         stop = min(stop, start + min(_MOST_AT_ONCE, _BYTES_AT_ONCE // window_bytes))
         return [first, *(self._fetch.rows(*self.order.rows(number)) for number in range(start + 1, stop))]
+
+    def token_counts(self, indices: Sequence[int]) -> list[int] | None:
+        """Return the tokens of some examples; None where they are not in arrays already, or each has several texts."""
+        whole = whole_examples(self._dataset)
+        examples = None if whole is None else whole.examples
+        if not isinstance(examples, ArrayExamples) or examples.sequences:
+            return None
+        return examples.at(indices).token_counts()
 
     def origins(self, ids: Sequence[int]) -> list[str]:
         """Return where the examples of a batch's `ids` come from, in words: the file and line, or the row's index."""

@@ -95,3 +95,17 @@ def _size(value: Any) -> int:
         # the entries of an example are few, tokens are many and of one kind: looking at the first is enough
         return len(value) if value and isinstance(value[0], (int, float)) else sum(map(_size, value))
     return 1
+
+
+def padding_share(windows: Sequence[Sequence[int]], micro_batch: int) -> float:
+    """Return the share of the tokens of micro-batches that is padding, from the lengths of the windows' texts; 0 where there are none.
+
+    >>> [f"{padding_share([(4, 1, 2)], micro_batch=rows):.2f}" for rows in (3, 2, 1)]
+    ['0.42', '0.30', '0.00']
+    """
+    tokens = space = 0
+    for lengths in windows:
+        for start in range(0, len(lengths), micro_batch):
+            part = lengths[start : start + micro_batch]
+            tokens, space = tokens + sum(part), space + len(part) * max(part)
+    return 1 - tokens / space if space else 0.0

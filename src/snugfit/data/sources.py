@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from snugfit.data.files.file_formats import READERS
 from snugfit.data.files.file_kinds import path_of
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.files.shards import is_shards, read_shards
+from snugfit.data.lazy_rows import LARGE_FILE, Chained, Made, read_large
 from snugfit.data.named_sources import Sources
 from snugfit.errors import DataError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
@@ -27,7 +29,8 @@ several of them by name."""
 
 
 _WITH_HEADER = (".csv", ".tsv")
-_BY_LINES = (*_WITH_HEADER, ".jsonl", ".ndjson", ".json", ".txt")
+_JSON_LINES = (".jsonl", ".ndjson")
+_BY_LINES = (*_WITH_HEADER, *_JSON_LINES, ".json", ".txt")
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 """Kinds of files that are most often given in place of rows."""
@@ -40,6 +43,8 @@ _BEGINNING_BYTES = 2**20
 class Table:
     """Rows with where they came from.
 
+    Rows of a large file of JSON Lines stay in it, and are read when they are asked for.
+
     `lines[i]` is the line on which `rows[i]` begins (its number, from 1, for a Python function). `faults` are
     the rows that could not be read and are not among `rows`. `sha256` is that of the file's bytes, or of the
     rows. `renamed` are the names that columns were given, by those that they have in the source. `names` are those of
@@ -50,8 +55,8 @@ class Table:
 
     source: str
     columns: tuple[str, ...]
-    rows: list[dict[str, Any]]
-    lines: list[int]
+    rows: Sequence[dict[str, Any]]
+    lines: Sequence[int]
     sha256: str
     faults: tuple[Fault, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -137,7 +142,7 @@ def _together(sources: Sources, setting: str, folder: Path | None) -> Table:
     return Table(
         str(sources),
         tuple(columns),
-        [row for part in parts for row in part.rows],
+        _one_after_the_other([part.rows for part in parts]),
         [line for part in parts for line in part.lines],
         hashlib.sha256(digests.encode()).hexdigest(),
         tuple(fault for part in parts for fault in part.faults),
@@ -146,29 +151,55 @@ def _together(sources: Sources, setting: str, folder: Path | None) -> Table:
     )
 
 
+def _one_after_the_other(parts: Sequence[Sequence[dict[str, Any]]]) -> Sequence[dict[str, Any]]:
+    """Return the rows of parts, of which some may stay in their files."""
+    if all(isinstance(part, list) for part in parts):
+        return list(itertools.chain.from_iterable(parts))
+    return Chained(parts)
+
+
 def _with_names(table: Table, renamed: Mapping[str, str], setting: str) -> Table:
     """Return a table whose columns have other names.
 
     Raises:
         DataError: a column is not there, or two would have one name.
     """
+    columns = new_names(table.source, table.columns, renamed, setting)
+
+    def row_of(row: dict[str, Any]) -> dict[str, Any]:
+        return {renamed.get(column, column): value for column, value in row.items()}
+
+    rows = Made(table.rows, row_of)
+    return replace(
+        table,
+        columns=columns,
+        rows=list(rows) if isinstance(table.rows, list) else rows,
+        renamed=renamed,
+    )
+
+
+def new_names(
+    source: str, columns: Sequence[str], renamed: Mapping[str, str], setting: str
+) -> tuple[str, ...]:
+    """Return the columns of a source by their new names.
+
+    Raises:
+        DataError: a column is not there, or two would have one name.
+    """
     for column in renamed:
-        if column not in table.columns:
+        if column not in columns:
             raise DataError(
-                f"{setting}.rename",
-                f"{table.source} has no column '{column}'",
-                nearest(column, table.columns),
+                f"{setting}.rename", f"{source} has no column '{column}'", nearest(column, columns)
             )
-    columns = tuple(renamed.get(column, column) for column in table.columns)
-    twice = [column for column in columns if columns.count(column) > 1]
+    new = tuple(renamed.get(column, column) for column in columns)
+    twice = [column for column in new if new.count(column) > 1]
     if twice:
         raise DataError(
             f"{setting}.rename",
-            f"two columns of {table.source} would be called '{twice[0]}'",
+            f"two columns of {source} would be called '{twice[0]}'",
             "Rename the other one too.",
         )
-    rows = [{renamed.get(column, column): value for column, value in row.items()} for row in table.rows]
-    return replace(table, columns=columns, rows=rows, renamed=renamed)
+    return new
 
 
 def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Path:
@@ -285,6 +316,15 @@ def _file_of_rows(source: str, setting: str, folder: Path | None) -> tuple[Path,
 def _table_of_file(source: str, path: Path, kind: str, setting: str, most_bytes: int | None = None) -> Table:
     """Return the rows of a file, or those of whole lines among its first `most_bytes`."""
     try:
+        if (
+            most_bytes is None
+            and kind in _JSON_LINES
+            and path.stat().st_size >= LARGE_FILE
+            and hasattr(os, "pread")
+        ):
+            columns, in_file, numbers, faults, digest = read_large(path, source, setting)
+            _check_some(in_file, faults, source, setting, kind)
+            return Table(source, columns, in_file, numbers, digest, tuple(faults))
         with path.open("rb") as file:
             content = file.read(-1 if most_bytes is None else most_bytes)
             if most_bytes is not None and file.read(1):
@@ -298,9 +338,19 @@ def _table_of_file(source: str, path: Path, kind: str, setting: str, most_bytes:
     if not content.strip():
         raise DataError(setting, f"{short_path(source)} is empty", "Name a file with rows.")
     columns, rows, lines, faults = READERS[kind](content, source, setting)
-    if not rows and not faults:
-        raise DataError(setting, f"{short_path(source)} has a header and no rows", "Name a file with rows.")
+    _check_some(rows, faults, source, setting, kind)
     return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))
+
+
+def _check_some(rows: Sequence[Any], faults: Sequence[Fault], source: str, setting: str, kind: str) -> None:
+    """See that a file has rows.
+
+    Raises:
+        DataError: it has none.
+    """
+    if not rows and not faults:
+        words = "has a header and no rows" if kind in _WITH_HEADER else "is empty"
+        raise DataError(setting, f"{short_path(source)} {words}", "Name a file with rows.")
 
 
 def _table_of_shards(source: str, setting: str, folder: Path | None) -> Table:

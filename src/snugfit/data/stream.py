@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -141,7 +142,35 @@ class _Block(NamedTuple):
     position: Position
 
 
-class StreamedExamples:
+class Streamed(ABC):
+    """Examples of a run that are read as they come, by their numbers from the start of the run."""
+
+    @property
+    @abstractmethod
+    def largest(self) -> Any:
+        """An example that none is larger than; None where that is not known."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+    @abstractmethod
+    def __getitem__(self, number: int) -> Any: ...
+
+    @abstractmethod
+    def position(self, examples: int) -> Sequence[Any] | None:
+        """Return how far has been read where the last of the first examples is, as JSON holds it; None where this process has not read so far."""
+
+    @abstractmethod
+    def go_on(self, examples: int, saved: Any) -> None:
+        """Go on behind the first examples, and see that they are made of the rows that they were made of before.
+
+        Args:
+            saved: their position.
+        Raises:
+            DataError: they are not.
+        """
+
+
+class StreamedExamples(Streamed):
     """The examples of a run over a stream, by their numbers from the start of the run.
 
     Args:
@@ -168,7 +197,7 @@ class StreamedExamples:
         draw: Callable[[Any], Any] | None = None,
     ) -> None:
         self.stream, self.seed, self.skip, self.setting = stream, seed, skip, setting
-        self.largest = largest
+        self._largest = largest
         self._encode, self._draw, self._length = encode, draw, length
         self._size = stream.buffer if stream.buffer > 1 else _IN_ORDER
         self._first: _Block | None = None
@@ -192,6 +221,10 @@ class StreamedExamples:
     def __getstate__(self) -> dict[str, Any]:
         # a worker reads for itself
         return {**self.__dict__, "_blocks": None, "_recent": deque(maxlen=2), "_ends": [], "_positions": []}
+
+    @property
+    def largest(self) -> Any:
+        return self._largest
 
     def held_out(self) -> list[Any]:
         """Return the first rows of the stream, which are not trained on.
@@ -218,15 +251,8 @@ class StreamedExamples:
             return None
         return self._positions[place]
 
-    def go_on(self, examples: int, saved: Sequence[Any] | str) -> None:
-        """Go on behind the first examples, and see that they are made of the rows that they were made of before.
-
-        Args:
-            saved: their position; runs of before have its digest alone.
-        Raises:
-            DataError: they are not.
-        """
-        if not isinstance(saved, str):
+    def go_on(self, examples: int, saved: Any) -> None:
+        if not isinstance(saved, str):  # runs of before have its digest alone
             self._start_again()
             self._begin = Position(*saved)
             saved = self._begin.digest
@@ -353,11 +379,11 @@ class StreamedExamples:
                 worker[_WORKER] = info
 
 
-def streamed(dataset: Any) -> StreamedExamples | None:
-    """Return the stream that a data set is, or is a part of; None of others."""
+def streamed(dataset: Any) -> Streamed | None:
+    """Return the stream, or the streams, that a data set is, or is a part of; None of others."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
-    return dataset if isinstance(dataset, StreamedExamples) else None
+    return dataset if isinstance(dataset, Streamed) else None
 
 
 def examples_of(

@@ -20,6 +20,7 @@ from snugfit.units import counted, format_bytes, format_seconds
 
 _MOST_LABELS = 6
 _FEW_TO_VALIDATE_ON = 20
+_MUCH_PADDING = 0.2
 _DAY = 86400.0
 
 
@@ -80,6 +81,9 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
     if decay := decay_words(run.get("weight_decay") or {}):
         lines.append(f"  decay   {decay}")
     lines.append(f"  data    {_data(data)}")
+    if padding := data.get("padding"):
+        remedy = "; packing or length_grouping would save it" if padding >= _MUCH_PADDING else ""
+        lines.append(f"          {padding:.0%} of the tokens in micro-batches are padding{remedy}")
     if few := _few_to_validate_on(data):
         lines.append(f"          {few}")
     lines += [f"          {source_words(each)}" for each in data.get("sources") or ()]

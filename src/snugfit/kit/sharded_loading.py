@@ -29,6 +29,11 @@ def stand_in(parameter: nn.Parameter, part: Tensor) -> nn.Parameter:
     return made
 
 
+def is_stand_in(parameter: Tensor) -> bool:
+    """Return whether a parameter stands for a weight of which this rank has read its part."""
+    return _PART in vars(parameter)
+
+
 def emptied_(model: nn.Module) -> dict[str, Tensor]:
     """Put parameters on the meta device in the places of stand-ins; gives the parts that they kept, by name.
 

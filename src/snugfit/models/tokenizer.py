@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.errors import ModelError, SettingError
+from snugfit.kit.sharded_loading import is_stand_in
 from snugfit.models.folders import check_tokenizer_files
 from snugfit.models.hub import call, quiet_transformers, resolve
 
 _OWN_LIMIT = "pretrained_max_length"
 """In tokenizer_config.json of a classifier: the limit of the pretrained tokenizer, where `model_max_length` is that of the training."""
 
+_ADDED = "snugfit_added_tokens"
+"""Attribute of a tokenizer: how many tokens it was given."""
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_tokenizer(source: str | Path, *, folder: Path | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    source: str | Path, *, folder: Path | None = None, add: Sequence[str] = ()
+) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model; one without a padding token pads with its end-of-sequence token.
 
+    Args:
+        add: tokens that it gets where it does not know them, and for which `fit_tokenizer` makes room in the model.
     Raises:
         ModelError: there is none, or it has neither token.
+        SettingError: a token to add is empty.
     """
     _, name, local = resolve(source, False, folder)
     if local is not None:
@@ -42,12 +54,30 @@ def load_tokenizer(source: str | Path, *, folder: Path | None = None) -> PreTrai
                 "Set tokenizer.pad_token, and save it again.",
             )
         tokenizer.pad_token = tokenizer.eos_token
+    _add_tokens(tokenizer, add)
     own_limit = getattr(tokenizer, "init_kwargs", {}).get(_OWN_LIMIT)
     if own_limit is not None:  # of a classifier in best/: who trains on may take longer texts
         tokenizer.model_max_length = own_limit
     # padding counts as trailing everywhere: positions, lengths and trimming
     tokenizer.padding_side = "right"
     return tokenizer
+
+
+def _add_tokens(tokenizer: PreTrainedTokenizerBase, add: Sequence[str]) -> None:
+    from transformers import AddedToken
+
+    if not all(map(str.strip, add)):
+        raise SettingError("data.add_tokens", "has a token without a character", "Remove it.")
+    known = tokenizer.get_vocab()
+    # special: no text of a row may hold one, and generated texts are shown without them
+    new = [
+        AddedToken(token, special=True, normalized=False)
+        for token in dict.fromkeys(add)
+        if token not in known
+    ]
+    if new:
+        tokenizer.add_tokens(new)
+        setattr(tokenizer, _ADDED, len(new))
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, max_length: int | None = None) -> None:
@@ -94,15 +124,32 @@ def fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, so
     """See that the model has an embedding for every token, and tell it which token pads.
 
     Raises:
-        ModelError: it has too few embeddings.
+        ModelError: it has too few embeddings, but for the tokens that its tokenizer was given.
+        SettingError: it has none for those, and cannot get them.
     """
     embeddings: Any = model.get_input_embeddings()
-    rows = embeddings.weight.shape[0]
-    if len(tokenizer) > rows:
+    rows, added = embeddings.weight.shape[0], getattr(tokenizer, _ADDED, 0)
+    if len(tokenizer) - added > rows:
         raise ModelError(
             "model",
-            f"the tokenizer knows {len(tokenizer):,} tokens, {source} has embeddings for {rows:,}",
+            f"the tokenizer knows {len(tokenizer) - added:,} tokens, {source} has embeddings for {rows:,}",
             "Take the tokenizer of this model.",
         )
+    if len(tokenizer) > rows:
+        _grow(model, len(tokenizer), embeddings.weight)
     # a classifier on a decoder finds the last token by the padding's id
     model.config.pad_token_id = tokenizer.pad_token_id
+
+
+def _grow(model: PreTrainedModel, tokens: int, weight: nn.Parameter) -> None:
+    """Give a model embeddings for so many tokens: new rows are drawn around the mean of those that are there, always the same."""
+    if is_stand_in(weight):
+        raise SettingError(
+            "data.add_tokens",
+            "gives the model new rows of its embeddings, and each device has read a part of them",
+            "Write a model that has them first: one update on one device, and take its best/ as the model.",
+        )
+    host = torch.device("cpu")
+    with preserved_randomness(host):
+        seed_device(derive_seed("new tokens"), host)
+        model.resize_token_embeddings(tokens, mean_resizing=not weight.is_meta)

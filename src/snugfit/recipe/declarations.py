@@ -262,6 +262,18 @@ class Data(Section):
         takes="chatml, a file or null",
         example="chatml",
     )
+    add_tokens: tuple[str, ...] | None = setting(
+        "tokens that the tokenizer gets where it does not know them, such as the marks of data.template; the model gets rows of its embeddings for "
+        "them, drawn around the mean of the others; null: none",
+        None,
+        takes="a token, a list of tokens or null",
+        example=("<|im_start|>", "<|im_end|>"),
+    )
+    documents: Literal["joined", "apart"] = setting(
+        "texts of several rows: joined follow one another in blocks of max_length tokens, apart each is cut into examples of its own, so that no "
+        "token sees another text; packing puts such examples into rows of one length, under masks",
+        "joined",
+    )
     too_long: Literal["cut_end", "cut_prompt", "drop"] = setting(
         "treatment of a conversation of more than max_length tokens: cut_end cuts its end, cut_prompt its oldest turns and the beginning of "
         "its prompt, drop leaves it out",

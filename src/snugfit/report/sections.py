@@ -209,6 +209,7 @@ _IN_WORDS = {
     "tokens_max": "tokens of the longest",
     "tokens_median": "tokens, median",
     "windowed": "texts read in windows",
+    "padding": "part of the tokens in micro-batches that is padding",
     "form": "rows are",
     "baseline": "without learning",
 }

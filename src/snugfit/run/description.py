@@ -18,6 +18,7 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.parameters import decayed_parameters
+from snugfit.data.sizes import padding_share
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.training.loop import Training
 from snugfit.step.build import describe_model
@@ -48,6 +49,30 @@ def _updates(training: Training) -> dict[str, Any]:
     if not train.sizes_given:
         return {**total, "updates_per_epoch": order.windows_per_pass}
     return {**total, "window": order.cuts.sizes.words(train.unit)}
+
+
+_LOOKED_AT = 32
+"""First windows of which padding is counted."""
+
+_LEAST_SHARE = 0.005
+"""Less of it is not told."""
+
+
+def padding(training: Training) -> dict[str, float]:
+    """Return the share of the tokens in a run's micro-batches that is padding, where it is known and not nothing."""
+    step, loader = training.step, training.loader
+    if "packing" in step.seams.names:
+        return {}
+    lengths = [
+        loader.token_counts([index for _, index in loader.order.window(number)])
+        for number in range(min(_LOOKED_AT, training.total_windows))
+    ]
+    known = [each for each in lengths if each]
+    if "length_grouping" in step.seams.names:
+        known = [sorted(each) for each in known]
+    rows = step.micro_batch or max(map(len, known), default=1)
+    share = padding_share(known, rows)
+    return {"padding": round(share, 3)} if share >= _LEAST_SHARE else {}
 
 
 def by_source(training: Training) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_files
-from snugfit.run.description import by_source, describe_run, versions
+from snugfit.run.description import by_source, describe_run, padding, versions
 from snugfit.run.ending import end_failed, explain_memory, finished_before, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
@@ -278,6 +278,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         training.restore()
     _fit(training, events, header)
     header["plan"]["micro_batch"] = training.step.micro_batch
+    header["data"].update(padding(training))
     training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
     # what was read and drawn was said when the run began

@@ -72,11 +72,7 @@ def fill_start_scores(
     if streamed(material.train) is not None:
         if _trains_adapters(step) and _begins_without_them(step, material, forward, [material.train[0]]):
             return
-        raise SettingError(
-            "data.stream",
-            "reads some rows at a time, and the loss compares the model with itself before its first update, by scores of all rows",
-            "Train new adapters alone (techniques: [lora]), which are switched off for that; or use loss: orpo, or leave it out.",
-        )
+        raise not_of_streams()
     examples = [
         side[place] for side in (material.train, material.validation or ()) for place in range(len(side))
     ]
@@ -103,6 +99,15 @@ def fill_start_scores(
             folder.write_json(START_SCORES, {"examples": key, LOG_PROBABILITIES: scores})
     for example, own in zip(examples, scores, strict=True):
         example[REFERENCE] = own
+
+
+def not_of_streams() -> SettingError:
+    """Return the refusal of a loss that needs scores of all rows, which are read as a stream."""
+    return SettingError(
+        "data.stream",
+        "reads some rows at a time, and the loss compares the model with itself before its first update, by scores of all rows",
+        "Train new adapters alone (techniques: [lora]), which are switched off for that; or use loss: orpo, or leave it out.",
+    )
 
 
 def compares_start(material: Material) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_texts
 from snugfit.tasks.common.texts import (
+    ADD_TOKENS,
     ROWS,
     STREAM,
     language_model,
     load_empty_language_model,
     row_settings,
     stream_settings,
+    tokenizer_of,
 )
 from snugfit.tasks.recognition import (
     PLAIN_TEXT,
@@ -47,17 +50,17 @@ An apple a day keeps the doctor away. Beggars cannot be choosers. Curiosity kill
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.causal import CausalSettings, load_causal
-    from snugfit.models.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-    settings = CausalSettings(**row_settings(recipe))
+    tokenizer = tokenizer_of(recipe)
+    settings = CausalSettings(documents=recipe.data.documents, **row_settings(recipe))
     if (stream := stream_settings(recipe)) is None:
         data = load_causal(settings, tokenizer, folder=recipe.folder)
     else:
         from snugfit.data.texts.streamed_texts import stream_causal
 
         data = stream_causal(settings, stream, tokenizer, folder=recipe.folder)
-    return language_model(recipe, tokenizer, data, empty, keep)
+    task = language_model(recipe, tokenizer, data, empty, keep)
+    return replace(task, meta={**task.meta, "documents": recipe.data.documents})
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
@@ -88,7 +91,7 @@ CARD = Card(
     summary="Predict the next token of a text.",
     loss="causal_lm",
     metrics=("perplexity",),
-    settings=(*ROWS, STREAM),
+    settings=(*ROWS, STREAM, ADD_TOKENS, "documents"),
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_texts,

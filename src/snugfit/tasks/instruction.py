@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_conversations
 from snugfit.tasks.common.texts import (
+    ADD_TOKENS,
     ROWS,
     STREAM,
     language_model,
     load_empty_language_model,
     row_settings,
     stream_settings,
+    tokenizer_of,
 )
 from snugfit.tasks.recognition import (
     AROUND_A_TURN,
@@ -43,9 +45,8 @@ _COMPLETIONS = ("completion", "response", "output", "answer", "solution", "targe
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.instruct import InstructSettings, load_instruct
-    from snugfit.models.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    tokenizer = tokenizer_of(recipe)
     own = {name: getattr(recipe.data, name) for name in _OWN}
     settings = InstructSettings(**own, **row_settings(recipe))
     if (stream := stream_settings(recipe)) is None:
@@ -68,6 +69,7 @@ def _read_rows(recipe: Recipe) -> Part:
         PAIRS,
         columns_of_form,
         conversation_of,
+        hint_of_form,
         lists_turns,
         recognise,
     )
@@ -79,7 +81,7 @@ def _read_rows(recipe: Recipe) -> Part:
     if form == PAIRS and not (table.rows and lists_turns(table.rows[0].get(data.text[0]))):
         return part_of_table(table, data.text, None, None)
     by_setting = columns_of_form(form, data.text, data.completion)
-    check_columns(table, by_setting)
+    check_columns(table, by_setting, hint_of_form(table.rows))
     needed = [column for columns in by_setting.values() for column in columns]
 
     def messages(row: Mapping[str, Any]) -> Any:
@@ -159,7 +161,7 @@ CARD = Card(
     summary="Answer in a conversation, or a single prompt; the answers alone are scored.",
     loss="causal_lm",
     metrics=("perplexity",),
-    settings=(*ROWS, STREAM, *_OWN),
+    settings=(*ROWS, STREAM, ADD_TOKENS, *_OWN),
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_conversations,

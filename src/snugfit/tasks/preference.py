@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.answers import of_preferences
 from snugfit.tasks.common.texts import (
+    ADD_TOKENS,
     ROWS,
     STREAM,
     language_model,
     load_empty_language_model,
     row_settings,
     stream_settings,
+    tokenizer_of,
 )
 from snugfit.tasks.recognition import (
     Recognition,
@@ -43,11 +45,11 @@ _COMPLETIONS = ("completion", "response", "answer", "output")
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
-    from snugfit.models.tokenizer import load_tokenizer
     from snugfit.step.metrics.answer_scores import AnswerScores
 
     loss = _loss(recipe)
-    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    _check_stream(recipe, loss)
+    tokenizer = tokenizer_of(recipe)
     own = {name: getattr(recipe.data, name) for name in _OWN}
     settings = PreferenceSettings(pairs=loss.pairs, **own, **row_settings(recipe))
     if (stream := stream_settings(recipe)) is None:
@@ -74,6 +76,7 @@ def _assume(recipe: Recipe, material: Material) -> Material:
     from snugfit.step.metrics.answer_scores import AnswerScores
 
     loss = _loss(recipe)
+    _check_stream(recipe, loss)
     data = assumed_pairs(
         recipe.data.max_length, recipe.train.examples_of(recipe.data.max_length), labelled=not loss.pairs
     )
@@ -86,6 +89,21 @@ def _assume(recipe: Recipe, material: Material) -> Material:
         collate=PadPairs(0),
         forward=AnswerScores(loss),
     )
+
+
+def _check_stream(recipe: Recipe, loss: PreferenceLoss) -> None:
+    """Refuse a stream where the recipe says already that no adapters can be switched off to have the first model.
+
+    Raises:
+        SettingError: the loss compares with it.
+    """
+    from snugfit.core.technique import Stage
+    from snugfit.step.start_scores import not_of_streams
+
+    adapters = [each for each in recipe.all_techniques() if Stage.ADAPT in each.card.stages]
+    learned = any(getattr(each, "start", None) is not None for each in adapters)
+    if recipe.data.stream is not None and loss.pairs and loss.compares_start and (learned or not adapters):
+        raise not_of_streams()
 
 
 def _loss(recipe: Recipe) -> PreferenceLoss:
@@ -198,7 +216,7 @@ CARD = Card(
     losses=("dpo", "ipo", "orpo", "kto"),
     section="preference",
     metrics=("reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),
-    settings=(*ROWS, STREAM, *_OWN),
+    settings=(*ROWS, STREAM, ADD_TOKENS, *_OWN),
     load=_load,
     load_empty=load_empty_language_model,
     assume=_assume,

@@ -87,7 +87,7 @@ def test_rows_that_were_written_out_of_another_source_are_named_by_that_one() ->
     from snugfit.data.sources import Table
 
     rows = [{"text": "a", ORIGIN: ["films.csv", 57, 61]}, {"text": "b", ORIGIN: ["films.csv", 3, 5]}]
-    examples = Examples.of(["a", "b"], Table("fold.jsonl", ("text",), rows, [1, 2], ""), [0, 1])
+    examples = Examples.of(["a", "b"], Table("fold.jsonl", ("text", ORIGIN), rows, [1, 2], ""), [0, 1])
     assert [examples.origin(place) for place in range(2)] == ["films.csv:61", "films.csv:5"]
     assert list(examples.rows) == [57, 3]
 

@@ -31,9 +31,10 @@ from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from tests.unit.data.conftest import word_tokenizer
 from tests.unit.data.texts.test_instruct import TEMPLATES, by_letters
+from tests.unit.tasks.tiny_decoder import write_decoder
 from tests.unit.tasks.tiny_encoder import write_encoder
 from tests.unit.tasks.tiny_writer import write_tokenizer
-from tests.unit.tasks.trained_runs import AfterWindows, weights
+from tests.unit.tasks.trained_runs import AfterWindows, check_resume, weights
 
 RECIPE = """\
 name: mixed
@@ -380,6 +381,43 @@ def test_a_resume_is_refused_where_the_sources_are_others(
         (project / "new.csv").write_text((project / "new.csv").read_text() + "7,7,yes\n")
     with pytest.raises(UserError, match=message):
         resume_run(stopped.run_dir, changes=changes)
+
+
+STREAMS = """\
+name: streams
+task: causal-lm
+model: decoder
+from_scratch: true
+data:
+  train:
+    old: {from: old.jsonl, weight: 3}
+    new: {from: new.jsonl, weight: 1, rename: {words: text}}
+  validation: null
+  max_length: 8
+  stream: 4
+train: {updates: 9, global_batch: 4, seed: 3}
+plan: {device: cpu, numerics: fp32}
+track: {mlflow: false}
+"""
+
+
+@pytest.mark.slow
+def test_streams_that_stop_on_their_way_end_with_the_weights_of_those_that_do_not(project: Path) -> None:
+    write_decoder(project / "decoder", 16)
+    lines(project / "old.jsonl", *({"text": f"old {n} " * (n % 3 + 1)} for n in range(11)))
+    lines(project / "new.jsonl", *({"words": f"new {n}"} for n in range(5)))
+    (project / "streams.yaml").write_text(STREAMS)
+    recipe = load_recipe("streams.yaml")
+    whole = train_recipe(recipe, RunOptions(plan=False))
+    stopped = train_recipe(recipe, RunOptions(plan=False, stop=AfterWindows(2)))
+    with pytest.raises(UserError, match="recipe: data train old weight 3 then, 2 now"):
+        resume_run(stopped.run_dir, changes=("data.train.old.weight=2",))
+    text = (project / "new.jsonl").read_text()
+    (project / "new.jsonl").write_text(text.replace("new 0", "new 7"))
+    with pytest.raises(UserError, match="train row 10 was changed"):
+        resume_run(stopped.run_dir)
+    (project / "new.jsonl").write_text(text)
+    check_resume(whole, stopped, 2)
 
 
 def test_folds_are_refused_of_several_sources(project: Path) -> None:

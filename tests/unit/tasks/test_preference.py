@@ -101,7 +101,7 @@ def test_losses_that_need_all_rows_are_refused_of_a_stream(project: Path) -> Non
     with pytest.raises(
         SettingError, match=r"data\.stream: .* by scores of all rows\. Train new adapters alone"
     ):
-        train_recipe(recipe_of(project, *STREAM), RunOptions(plan=False))
+        prepare(recipe_of(project, *STREAM))
 
 
 @pytest.mark.parametrize("loss", ["dpo", "kto"])

@@ -179,13 +179,22 @@ def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
         columns.update(dict.fromkeys(row))
         rows.append(row)
         numbers.append(number)
-    if text.lstrip().startswith("[") and any(fault.reason == "broken JSON" for fault in faults):
+    check_no_list(text, faults, source, setting)
+    return tuple(columns), rows, numbers, faults
+
+
+def check_no_list(beginning: str, faults: Iterable[Fault], source: str, setting: str) -> None:
+    """See that a file of JSON Lines is not one JSON list.
+
+    Raises:
+        DataError: it is.
+    """
+    if beginning.lstrip().startswith("[") and any(fault.reason == "broken JSON" for fault in faults):
         raise DataError(
             setting,
             f"{source} is one JSON list",
             "Name it .json, or write one object a line (JSON Lines).",
         )
-    return tuple(columns), rows, numbers, faults
 
 
 def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
@@ -195,7 +204,7 @@ def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[st
             continue
         try:
             _check_characters(line, number)
-            yield number, _json_object(line)
+            yield number, _json_object(line.removesuffix("\n"))
         except BadRow as bad:
             yield number, bad.at(source, number)
 

@@ -60,12 +60,21 @@ class RowStream:
         source: a file of `KINDS`, shards, a data set of Hugging Face, or a function that returns an iterable of rows.
         setting: that names it.
         folder: where relative paths and Python modules are looked for.
+        rename: the names that its columns get, by their own.
     Raises:
         DataError: it is not there, or its kind cannot be read so.
     """
 
-    def __init__(self, source: str, *, setting: str, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        setting: str,
+        folder: Path | None = None,
+        rename: Mapping[str, str] | None = None,
+    ) -> None:
         self.source, self.setting, self.folder = source, setting, folder
+        self._rename = dict(rename or {})
         self.__qualname__ = source  # by which messages name the stream
         self._epoch = 0
         self._read = self._reader()
@@ -75,7 +84,13 @@ class RowStream:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[StreamedRow]:
-        return self._read()
+        return map(self._renamed, self._read()) if self._rename else self._read()
+
+    def _renamed(self, row: StreamedRow) -> StreamedRow:
+        if row.columns is None:
+            return row
+        names = self._rename
+        return row._replace(columns={names.get(name, name): value for name, value in row.columns.items()})
 
     def _reader(self) -> Callable[[], Iterator[StreamedRow]]:
         """Return what yields the rows of a pass.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,7 +56,16 @@ def inputs_of_texts(parts: Sequence[Sequence[Any]], plural: str = "texts") -> In
     def joined(part: int) -> list[str]:
         return ["\n".join([text] if isinstance(text, str) else text) for text in parts[part]]
 
-    return Inputs(plural, parts.__getitem__, joined, near_texts)
+    def digests(part: int) -> list[bytes]:
+        return [content_digest("\0".join([text] if isinstance(text, str) else text)) for text in parts[part]]
+
+    return Inputs(plural, digests, joined, near_texts)
+
+
+def content_digest(content: str | bytes) -> bytes:
+    """Return what equal contents share and others do not, in 16 bytes."""
+    content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,24 @@ from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, FromRows
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
+from snugfit.data.lazy_rows import Chained, Made
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import share_of
 from snugfit.data.splits.leaks import inputs_of_texts
 from snugfit.data.splits.sides import places_by_source
-from snugfit.data.stream import StreamedExamples
+from snugfit.data.stream import Streamed
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
-from snugfit.data.texts.token_rows import FramedBlocks, TokenBlocks, TokenRows, TokenWriter
+from snugfit.data.texts.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows, TokenWriter
 from snugfit.data.texts.tokens import Frame, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+JOINED, APART = "joined", "apart"
+"""How the texts of several documents become examples."""
 
 _PIECE = 2**22
 _BATCH = 1000
@@ -41,14 +45,19 @@ class CausalSettings(RowSettings):
     """The `data` part of a recipe for causal language modelling.
 
     A .txt file is one text, of which a fraction to validate on is the end. Of every other source each row is one text.
+
+    Args:
+        documents: JOINED, where texts follow one another in blocks, or APART, where no example holds parts of two.
     """
+
+    documents: str = JOINED
 
 
 @dataclass(frozen=True)
 class CausalData:
     """Blocks of at most `max_length` tokens; `labels` are the tokens themselves, -100 at padding."""
 
-    train: Examples | StreamedExamples
+    train: Examples | Streamed
     validation: Examples
     collate: Collate
     report: DataReport
@@ -64,7 +73,7 @@ def load_causal(
 
     Texts follow one another, each in the special tokens its tokenizer gives it and ended by the
     end-of-sequence token where there is one. The last, shorter block is kept unless it is a single token,
-    which predicts nothing.
+    which predicts nothing. Where documents stay apart each is cut so by itself.
 
     Raises:
         DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
@@ -88,7 +97,7 @@ def load_causal(
         settings.validation,
         settings.seed,
         lambda number: settings.rows_apart(len(texts[0][number])),
-        inputs=inputs_of_texts([[text for part in own for text in part] for own in texts]),
+        inputs=inputs_of_texts([Chained(own) for own in texts]),
         leaks=settings.leaks,
     )
     sides = [_sides(stream, own, settings) for stream, own in zip(streams[0], places, strict=True)]
@@ -97,7 +106,7 @@ def load_causal(
         Examples.joined(tables[0], own, sizes) for own in ([both[side] for both in sides] for side in (0, 1))
     )
     if len(streams) > 1:
-        held_out = [_blocks(each, settings.max_length) for each in streams[1]]
+        held_out = [_blocks(each, settings.max_length, settings.documents) for each in streams[1]]
         validation = Examples.joined(tables[1], held_out, list(map(len, held_out)))
     if not blocks or (settings.validation is not None and not validation):
         raise DataError(
@@ -107,6 +116,8 @@ def load_causal(
             "Give more text, or lower data.max_length.",
         )
     lengths = [length for own in streams for part in own for length in _rows_of(part).lengths().tolist()]
+    longer = [length for length in lengths if length > settings.max_length]
+    apart = settings.documents == APART
     return CausalData(
         train=blocks,
         validation=validation,
@@ -119,7 +130,9 @@ def load_causal(
             tokens_total=sum(lengths),
             tokens_max=max(lengths, default=0),
             tokens_median=median(lengths),
-            unit="blocks",
+            unit="examples" if apart else "blocks",
+            windowed=len(longer) if apart else 0,
+            windows=sum(-(-length // settings.max_length) for length in longer) if apart else 0,
             warnings=warnings,
         ),
         fingerprints=fingerprints_of(tables),
@@ -138,11 +151,11 @@ def _sides(
     texts: Examples, places: tuple[Sequence[int], Sequence[int]], settings: CausalSettings
 ) -> tuple[Examples, Examples]:
     """Return the blocks of one source to train on, and those that a share holds out, given the places of its texts on both sides."""
-    size = settings.max_length
+    train, held_out = (_blocks(texts.at(own), settings.max_length, settings.documents) for own in places)
     if settings.share is None or len(texts) > 1:
-        return _blocks(texts.at(places[0]), size), _blocks(texts.at(places[1]), size)
+        return train, held_out
     # one long text: its end, so that no block is surrounded by text that was trained on
-    blocks = _blocks(texts, size)
+    blocks = _blocks(texts, settings.max_length)
     count, every = max(round(share_of(settings.share) * len(blocks)), 1), range(len(blocks))
     return blocks.at(every[:-count]), blocks.at(every[-count:])
 
@@ -159,15 +172,16 @@ def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]
     faults = list(table.faults)
     if table.rows:
         check_columns(table, {"data.text": columns})
-    texts = []
-    rows = []
+    usable = []
     for number, row in enumerate(table.rows):
         try:
-            texts.append(text_of(row, columns))
-            rows.append(number)
+            text_of(row, columns)
+            usable.append(number)
         except BadRow as bad:
             faults.append(table.fault(number, bad))
-    return Examples.of(texts, table, rows), table.in_order(faults)
+    # once more when they are asked for: of a large file few are in memory at a time
+    texts = Made(usable, lambda number: text_of(table.rows[number], columns))
+    return Examples.of(texts, table, usable), table.in_order(faults)
 
 
 def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> Examples:
@@ -251,14 +265,20 @@ def cut_text(text: str, size: int) -> Iterator[str]:
         start = end
 
 
-def _blocks(texts: Examples, max_length: int) -> Examples:
-    """Return the blocks of a stream, each with the line of the text in which it begins; those of one long text with their number."""
-    blocks = TokenBlocks(_rows_of(texts), max_length)
-    numbers = range(len(blocks))
-    if texts.lines is None:
-        return Examples(blocks, texts.source, numbers, unit="block")
-    lines = [texts.lines[blocks.text_of(number)] for number in numbers]
-    return Examples(blocks, texts.source, numbers, lines, unit="block")
+def _blocks(texts: Examples, max_length: int, documents: str = JOINED) -> Examples:
+    """Return the blocks of texts, each with the line of the text in which it begins; those of one long text with their number."""
+    blocks, beginnings = blocks_of(_rows_of(texts), max_length, documents)
+    lines = None if texts.lines is None else [texts.lines[number] for number in beginnings]
+    return Examples(blocks, texts.source, range(len(blocks)), lines, unit="block")
+
+
+def blocks_of(texts: TokenRows, max_length: int, documents: str) -> tuple[ArrayExamples, Iterable[int]]:
+    """Return the blocks of texts that are joined or stay apart, and the number of the text in which each begins."""
+    if documents == APART:
+        examples, numbers = texts.cut(max_length)
+        return examples, numbers.tolist()
+    blocks = TokenBlocks(texts, max_length)
+    return blocks, map(blocks.text_of, range(len(blocks)))
 
 
 def framed_blocks(table: Table, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Examples, int]:
@@ -301,6 +321,7 @@ def read_causal_rows(
     scored: bool,
     bad_rows: str,
     folder: Path | None,
+    documents: str = JOINED,
 ) -> FileRows:
     """Read one source to evaluate on, in blocks as it is trained on, or to go on with each of its rows; of a .txt file a row is a line.
 
@@ -314,7 +335,7 @@ def read_causal_rows(
     if scored:
         texts, faults = _texts(table, columns)
         stream = _tokenized(texts, tokenizer, ended_frame(tokenizer))
-        examples: Any = _blocks(stream, max_length)
+        examples: Any = _blocks(stream, max_length, documents)
         lengths, origins = _rows_of(stream).lengths().tolist(), examples
     else:
         texts, faults = _rows(table, (TEXT_COLUMN,) if is_plain_text(table.source) else columns)

@@ -10,18 +10,19 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from snugfit.data.bad_rows import BadRow, shorten
-from snugfit.data.texts.conversations import Conversation, Message
+from snugfit.data.texts.conversations import THOUGHTS, Conversation, Message
 from snugfit.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 CHATML = "chatml"
 TURN_MARKS = TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
@@ -36,6 +37,9 @@ DATE = datetime.datetime(2024, 7, 26)
 
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.+?)\1\s*\)""")
 """A template's question for today's date, with the form of the answer."""
+
+_THINKS, _THOUGHT = "<think>", "</think>"
+"""The marks around thoughts within the text of an answer."""
 
 
 class Span(NamedTuple):
@@ -92,7 +96,7 @@ def _chatml(tokenizer: PreTrainedTokenizerBase) -> str:
 class ChatTemplate:
     """The chat template of a tokenizer.
 
-    `tail` is what it writes after an answer, `turn_end` the part of that up to its first token that is no text, None where there is
+    `marks_in_text` are marks of ChatML that are no tokens, `tail` is what it writes after an answer, `turn_end` the part of that up to its first token that is no text, None where there is
     none.
 
     Raises:
@@ -109,6 +113,10 @@ class ChatTemplate:
         template = str(tokenizer.get_chat_template())
         self._template = _TODAY.sub(lambda asked: repr(DATE.strftime(asked[2])), template)
         self.prints_date = self._template != template
+        self.marks_in_text = tuple(mark for mark in TURN_MARKS if mark in template and mark not in self._ends)
+        self._thoughts = next(
+            (key for key in THOUGHTS if re.search(rf"""\.{key}\b|["']{key}["']""", template)), THOUGHTS[0]
+        )
         try:
             self.tail, self.turn_end = self._find_end_of_turn()
         except (TemplateError, TypeError, ValueError) as error:
@@ -131,9 +139,17 @@ class ChatTemplate:
         """Return messages with the template's request for an answer.
 
         Raises:
-            BadRow: the template refuses them.
+            BadRow: the template refuses them, or leaves a call of a tool out.
         """
-        return self._written(messages, tools, asks=True)
+
+        def asked(messages: Sequence[Message]) -> str:
+            text = self._written(messages, tools, asks=True)
+            for number, message in enumerate(messages, 1):
+                if not all(name in text for name in _names_of_calls(message)):
+                    raise _lost_calls(number)
+            return text
+
+        return self._in_some_form(messages, asked)
 
     def rendered(self, conversation: Conversation) -> list[Rendered]:
         """Return the conversation with all its scored turns, or once for each of them where the template writes earlier turns otherwise.
@@ -141,10 +157,40 @@ class ChatTemplate:
         Raises:
             BadRow: the template refuses it, or leaves a message out; a message holds a special token.
         """
-        messages, tools = conversation.messages, conversation.tools
-        self._check_marks(messages)
-        turns = [self._turn(messages[: place + 1], tools) for place in conversation.scored]
-        whole = self._written(messages[: conversation.scored[-1] + 1], tools)
+        self._check_marks(conversation.messages)
+        last = conversation.scored[-1]
+        return self._in_some_form(
+            conversation.messages[: last + 1],
+            lambda messages: self._rendered(messages, conversation.scored, conversation.tools),
+        )
+
+    def _in_some_form(self, messages: Sequence[Message], make: Callable[[Sequence[Message]], T]) -> T:
+        """Return what is made of messages in the first form in which the template takes them.
+
+        Raises:
+            BadRow: it takes none; as of the usual form.
+        """
+        first_error: BadRow | None = None
+        for form in _forms(messages):
+            try:
+                return make([self._with_thoughts(message) for message in form])
+            except BadRow as bad:
+                first_error = first_error or bad
+        assert first_error is not None  # there is a form at least
+        raise first_error
+
+    def _with_thoughts(self, message: Message) -> Message:
+        """Return a message with its thoughts under the key by which the template reads them."""
+        if THOUGHTS[0] not in message:
+            return message
+        others = {key: value for key, value in message.items() if key != THOUGHTS[0]}
+        return {**others, self._thoughts: message[THOUGHTS[0]]}
+
+    def _rendered(
+        self, messages: Sequence[Message], scored: Sequence[int], tools: list[Any] | None
+    ) -> list[Rendered]:
+        turns = [self._turn(messages[: place + 1], tools) for place in scored]
+        whole = self._written(messages, tools)
         if all(whole.startswith(asked + answer) for asked, answer in turns):
             asked, answer = turns[-1]
             spans = tuple(Span(len(each), len(each) + len(own)) for each, own in turns)
@@ -154,39 +200,66 @@ class ChatTemplate:
                 Rendered(asked + answer, (Span(len(asked), len(asked) + len(answer)),))
                 for asked, answer in turns
             ]
-        self._check_there(messages[: conversation.scored[-1] + 1], together[-1].text)
+        self._check_there(messages, together[-1].text)
         return together
 
     def _turn(self, messages: Sequence[Message], tools: list[Any] | None) -> tuple[str, str]:
         """Return the text before the last message, and what the template writes of it up to the end of the turn."""
-        content, whole = str(messages[-1].get("content") or ""), self._written(messages, tools)
-        if len(messages) > 1:
-            asked = self._written(messages[:-1], tools, asks=True)
-        else:  # transformers asks for no answer to nothing: the assistant begins where its text does
-            asked = whole.removesuffix(self.tail).removesuffix(content.strip())
-        body = content
+        content, whole = _content(messages[-1]), self._written(messages, tools)
+        asked = self._asked(messages, tools, whole)
         # a template may open an answer otherwise than it writes one down, with a <think>, or change it by what it holds
         if whole.startswith(asked) and whole.endswith(self.tail) and len(whole) > len(asked) + len(self.tail):
             body = whole[len(asked) : len(whole) - len(self.tail)]
             around = body.replace(content.strip(), "", 1)
             if not all(name in around for name in _names_of_calls(messages[-1])):
-                raise _lost_calls(messages)
+                raise _lost_calls(len(messages))
+            turn = body + (self.turn_end or "")
         elif messages[-1].get("tool_calls"):
-            return asked, self._call(asked, whole, messages)
-        final = content.rpartition("</think>")[2].strip()
-        if final and final not in body:
-            raise BadRow(
-                "lost message",
-                f"the template does not write message {len(messages)}, of the assistant: {shorten(content)}",
+            turn = self._call(asked, whole, messages)
+        else:
+            turn = (self._after_mark(asked, whole, content) or _behind(asked, content)) + (
+                self.turn_end or ""
             )
-        return asked, body + (self.turn_end or "")
+        self._check_answer(messages, turn)
+        return asked, turn
+
+    def _asked(self, messages: Sequence[Message], tools: list[Any] | None, whole: str) -> str:
+        """Return the text before the last message, after which its answer is generated."""
+        if len(messages) > 1:
+            return self._written(messages[:-1], tools, asks=True)
+        # transformers asks for no answer to nothing: the assistant begins where its text does
+        text, content = whole.removesuffix(self.tail), _content(messages[-1]).strip()
+        before, match, _ = text.rpartition(content) if content else ("", "", text)
+        return before if match else text
+
+    def _after_mark(self, asked: str, whole: str, content: str) -> str:
+        """Return an answer as the template writes it after the mark by which it asks for one, whatever else it has changed; "" where that is unknown."""
+        text, answer = whole.removesuffix(self.tail), content.strip()
+        if not answer or not text.rstrip().endswith(answer):
+            return ""
+        before = text[: text.rindex(answer)].rstrip()
+        marked = any(before.endswith(mark) and asked.endswith(mark) for mark in self._ends)
+        return text[len(before) :] if marked else ""
+
+    def _check_answer(self, messages: Sequence[Message], turn: str) -> None:
+        """Refuse an answer of which the template leaves something out: what is said, or the thoughts before it."""
+        answer, thoughts = _parts_of(messages[-1])
+        where = f"message {len(messages)}, of the assistant"
+        if answer not in turn:
+            raise BadRow("lost message", f"the template does not write {where}: {shorten(answer)}")
+        if thoughts not in turn:
+            raise BadRow(
+                "lost thoughts",
+                f"the template does not write the thoughts of {where}: {shorten(thoughts)}. Remove them, or write them in its content",
+            )
 
     def _call(self, asked: str, whole: str, messages: Sequence[Message]) -> str:
         """Return what the template writes of a call of a tool, which may end with a mark of its own."""
-        call = whole[len(asked) :].rstrip() if whole.startswith(asked) else ""
+        before = asked if whole.startswith(asked) else asked.rstrip().removesuffix(_THINKS)
+        call = whole[len(before) :].rstrip() if whole.startswith(before) else ""
         end = next((mark for mark in self._ends if call.endswith(mark)), None)
         if end is None or not all(name in call.removesuffix(end) for name in _names_of_calls(messages[-1])):
-            raise _lost_calls(messages)
+            raise _lost_calls(len(messages))
         return call
 
     def _check_marks(self, messages: Sequence[Message]) -> None:
@@ -200,12 +273,11 @@ class ChatTemplate:
                 )
 
     def _check_there(self, messages: Sequence[Message], text: str) -> None:
-        """Refuse a conversation of which the template leaves out what was said to the assistant."""
+        """Refuse a conversation of which the template leaves out what was said; earlier thoughts and calls it may."""
         for number, message in enumerate(messages, 1):
-            content = str(message.get("content") or "").strip()
+            content = "" if message.get("tool_calls") else _parts_of(message)[0]
             as_json = json.dumps(content, ensure_ascii=False)[1:-1]  # as templates write what a tool gives
-            written = content in text or (message["role"] == "tool" and as_json in text)
-            if message["role"] != "assistant" and not written:
+            if content not in text and not (message["role"] == "tool" and as_json in text):
                 raise BadRow(
                     "lost message",
                     f"the template does not write message {number}, of the {message['role']}: {shorten(content)}",
@@ -231,10 +303,6 @@ class ChatTemplate:
         try:
             return self._apply(messages, tools, asks=asks)
         except (TemplateError, TypeError, KeyError, ValueError) as error:
-            with suppress(
-                TemplateError, TypeError, KeyError, ValueError
-            ):  # some take a call's arguments as text
-                return self._apply([_with_text_arguments(each) for each in messages], tools, asks=asks)
             raise BadRow("refused by the template", f"the chat template refuses it: {error}") from error
 
     def _apply(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool = False) -> str:
@@ -249,16 +317,51 @@ class ChatTemplate:
         )
 
 
+def _content(message: Message) -> str:
+    return str(message.get("content") or "")
+
+
+def _parts_of(message: Message) -> tuple[str, str]:
+    """Return what a message says, and the thoughts of the assistant before that.
+
+    >>> _parts_of({"role": "assistant", "content": "<think>two and two</think> four"})
+    ('four', 'two and two')
+    """
+    content = _content(message)
+    if message["role"] != "assistant":
+        return content.strip(), ""
+    within, _, answer = content.rpartition(_THOUGHT)
+    thoughts = next((message[key] for key in THOUGHTS if message.get(key)), within)
+    return answer.strip(), str(thoughts).strip().removeprefix(_THINKS).strip()
+
+
+def _behind(asked: str, content: str) -> str:
+    r"""Return an answer behind the text that asks for it, which may have begun its thoughts.
+
+    >>> _behind("<assistant><think>\n", "<think>\ntwo and two</think> four")
+    'two and two</think> four'
+    """
+    begun = asked.rstrip().endswith(_THINKS) and content.lstrip().startswith(_THINKS)
+    return content.lstrip().removeprefix(_THINKS).lstrip("\n") if begun else content
+
+
 def _names_of_calls(message: Message) -> list[str]:
     """Return the functions that a message calls."""
     return [each["function"]["name"] for each in message.get("tool_calls", ())]
 
 
-def _lost_calls(messages: Sequence[Message]) -> BadRow:
+def _lost_calls(number: int) -> BadRow:
     return BadRow(
         "calls of tools",
-        f"the template writes no call of a tool where it asks for an answer, and message {len(messages)} is one",
+        f"the template writes no call of a tool where it asks for an answer, and message {number} is one",
     )
+
+
+def _forms(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Yield messages in the forms in which templates take calls of tools: with arguments as mappings, or as JSON text."""
+    yield messages
+    if any(message.get("tool_calls") for message in messages):
+        yield [_with_text_arguments(message) for message in messages]
 
 
 def _with_text_arguments(message: Message) -> Message:

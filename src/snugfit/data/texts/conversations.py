@@ -36,8 +36,14 @@ _SPEAKERS = {
 }
 """Who speaks in ShareGPT's `from`, as a role."""
 
+_LOOKED_AT = 8
+"""First rows in which turns are looked for."""
+
 _CALL = "function_call"
 """A call in OpenAI's older form, a key of a message, and in ShareGPT's, a speaker whose value is the call."""
+
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Keys of the assistant's thoughts before an answer, in data sets and in templates; a message has the first."""
 
 Message = dict[str, Any]
 
@@ -102,6 +108,17 @@ def columns_of_form(form: str, text: Sequence[str], completion: str) -> dict[str
     if form == PAIRS:
         return {"data.text": text, "data.completion": [completion]}
     return {"data.format": _ALPACA if form == ALPACA else [COLUMNS[form]]}
+
+
+def hint_of_form(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how rows would be recognised as conversations, for those that lack a column of their form."""
+    turns = next((name for row in rows[:_LOOKED_AT] for name in row if lists_turns(row[name])), None)
+    if turns in (None, *COLUMNS.values()):
+        return (
+            f"Conversations are recognised by the column {' or '.join(COLUMNS.values())}, by {' and '.join(_ALPACA)}, or by those that data.text and "
+            "data.completion name (data.format)."
+        )
+    return f"'{turns}' lists the turns of a conversation: data.train: {{chats: {{from: FILE, rename: {{{turns}: {COLUMNS[MESSAGES]}}}}}}}."
 
 
 def conversation_of(
@@ -240,15 +257,22 @@ def _checked(message: Message, where: str) -> Message:
         )
     calls = _calls(message.get("tool_calls"), where)
     content = _content(message.get("content"), where)
-    if not content.strip() and not calls and not (role == "assistant" and message.get("reasoning_content")):
+    thoughts = _thoughts(message, where)
+    if not content.strip() and not calls and not (role == "assistant" and thoughts):
         raise BadRow("empty message", f"{where}, of the {role}, is empty")
     check_encodable(content)
-    more = {"tool_calls": calls} if calls else {}
-    return {
-        **{key: value for key, value in message.items() if key != "tool_calls"},
-        "content": content,
-        **more,
-    }
+    more = {**({THOUGHTS[0]: thoughts} if thoughts else {}), **({"tool_calls": calls} if calls else {})}
+    others = {key: value for key, value in message.items() if key not in (*THOUGHTS, "tool_calls")}
+    return {**others, "content": content, **more}
+
+
+def _thoughts(message: Message, where: str) -> str:
+    """Return the thoughts of a message, under whichever key they are; none where they are empty."""
+    key, thoughts = next(((key, message[key]) for key in THOUGHTS if message.get(key)), ("", ""))
+    if not isinstance(thoughts, str):
+        raise BadRow("not text", f"the {key} of {where} is {kind_of(thoughts)}, not text")
+    check_encodable(thoughts)
+    return thoughts if thoughts.strip() else ""
 
 
 def _content(content: Any, where: str) -> str:

@@ -18,10 +18,10 @@ from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table
-from snugfit.data.splits.leaks import Inputs
+from snugfit.data.splits.leaks import Inputs, content_digest
 from snugfit.data.splits.near_duplicates import near_texts
 from snugfit.data.splits.sides import Sides
-from snugfit.data.stream import StreamedExamples
+from snugfit.data.stream import Streamed
 from snugfit.data.texts.chat_template import DATE, set_template
 from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.conversations import (
@@ -30,6 +30,7 @@ from snugfit.data.texts.conversations import (
     Conversation,
     columns_of_form,
     conversation_of,
+    hint_of_form,
     recognise,
     rows_to_answer,
 )
@@ -65,7 +66,7 @@ class InstructData:
     `example_rows` are some of those.
     """
 
-    train: Examples | StreamedExamples
+    train: Examples | Streamed
     validation: Examples
     collate: Collate
     report: DataReport
@@ -162,7 +163,7 @@ def sides_of(
     """
     inputs = Inputs(
         "questions",
-        lambda part: [asked_tokens(example) for example in parts[part]],
+        lambda part: [content_digest(asked_tokens(example)) for example in parts[part]],
         lambda part: asked[part](),
         near_texts,
     )
@@ -300,7 +301,9 @@ class _Read(NamedTuple):
 def _read(table: Table, settings: InstructSettings, coder: Coder) -> _Read:
     form = settings.format or recognise(table.columns, settings.text, settings.completion)
     if table.rows:
-        check_columns(table, columns_of_form(form, settings.text, settings.completion))
+        check_columns(
+            table, columns_of_form(form, settings.text, settings.completion), hint_of_form(table.rows)
+        )
 
     return _coded(table, settings, coder, conversation_in(settings, form), form)
 
@@ -420,6 +423,13 @@ def warnings_of(sequences: Iterable[Sequence[int]], coder: Coder) -> tuple[str, 
     if template is not None and template.prints_date:
         warnings.append(
             f"the chat template writes today's date: it is {DATE:%d %B %Y} here, so that a run that goes on reads the same."
+        )
+    if template is not None and template.marks_in_text:
+        marks = " and ".join(template.marks_in_text)
+        listed = ", ".join(f'"{mark}"' for mark in template.marks_in_text)
+        warnings.append(
+            f"the chat template marks turns by {marks}, which are no tokens of this tokenizer and are read as text. data.add_tokens: [{listed}] makes "
+            "them tokens, with new rows of the model's embeddings."
         )
     first = coder.tokenizer.bos_token_id
     twice = sum(ids[0] == ids[1] == first for ids in sequences if first is not None and len(ids) > 1)

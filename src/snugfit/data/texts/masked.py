@@ -23,9 +23,10 @@ from snugfit.data.splits.hold_out import share_of
 from snugfit.data.splits.leaks import Inputs
 from snugfit.data.splits.near_duplicates import near_texts
 from snugfit.data.splits.sides import places_by_source
-from snugfit.data.stream import StreamedExamples
+from snugfit.data.stream import Streamed
 from snugfit.data.texts.causal import framed_blocks
-from snugfit.data.texts.token_rows import ArrayExamples, Numbers, TokenRows
+from snugfit.data.texts.spooled_numbers import Numbers
+from snugfit.data.texts.token_rows import ArrayExamples, TokenRows
 from snugfit.data.texts.tokens import (
     IGNORED_LABEL,
     PadRight,
@@ -187,7 +188,7 @@ class MaskedSettings(RowSettings):
 class MaskedData:
     """Examples to train and validate on, and some to be shown, of which the same tokens are always hidden."""
 
-    train: MaskedTexts | StreamedExamples
+    train: MaskedTexts | Streamed
     validation: MaskedTexts
     collate: PadRight
     report: DataReport

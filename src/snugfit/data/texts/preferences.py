@@ -48,7 +48,7 @@ from snugfit.kit.preference_losses import DESIRABLE, LENGTHS, REFERENCE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.stream import StreamedExamples
+    from snugfit.data.stream import Streamed
 
 PROMPT = "prompt"
 _UNCUT = 2**62
@@ -71,7 +71,7 @@ class PreferenceData:
     Of single answers the second sequence is their prompt with the answer to another one. `stops` are the tokens by which a generation ends.
     """
 
-    train: Examples | StreamedExamples
+    train: Examples | Streamed
     validation: Examples
     collate: PadPairs
     report: DataReport

@@ -1,4 +1,7 @@
-"""Texts, whole or with hidden tokens, conversations and pairs of answers that are tokenised as they are read: data sets that are larger than memory, or never end."""
+"""Texts, whole or with hidden tokens, conversations and pairs of answers that are tokenised as they are read: data sets that are larger than memory, or never end.
+
+Of several sources with weights each is read, tokenised and shuffled by itself, in its own form, and their examples take turns.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from snugfit.core.random import derive_seed
 from snugfit.data.assumed import assumed_pairs, assumed_text
 from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
@@ -18,16 +22,19 @@ from snugfit.data.examples import Examples
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.row_stream import RowStream, StreamedRow
+from snugfit.data.mixed_streams import MixedStreams
+from snugfit.data.named_sources import Source, Sources
 from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table
-from snugfit.data.stream import Encode, Stream, StreamedExamples, examples_of, rows_of
+from snugfit.data.sources import Table, new_names
+from snugfit.data.stream import Encode, Stream, Streamed, examples_of, rows_of
 from snugfit.data.texts.causal import (
     UNFRAMED,
     CausalData,
     CausalSettings,
     Piece,
     beginnings,
+    blocks_of,
     ended_frame,
     read_causal_rows,
     tokenized_pieces,
@@ -35,8 +42,10 @@ from snugfit.data.texts.causal import (
 from snugfit.data.texts.chat_template import set_template
 from snugfit.data.texts.conversation_tokens import Coded, Coder
 from snugfit.data.texts.conversations import (
+    MESSAGES,
     Conversation,
     columns_of_form,
+    hint_of_form,
     recognise,
     rows_to_answer,
 )
@@ -69,10 +78,12 @@ _SETTING = "data.train"
 _SHOWN = 32
 """First rows that columns, forms and examples are found by."""
 
+S = TypeVar("S", bound=RowSettings)
+
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The settings of a source that is read as a stream.
+    """The settings of sources that are read as streams.
 
     Args:
         buffer: rows that are tokenised together, and whose examples are shuffled among each other.
@@ -99,11 +110,10 @@ def stream_causal(
         DataError, SettingError: the source cannot be used, or not as a stream.
     """
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
-    rows, shown = _opened(settings, folder)
-    columns = _columns(settings)
-    if shown.rows:
-        check_columns(shown, {"data.text": columns})
-    train = _examples(rows, stream, settings, _Blocks(settings, tokenizer))
+    parts = _opened(settings, folder)
+    for part in parts:
+        _check(part, {"data.text": _columns(part.settings)})
+    train = _examples(settings, parts, stream, lambda part: _Blocks(part.settings, tokenizer))
     held_out = _held_out(
         settings,
         lambda source: read_causal_rows(
@@ -114,6 +124,7 @@ def stream_causal(
             scored=True,
             bad_rows=settings.bad_rows,
             folder=folder,
+            documents=settings.documents,
         ),
     )
     return CausalData(
@@ -123,7 +134,7 @@ def stream_causal(
         report=_report(train, held_out, settings),
         fingerprints={} if held_out is None else held_out.fingerprints,
         tokenizer=tokenizer,
-        example_rows=beginnings(_texts_of(shown, columns), settings.text),
+        example_rows=beginnings(_texts_of(parts[0].shown, _columns(parts[0].settings)), settings.text),
     )
 
 
@@ -141,13 +152,17 @@ def stream_instruct(
     """
     template_file = set_template(tokenizer, settings.template, folder)
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
-    rows, shown = _opened(settings, folder)
-    form = settings.format or recognise(shown.columns, settings.text, settings.completion)
-    if shown.rows:
-        check_columns(shown, columns_of_form(form, settings.text, settings.completion))
-    coder = Coder(tokenizer, settings)
-    encode = _Conversations(settings, coder, conversation_in(settings, form))
-    train = _examples(rows, stream, settings, encode)
+    parts, coder = _opened(settings, folder), Coder(tokenizer, settings)
+    forms = {part: _form_of(part) for part in parts}
+    for part, form in forms.items():
+        wanted = columns_of_form(form, settings.text, settings.completion)
+        _check(part, wanted, hint_of_form(part.shown.rows))
+    train = _examples(
+        settings,
+        parts,
+        stream,
+        lambda part: _Conversations(part.settings, coder, conversation_in(settings, forms[part])),
+    )
     held_out = _held_out(
         settings,
         lambda source: read_conversations(
@@ -159,11 +174,11 @@ def stream_instruct(
         train=train,
         validation=_validation(held_out),
         collate=padding_for(tokenizer),
-        report=_report(train, held_out, settings, warnings_of(first, coder), form),
-        form=form,
+        report=_report(train, held_out, settings, warnings_of(first, coder), _forms(forms)),
+        form=next((form for form in forms.values() if form != MESSAGES), MESSAGES),
         fingerprints=template_file | ({} if held_out is None else dict(held_out.fingerprints)),
         stops=coder.stops,
-        example_rows=rows_to_answer(shown.rows, form, settings.text, settings.completion),
+        example_rows=rows_to_answer(parts[0].shown.rows, forms[parts[0]], settings.text, settings.completion),
     )
 
 
@@ -181,17 +196,18 @@ def stream_masked(
     """
     masks = Masks.of(tokenizer, settings.mask_probability)
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
-    rows, shown = _opened(settings, folder)
-    if shown.rows:
-        check_columns(shown, {"data.text": _columns(settings)})
-    framed = _Framed(settings, tokenizer)
-    train = _examples(rows, stream, settings, framed, masks.drawn)
+    parts = _opened(settings, folder)
+    for part in parts:
+        _check(part, {"data.text": _columns(part.settings)})
+    train = _examples(
+        settings, parts, stream, lambda part: _Framed(part.settings, tokenizer), draw=masks.drawn
+    )
     held_out = _held_out(
         settings,
         lambda source: load_masked_rows(source, settings, tokenizer, scored=True, folder=folder),
     )
-    first = framed(list(itertools.islice(rows, _SHOWN)))
-    some = Examples(first, str(settings.train), range(len(first)))
+    first = _Framed(parts[0].settings, tokenizer)(list(itertools.islice(parts[0].rows, _SHOWN)))
+    some = Examples(first, parts[0].rows.source, range(len(first)))
     return MaskedData(
         train=train,
         validation=_hidden(None if held_out is None else held_out.examples, masks, settings),
@@ -222,21 +238,32 @@ def stream_preferences(
         )
     template_file = set_template(tokenizer, settings.template, folder)
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
-    rows, shown = _opened(settings, folder)
-    check_pair_columns(shown, settings)
-    writer = AnswerWriter.of(settings, tokenizer)
-    largest = assumed_pairs(settings.max_length, 1, labelled=False).example
-    train = _examples(rows, stream, settings, _Pairs(settings, shown.columns, writer), largest=largest)
+    parts, writer = _opened(settings, folder), AnswerWriter.of(settings, tokenizer)
+    for part in parts:
+        check_pair_columns(part.shown, settings)
+    train = _examples(
+        settings,
+        parts,
+        stream,
+        lambda part: _Pairs(part.settings, part.shown.columns, writer),
+        largest=assumed_pairs(settings.max_length, 1, labelled=False).example,
+    )
     held_out = _held_out(settings, lambda source: read_pairs(source, settings, writer, folder=folder))
     first = [train[place]["input_ids"][0] for place in range(min(_SHOWN, len(train)))]
     return PreferenceData(
         train=train,
         validation=_validation(held_out),
         collate=PadPairs(padding_for(tokenizer).fill["input_ids"]),
-        report=_report(train, held_out, settings, warnings_of(first, writer.coder), "pairs of answers"),
+        report=_report(
+            train,
+            held_out,
+            settings,
+            warnings_of(first, writer.coder),
+            _forms(dict.fromkeys(parts, "pairs of answers")),
+        ),
         fingerprints=template_file | ({} if held_out is None else dict(held_out.fingerprints)),
         stops=writer.coder.stops,
-        example_rows=rows_with_prompt(shown.rows, settings.text),
+        example_rows=rows_with_prompt(parts[0].shown.rows, settings.text),
     )
 
 
@@ -319,9 +346,13 @@ class _Texts(_Encode):
 
 
 class _Blocks(_Texts):
-    def _examples(self, read: Sequence[Piece]) -> TokenBlocks:
+    def __init__(self, settings: CausalSettings, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(settings, tokenizer)
+        self._documents = settings.documents
+
+    def _examples(self, read: Sequence[Piece]) -> ArrayExamples:
         texts = tokenized_pieces(read, self._tokenizer, ended_frame(self._tokenizer))
-        return TokenBlocks(texts, self._settings.max_length)
+        return blocks_of(texts, self._settings.max_length, self._documents)[0]
 
 
 class _Framed(_Texts):
@@ -369,67 +400,138 @@ class _Pairs(_Encode):
         return TokenRows.of((each for each in read if each is not None), sequences=2)
 
 
-def _opened(settings: RowSettings, folder: Path | None) -> tuple[RowStream, Table]:
-    """Return the rows of a source, and the first of them as a table.
+@dataclass(frozen=True, eq=False)
+class _Part(Generic[S]):
+    """A source that is read as a stream.
+
+    Args:
+        settings: of the rows, as if it were alone.
+        shown: its first rows.
+        source: what it is among several; None where it is alone.
+    """
+
+    settings: S
+    rows: RowStream
+    shown: Table
+    source: Source | None = None
+
+
+def _opened(settings: S, folder: Path | None) -> list[_Part[S]]:
+    """Return the sources.
 
     Raises:
-        DataError, SettingError: the source cannot be read as a stream.
+        DataError, SettingError: one cannot be read as a stream, or they have no weights.
     """
-    if not isinstance(settings.train, str):
+    if isinstance(settings.train, str):
+        return [_open(settings, None, folder)]
+    sources = settings.train
+    if not isinstance(sources, Sources) or sources.weights is None:
         raise SettingError(
             _SETTING,
-            "names several sources, and a stream is one (data.stream)",
-            "Name one, or join their rows.",
+            "names several sources without weights, of which each row would come once an epoch, and streams have no epochs (data.stream)",
+            "Give each a weight, as NAME: {from: FILE, weight: 1}.",
         )
-    rows = RowStream(settings.train, setting=_SETTING, folder=folder)
-    first = list(itertools.islice(rows_of(Stream(rows), 0, _SETTING), _SHOWN))
+    if sources.stopping != "first_exhausted":
+        raise SettingError(
+            "data.stopping_strategy",
+            f"is {sources.stopping}, and streams have no epochs (data.stream): each is read anew where it ends",
+            "Remove it.",
+        )
+    return [_open(settings, source, folder) for source in sources.each]
+
+
+def _open(settings: S, source: Source | None, folder: Path | None) -> _Part[S]:
+    setting = _SETTING if source is None else f"{_SETTING}.{source.name}"
+    file = str(settings.train if source is None else source.file)
+    as_written = RowStream(file, setting=setting, folder=folder)
+    first = list(itertools.islice(rows_of(Stream(as_written), 0, setting), _SHOWN))
     columns = [row.columns for row in first if row.columns is not None]
     names = tuple(dict.fromkeys(name for row in columns for name in row))
-    table = Table(settings.train, names, [dict(row) for row in columns], [row.line for row in first], "")
-    return rows, table
+    rows, renamed = as_written, {} if source is None else source.rename
+    if renamed and names:
+        names = new_names(file, names, renamed, setting)
+        rows = RowStream(file, setting=setting, folder=folder, rename=renamed)
+        columns = [{renamed.get(name, name): value for name, value in row.items()} for row in columns]
+    table = Table(file, names, [dict(row) for row in columns], [row.line for row in first], "")
+    return _Part(replace(settings, train=file), rows, table, source)
+
+
+def _check(part: _Part[S], wanted: Mapping[str, Sequence[str]], hint: str = "") -> None:
+    """See that a source has the columns that each setting names.
+
+    Raises:
+        DataError, SettingError: it has not.
+    """
+    if part.shown.rows:
+        check_columns(part.shown, wanted, hint)
+
+
+def _form_of(part: _Part[InstructSettings]) -> str:
+    own = part.settings
+    return own.format or recognise(part.shown.columns, own.text, own.completion)
+
+
+def _forms(forms: Mapping[_Part[Any], str]) -> str:
+    """Return the forms of the rows of sources in words: where they are several that of each, with its part of the examples."""
+    whole = sum(part.source.weight or 0 for part in forms if part.source is not None)
+    return ", ".join(
+        form
+        if part.source is None or part.source.weight is None
+        else f"{form} ({part.source.name}, {100 * float(part.source.weight / whole):.3g}% of the examples)"
+        for part, form in forms.items()
+    )
 
 
 def _examples(
-    rows: RowStream,
+    settings: S,
+    parts: Sequence[_Part[S]],
     stream: StreamSettings,
-    settings: RowSettings,
-    encode: Encode,
+    encode: Callable[[_Part[S]], Encode],
+    *,
     draw: Callable[[Any], Any] | None = None,
     largest: Any = None,
-) -> StreamedExamples:
+) -> Streamed:
     """Return the examples of a run.
 
     Args:
+        encode: returns that of a source.
         largest: an example that none is larger than; of one text by default.
 
     Raises:
         DataError, SettingError: the run has no length in updates, or a setting needs all rows.
     """
+    names = " and ".join(part.rows.source for part in parts)
     if settings.share is not None:
         raise SettingError(
             "data.validation",
-            f"{settings.validation} is a part of the rows, and {rows.source} is read as a stream (data.stream): it has no length",
+            f"{settings.validation} is a part of the rows, and {names} {'is' if len(parts) == 1 else 'are'} read as a stream (data.stream): it has no length",
             "Name a file of rows to validate on, or write null.",
         )
     if settings.leaks.policy != "warn" or settings.leaks.near:
         raise SettingError(
             "data.leaks",
-            f"compares all rows, and {rows.source} is read as a stream (data.stream)",
+            f"compares all rows, and {names} {'is' if len(parts) == 1 else 'are'} read as a stream (data.stream)",
             "Leave data.leaks and data.near_duplicates out.",
         )
-    examples = examples_of(
-        Stream(rows, stream.buffer),
-        updates=stream.updates,
-        window=stream.window,
-        seed=settings.seed,
-        setting=_SETTING,
-        prefix="train.",
-        encode=encode,
-        largest=largest or assumed_text(settings.max_length, 1, classes=False).example,
-        draw=draw,
-    )
-    examples[0]  # the first rows are tokenised now, where what is wrong with them ends nothing that has begun
-    return examples
+    streams = [
+        examples_of(
+            Stream(part.rows, stream.buffer),
+            updates=stream.updates,
+            window=stream.window,
+            seed=settings.seed
+            if part.source is None
+            else derive_seed(settings.seed, "stream of", part.source.name),
+            setting=part.rows.setting,
+            prefix="train.",
+            encode=encode(part),
+            largest=largest or assumed_text(settings.max_length, 1, classes=False).example,
+            draw=draw,
+        )
+        for part in parts
+    ]
+    for each in streams:
+        each[0]  # the first rows are tokenised now, where what is wrong with them ends nothing that has begun
+    return MixedStreams(settings.train, streams) if isinstance(settings.train, Sources) else streams[0]
 
 
 def _held_out(settings: RowSettings, read: Callable[[str], FileRows]) -> FileRows | None:
@@ -454,7 +556,7 @@ def _validation(held_out: FileRows | None) -> Examples:
 
 
 def _report(
-    train: StreamedExamples,
+    train: Streamed,
     held_out: FileRows | None,
     settings: RowSettings,
     warnings: tuple[str, ...] = (),

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from snugfit.data.texts.token_rows import Numbers, TokenRows, mapped_array
+from snugfit.data.texts.spooled_numbers import Numbers
+from snugfit.data.texts.token_rows import TokenRows, mapped_array
 from snugfit.errors import SnugfitWarning
 from snugfit.system.cache_folder import cache_folder
 from snugfit.system.disk_errors import disk_problem

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import numpy as np
-from numpy.typing import NDArray
+
+from snugfit.data.texts.spooled_numbers import Numbers, SpooledNumbers, small
 
 Example: TypeAlias = dict[str, Any]
 """One example on the host: lists of ints, and `labels`, an int or a list of them."""
-
-Numbers: TypeAlias = NDArray[Any]
 
 _PENDING = 1 << 16
 """Tokens that are Python numbers until they become an array."""
@@ -144,6 +143,27 @@ class TokenRows(ArrayExamples):
             sequences=self.sequences,
             places=self._places,
         )
+
+    def cut(self, size: int) -> tuple[TokenRows, Numbers]:
+        """Return texts cut into examples of at most `size` tokens, each of one text and scored whole, and the number of the text of each.
+
+        A single last token, which predicts nothing, is left out. No token is copied.
+
+        >>> rows = TokenRows({"input_ids": np.array([5, 6, 7, 8, 9])}, np.array([2, 5]))
+        >>> blocks, texts = rows.cut(2)
+        >>> [block["input_ids"] for block in blocks], texts.tolist()
+        ([[5, 6], [7, 8]], [0, 1])
+        """
+        starts = np.concatenate([[0], self.ends[:-1]]).astype(np.int64)
+        counts = -(-(self.ends - starts) // size)
+        text, within = _numbered(counts)
+        ends = np.minimum(starts[text] + (within + 1) * size, self.ends[text])
+        of_place, block = _numbered(counts[self._places])
+        places = (np.cumsum(counts) - counts)[self._places][of_place] + block
+        whole = np.diff(ends, prepend=0)[places] > 1
+        ids = self.lists.get("input_ids", np.empty(0, np.uint8))
+        lists = {"input_ids": ids, "attention_mask": np.broadcast_to(np.uint8(1), ids.shape), "labels": ids}
+        return TokenRows(lists, ends, places=places[whole]), of_place[whole]
 
     def spans(self) -> tuple[Numbers, Numbers]:
         """Return where in the arrays the lists of each example begin and end, of several those of the first and the last."""
@@ -335,7 +355,7 @@ class FramedBlocks(ArrayExamples):
 
 
 class TokenWriter:
-    """Examples that become arrays while they are made, so that few of them are Python numbers at a time.
+    """Examples that become arrays while they are made, so that few of them are Python numbers at a time, and many of them are in no memory.
 
     Args:
         sequences: lists of each name in an example, where it has several.
@@ -344,7 +364,7 @@ class TokenWriter:
     def __init__(self, *, sequences: int = 0) -> None:
         self._sequences = sequences
         self._pending: dict[str, list[int]] = {}
-        self._arrays: dict[str, list[Numbers]] = {}
+        self._arrays: dict[str, SpooledNumbers] = {}
         self._values: dict[str, list[Any]] = {}
         self._lengths: list[int] = []
         self._open = 0
@@ -382,7 +402,7 @@ class TokenWriter:
         """Return all examples."""
         self._flush()
         return TokenRows(
-            {name: small(np.concatenate(arrays)) for name, arrays in self._arrays.items()},
+            {name: numbers.whole() for name, numbers in self._arrays.items()},
             np.cumsum(self._lengths, dtype=np.int64),
             {name: small(np.asarray(values)) for name, values in self._values.items()},
             sequences=self._sequences,
@@ -393,8 +413,18 @@ class TokenWriter:
         if max(map(len, self._pending.values()), default=0) < at:
             return
         for name, numbers in self._pending.items():
-            self._arrays.setdefault(name, []).append(small(np.asarray(numbers, dtype=np.int64)))
+            self._arrays.setdefault(name, SpooledNumbers()).add(np.asarray(numbers, dtype=np.int64))
             numbers.clear()
+
+
+def _numbered(counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Return for each of several things with so many parts its number, once for each part, and the number of the part.
+
+    >>> [numbers.tolist() for numbers in _numbered(np.array([2, 0, 1]))]
+    [[0, 0, 2], [0, 1, 0]]
+    """
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    return numbers, np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _padded(rows: Sequence[Numbers], fill: int) -> Numbers:
@@ -402,24 +432,6 @@ def _padded(rows: Sequence[Numbers], fill: int) -> Numbers:
     for row, own in zip(padded, rows, strict=True):
         row[: len(own)] = own
     return padded
-
-
-def small(array: Numbers) -> Numbers:
-    """Return whole numbers in as few bytes as they need: none where all are the same, as those of a mask are.
-
-    >>> small(np.array([1, 300])).dtype, small(np.array([-100, 7])).dtype, small(np.ones(9, int)).strides
-    (dtype('uint16'), dtype('int16'), (0,))
-    """
-    if array.dtype.kind not in "iu" or not array.size:
-        return array
-    least, most = int(array.min()), int(array.max())
-    kinds = (np.uint8, np.uint16, np.int32) if least >= 0 else (np.int16, np.int32)
-    kind = next(
-        (kind for kind in kinds if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max), np.int64
-    )
-    if least == most:
-        return np.broadcast_to(np.array(least, kind), array.shape)
-    return array.astype(kind)
 
 
 def _plain(value: Any) -> Any:

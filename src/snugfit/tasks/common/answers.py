@@ -146,7 +146,7 @@ def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     """Return the use of a model that goes on with texts; a file is scored in blocks as those that it was trained on."""
     from snugfit.data.bad_rows import text_of
     from snugfit.data.examples import Examples
-    from snugfit.data.texts.causal import Prompts, read_causal_rows
+    from snugfit.data.texts.causal import JOINED, Prompts, read_causal_rows
     from snugfit.data.texts.tokens import special_frame
     from snugfit.kit.generation import stops_of
 
@@ -165,6 +165,7 @@ def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
             scored=labelled,
             bad_rows=bad_rows,
             folder=Path.cwd(),
+            documents=meta.get("documents", JOINED),
         )
 
     return answering(tokenizer, prompts, stops_of(tokenizer, special_frame(tokenizer).suffix), read=read)

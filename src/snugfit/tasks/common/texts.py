@@ -53,6 +53,9 @@ ROWS = ("text", "max_length", "bad_rows", "stopping_strategy")
 STREAM = "stream"
 """The setting of `data` of those that read rows as a stream."""
 
+ADD_TOKENS = "add_tokens"
+"""The setting of `data` of those whose tokenizer may get tokens."""
+
 _TEXTS = (
     "text",
     "sentence",
@@ -237,6 +240,7 @@ def language_model(
     loaded = load_from(recipe, load, keep)
     metrics = None if loss is not None else {"perplexity_per_byte": PerByte(decoder_of(tokenizer))}
     check_length(loaded.model, recipe.data.max_length)
+    loaded = replace(loaded, messages=(*loaded.messages, *_frozen_rows(recipe)))
     meta = {"conversations": data.report.form or None, "completion_column": recipe.data.completion}
     return task_of_texts(
         recipe,
@@ -246,6 +250,26 @@ def language_model(
         tokenizer,
         meta=meta,
         example_rows=data.example_rows,
+    )
+
+
+def tokenizer_of(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a recipe's model, with the tokens that it is to get."""
+    from snugfit.models.tokenizer import load_tokenizer
+
+    return load_tokenizer(recipe.model, folder=recipe.folder, add=recipe.data.add_tokens or ())
+
+
+def _frozen_rows(recipe: Recipe) -> tuple[str, ...]:
+    """Return what to say of new tokens whose rows of the embeddings do not train."""
+    from snugfit.core.technique import Stage
+
+    tokens = recipe.data.add_tokens or ()
+    adapters = [each for each in recipe.all_techniques() if Stage.ADAPT in each.card.stages]
+    if not tokens or not adapters or any(getattr(each, "tokens", ()) for each in adapters):
+        return ()
+    return (
+        f"data.add_tokens: beside adapters the rows of {' '.join(tokens)} stay as they were drawn, unless lora.tokens names them",
     )
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.random import preserved_randomness
 from snugfit.data.loader import Loader, Windows
+from snugfit.data.sizes import padding_share
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.kit.phases import phase, watched
 from snugfit.kit.serialize import pack
@@ -338,17 +339,3 @@ def _launch(device: Device) -> float:
 def _warm_up(plan: Plan) -> int:
     """Return updates that are not timed: also those whose windows workers have ready, two each, before the step waits for them."""
     return _UNSEEN + 2 * plan.num_workers
-
-
-def padding_share(windows: Sequence[Sequence[int]], micro_batch: int) -> float:
-    """Return the share of the tokens of micro-batches that is padding, from the lengths of the windows' texts; 0 where there are none.
-
-    >>> [f"{padding_share([(4, 1, 2)], micro_batch=rows):.2f}" for rows in (3, 2, 1)]
-    ['0.42', '0.30', '0.00']
-    """
-    tokens = space = 0
-    for lengths in windows:
-        for start in range(0, len(lengths), micro_batch):
-            part = lengths[start : start + micro_batch]
-            tokens, space = tokens + sum(part), space + len(part) * max(part)
-    return 1 - tokens / space if space else 0.0

@@ -41,6 +41,23 @@ def test_a_last_block_of_one_token_predicts_nothing_and_is_left_out(write, decod
     assert [len(example["input_ids"]) for example in data.train] == [3, 3]
 
 
+def test_documents_that_stay_apart_begin_an_example_each(write, decoder):
+    texts = ["a good film and a bad book", "good", "bad film"]
+    path = write("a.jsonl", "".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    data = load_causal(CausalSettings(path, validation=None, max_length=5, documents="apart"), decoder)
+    assert [example["input_ids"] for example in data.train] == [
+        [8, 4, 6, 12, 8],
+        [5, 7, 3],
+        [4, 3],
+        [5, 6, 3],
+    ]
+    assert list(data.train.lines) == [1, 1, 2, 3]
+    assert data.report.lines() == [
+        "4 examples to train on, 0 to validate on",
+        "tokens: median 3, longest 8; 1 texts read in 2 windows of 5",
+    ]
+
+
 def test_padding_of_labels_is_ignored(write, decoder):
     path = write("a.txt", "a good film and a bad book")
     data = load_causal(CausalSettings(path, validation=None, max_length=5), decoder)

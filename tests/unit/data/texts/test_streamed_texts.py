@@ -330,6 +330,36 @@ def test_bad_rows_are_told_by_their_line_or_left_out(tokenizer, tmp_path):
     assert read == by_hand(tokenizer, usable, 60)
 
 
+def test_sources_with_weights_take_turns_each_in_its_own_form(tokenizer, tmp_path):
+    tokenizer.model_max_length = 10**6
+    lines(tmp_path / "chats.jsonl", [{"messages": each} for each in CHATS])
+    asked = [{"q": f"{number}+1?", "a": str(number + 1)} for number in range(9)]
+    lines(tmp_path / "asked.jsonl", asked)
+    lines(tmp_path / "alone.jsonl", [{"text": row["q"], "completion": row["a"]} for row in asked])
+
+    def read(source: Any, seed: int) -> Any:
+        given = InstructSettings(source, validation=None, max_length=200, seed=seed)
+        return stream_instruct(given, StreamSettings(BUFFER, 10, 6), tokenizer, folder=tmp_path)
+
+    both = {
+        "chats": {"from": "chats.jsonl", "weight": 3},
+        "asked": {"from": "asked.jsonl", "weight": 1, "rename": {"q": "text", "a": "completion"}},
+    }
+    mixed = read(sources_of(both), SEED)
+    own = [
+        iter(read(file, derive_seed(SEED, "stream of", name)).train)
+        for name, file in (("chats", "chats.jsonl"), ("asked", "alone.jsonl"))
+    ]
+    assert list(mixed.train) == [next(own[turn]) for turn in [0, 0, 1, 0] * 15]
+    assert (
+        mixed.report.form
+        == "messages (chats, 75% of the examples), prompt_completion (asked, 25% of the examples)"
+    )
+    lines(tmp_path / "asked.jsonl", [{"q": "one?"}])
+    with pytest.raises(DataError, match=r"data\.train\.asked\.rename: asked\.jsonl has no column 'a'"):
+        read(sources_of(both), SEED)
+
+
 @pytest.mark.parametrize(
     ("more", "stream", "problem"),
     [
@@ -339,8 +369,18 @@ def test_bad_rows_are_told_by_their_line_or_left_out(tokenizer, tmp_path):
         ({}, {"window": None}, "train.batch_tokens: needs the tokens of each example"),
         ({"train": "a.csv"}, {}, "a.csv cannot be read as a stream"),
         ({"train": "b.jsonl"}, {}, "there is no file b.jsonl"),
-        ({"train": sources_of(["a.jsonl", "c.jsonl"])}, {}, "names several sources, and a stream is one"),
+        ({"train": sources_of(["a.jsonl", "c.jsonl"])}, {}, "names several sources without weights"),
         ({"text": ("body",)}, {}, "no column 'body'"),
+        (
+            {"train": sources_of({"a": {"from": "a.jsonl", "weight": 1}}, "all_exhausted")},
+            {},
+            "data.stopping_strategy: is all_exhausted, and streams have no epochs",
+        ),
+        (
+            {"train": sources_of({"a": {"from": "a.jsonl", "weight": 1, "rename": {"body": "text"}}})},
+            {},
+            "data.train.a.rename: a.jsonl has no column 'body'",
+        ),
     ],
 )
 def test_what_a_stream_cannot_do_is_refused(more, stream, problem, tokenizer, tmp_path):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from snugfit.data.examples import Examples
 from snugfit.data.sizes import largest, token_counts
-from snugfit.data.texts.token_rows import TokenBlocks, TokenRows, TokenWriter, mapped_array, small
+from snugfit.data.texts.spooled_numbers import small
+from snugfit.data.texts.token_rows import TokenBlocks, TokenRows, TokenWriter, mapped_array
 
 NUMBERS = st.one_of(st.integers(0, 200), st.integers(-100, 70_000), st.integers(0, 2**40))
 
@@ -83,6 +84,29 @@ def test_blocks_are_the_tokens_of_the_texts_in_their_order(texts: Any, size: int
     assert [block["input_ids"] for block in blocks.at(half)] == [expected[place] for place in half]
     starts = [at for at, place in enumerate(places) for _ in texts[place]]
     assert [blocks.text_of(place) for place in range(len(blocks))] == starts[::size][: len(blocks)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    texts=st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=6),
+    size=st.integers(1, 8),
+    order=st.randoms(),
+)
+def test_texts_that_stay_apart_are_cut_each_by_itself(texts: Any, size: int, order: Any) -> None:
+    places = list(range(len(texts)))
+    order.shuffle(places)
+    expected = [
+        (at, texts[place][start : start + size])
+        for at, place in enumerate(places)
+        for start in range(0, len(texts[place]), size)
+        if len(texts[place][start : start + size]) > 1
+    ]
+    blocks, numbers = TokenRows.of({"input_ids": text} for text in texts).at(places).cut(size)
+    assert [block["input_ids"] for block in blocks] == [own for _, own in expected]
+    assert [block["labels"] for block in blocks] == [own for _, own in expected]
+    assert all(block["attention_mask"] == [1] * len(block["labels"]) for block in blocks)
+    assert numbers.tolist() == [at for at, _ in expected]
+    assert blocks.token_counts() == [len(own) for _, own in expected]
 
 
 def test_parts_of_an_example_that_is_taken_in_pieces_are_one_list() -> None:

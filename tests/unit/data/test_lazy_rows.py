@@ -1,0 +1,129 @@
+"""Rows of a large file stay in it: what is read of them, and made of them, is what is read of a small one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snugfit.data import sources
+from snugfit.data.lazy_rows import LineRows
+from snugfit.data.named_sources import sources_of
+from snugfit.data.sources import Table, read_table
+from snugfit.data.texts import spooled_numbers
+from snugfit.data.texts.causal import CausalSettings, load_causal
+from snugfit.data.texts.spooled_numbers import SpooledNumbers
+from snugfit.errors import DataError
+
+LINES = [
+    '{"text": "a good film", "id": 1}',
+    "",
+    '{"text": "é\u2028", "more": null}\r',
+    '{"text": "broken"',
+    "[1]",
+    '{"text": "a bad book"}',
+]
+
+
+def both(path: Any, monkeypatch: pytest.MonkeyPatch, folder: Path | None = None) -> tuple[Table, Table]:
+    """A source as it is read into memory, and as a large one."""
+    whole = read_table(path, folder=folder)
+    monkeypatch.setattr(sources, "LARGE_FILE", 1)
+    return whole, read_table(path, folder=folder)
+
+
+def seen(table: Table) -> list[Any]:
+    places = [table.place(row) for row in range(len(table.rows))]
+    return [table.columns, list(table.rows), list(table.lines), table.faults, table.sha256, places]
+
+
+@pytest.mark.parametrize("begins", ["", "\ufeff"])
+@pytest.mark.parametrize("ends", ["", "\n"])
+def test_rows_lines_and_faults_are_those_of_a_file_in_memory(
+    write: Any, monkeypatch: pytest.MonkeyPatch, begins: str, ends: str
+) -> None:
+    path = write(
+        "a.jsonl", begins.encode() + "\n".join(LINES).encode() + b'\n{"text": "\xff"}' + ends.encode()
+    )
+    whole, large = both(path, monkeypatch)
+    assert isinstance(large.rows, LineRows) and isinstance(whole.rows, list)
+    assert seen(large) == seen(whole) and len(large.faults) == 3
+    assert large.rows[-1] == whole.rows[-1] and large.rows[0:2] == whole.rows[0:2]
+    assert list(pickle.loads(pickle.dumps(large.rows))) == whole.rows
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(content=st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
+def test_no_bytes_are_read_otherwise(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+
+    def read(most: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "LARGE_FILE", most)
+            try:
+                return seen(read_table(path))
+            except DataError as error:
+                return str(error)
+
+    assert read(0) == read(2**40)
+
+
+def test_sources_with_other_names_of_columns_stay_in_their_files(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, column in (("a", "text"), ("b", "words")):
+        write(f"{name}.jsonl", "".join(f"{json.dumps({column: f'{name} {n}'})}\n" for n in range(3)))
+    written = {"a": "a.jsonl", "b": {"from": "b.jsonl", "rename": {"words": "text"}}}
+    whole, large = both(sources_of(written), monkeypatch, tmp_path)
+    assert seen(large) == seen(whole) and not isinstance(large.rows, list)
+    assert [row["text"] for row in large.rows] == ["a 0", "a 1", "a 2", "b 0", "b 1", "b 2"]
+
+
+def test_tokens_of_a_large_file_are_those_of_a_small_one(
+    write: Any, make_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ["good", "bad", "film", "book"]
+    texts = [" ".join(words[(n + at) % 4] for at in range(n % 7 + 1)) for n in range(40)]
+    path = write("a.jsonl", "".join(f"{json.dumps({'text': text})}\n" for text in [*texts, texts[0]]))
+    decoder = make_tokenizer("$A", eos_token="[SEP]")
+    given = CausalSettings(path, validation=0.25, max_length=8)
+    whole = load_causal(given, decoder)
+    monkeypatch.setattr(sources, "LARGE_FILE", 1)
+    monkeypatch.setattr(spooled_numbers, "IN_MEMORY", 8)
+    large = load_causal(given, decoder)
+    for side in ("train", "validation"):
+        own, other = getattr(whole, side), getattr(large, side)
+        assert list(own) == list(other) and own.lines == other.lines
+    assert large.report == whole.report and large.fingerprints == whole.fingerprints
+    assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()], "few tokens are not kept"
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(st.lists(st.sampled_from([0, 7, 300, -100, 70_000, 2**40]), max_size=6), max_size=9))
+@pytest.mark.parametrize("writable", [True, False])
+def test_numbers_that_are_put_aside_are_those_that_were_given(
+    parts: list[list[int]], writable: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        if not writable:
+            (folder / "snugfit").write_text("a file where the folder would be")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setattr(spooled_numbers, "IN_MEMORY", 4)
+        patch.setattr(spooled_numbers, "_COPIED", 3)
+        numbers = SpooledNumbers()
+        for part in parts:
+            numbers.add(np.array(part, dtype=np.int64))
+        every = [number for part in parts for number in part]
+        if parts:
+            whole = numbers.whole()
+            assert whole.tolist() == every
+            assert not every or whole.dtype == spooled_numbers.kind_of(min(every), max(every))
