@@ -150,6 +150,6 @@ def _grow(model: PreTrainedModel, tokens: int, weight: nn.Parameter) -> None:
             "Write a model that has them first: one update on one device, and take its best/ as the model.",
         )
     host = torch.device("cpu")
-    with preserved_randomness(host):
+    with preserved_randomness(host), quiet_transformers():
         seed_device(derive_seed("new tokens"), host)
         model.resize_token_embeddings(tokens, mean_resizing=not weight.is_meta)

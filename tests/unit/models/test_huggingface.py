@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, GPT2Config
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.models.bundle import save_bundle
@@ -319,6 +324,39 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path, token
     GPT2Config(vocab_size=4, n_embd=4, n_layer=1, n_head=1).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"the tokenizer knows 8 tokens, .* has embeddings for 4\."):
         load_causal_lm(f"config:{tmp_path}", tokenizer=tokenizer)
+
+
+def test_tokens_that_a_tokenizer_is_given_get_rows_of_their_own_and_the_others_stay(tmp_path, tokenizer):
+    torch.manual_seed(0)
+    GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    known = "good"
+    given = load_tokenizer(tmp_path, add=["<|a|>", known, "<|b|>", "<|a|>"])
+    assert [given(each, add_special_tokens=False)["input_ids"] for each in ("<|a|>", "<|b|>")] == [[8], [9]]
+    plain = load_causal_lm(tmp_path).model
+    state = torch.get_rng_state()
+    first, again = (load_causal_lm(tmp_path, tokenizer=given).model for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    rows = first.get_input_embeddings().weight
+    assert rows.shape[0] == first.config.vocab_size == 10 and first.lm_head.weight is rows
+    assert torch.equal(rows[:8], plain.get_input_embeddings().weight)
+    assert torch.equal(rows, again.get_input_embeddings().weight)
+    empty = load_causal_lm(tmp_path, tokenizer=given, empty=True).model
+    assert empty.get_input_embeddings().weight.shape[0] == 10 and empty.lm_head.weight.is_meta
+    with pytest.raises(SettingError, match=r"data\.add_tokens: has a token without a character"):
+        load_tokenizer(tmp_path, add=[" "])
+    GPT2Config(vocab_size=4, n_embd=4, n_layer=1, n_head=1).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"the tokenizer knows 8 tokens, .* has embeddings for 4\."):
+        load_causal_lm(f"config:{tmp_path}", tokenizer=given)
+
+
+def test_rows_for_new_tokens_are_refused_where_each_device_reads_a_part_of_them(tmp_path, tokenizer):
+    config = GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1, tie_word_embeddings=False)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    given = load_tokenizer(tmp_path, add=["<|a|>"])
+    with pytest.raises(SettingError, match=r"data\.add_tokens: .* each device has read a part of them"):
+        load_causal_lm(tmp_path, tokenizer=given, keep=lambda weight: weight[:1].clone())
 
 
 def test_a_folder_without_vocabulary_has_no_tokenizer(encoder, tokenizer):

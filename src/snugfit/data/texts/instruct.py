@@ -22,7 +22,7 @@ from snugfit.data.splits.leaks import Inputs, content_digest
 from snugfit.data.splits.near_duplicates import near_texts
 from snugfit.data.splits.sides import Sides
 from snugfit.data.stream import Streamed
-from snugfit.data.texts.chat_template import DATE, set_template
+from snugfit.data.texts.chat_template import DATE, TURN_MARKS, set_template
 from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.conversations import (
     MESSAGES,
@@ -425,11 +425,10 @@ def warnings_of(sequences: Iterable[Sequence[int]], coder: Coder) -> tuple[str, 
             f"the chat template writes today's date: it is {DATE:%d %B %Y} here, so that a run that goes on reads the same."
         )
     if template is not None and template.marks_in_text:
-        marks = " and ".join(template.marks_in_text)
-        listed = ", ".join(f'"{mark}"' for mark in template.marks_in_text)
+        listed = ", ".join(f'"{mark}"' for mark in TURN_MARKS)
         warnings.append(
-            f"the chat template marks turns by {marks}, which are no tokens of this tokenizer and are read as text. data.add_tokens: [{listed}] makes "
-            "them tokens, with new rows of the model's embeddings."
+            f"the chat template writes {' and '.join(template.marks_in_text)}, which this tokenizer does not know as a token and reads as text. "
+            f"data.add_tokens: [{listed}] makes tokens of its marks, with new rows of the model's embeddings."
         )
     first = coder.tokenizer.bos_token_id
     twice = sum(ids[0] == ids[1] == first for ids in sequences if first is not None and len(ids) > 1)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.texts.conversation_tokens import Coded, Coder
 from snugfit.data.texts.conversations import conversation_of
-from snugfit.data.texts.instruct import InstructSettings
+from snugfit.data.texts.instruct import InstructSettings, load_instruct
 from tests.unit.data.texts.published import PUBLISHED, template_of, text_of, tokenizer_of
 
 Messages = list[dict[str, Any]]
@@ -222,3 +224,18 @@ def test_an_answer_to_nothing_stands_once(name: str, content: str) -> None:
 def test_a_generation_ends_by_the_turns_own_token(name: str) -> None:
     coder = coder_of(name)
     assert coder.tokenizer.convert_ids_to_tokens(coder.stops[0]) == PUBLISHED[name].end
+
+
+def test_marks_of_chatml_that_are_no_tokens_are_told_and_become_tokens_where_that_is_asked(
+    write: Any,
+) -> None:
+    row = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
+    given = InstructSettings(write("a.jsonl", row), template="chatml", validation=None, max_length=100)
+    tokenizer = copy.deepcopy(tokenizer_of("phi3"))
+    told = load_instruct(given, tokenizer).report.warnings
+    assert any("writes <|im_start|>, which this tokenizer does not know as a token" in each for each in told)
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")])
+    data = load_instruct(given, tokenizer)
+    assert not data.report.warnings
+    (labels,) = (example["labels"] for example in data.train)
+    assert text_of(tokenizer, [label for label in labels if label != -100]) == "b<|im_end|>"
