@@ -129,10 +129,11 @@ def _examine(
         with Activity("doctor", f"loading {path} …"):
             return _examine_module(path, given["data"], given["loss"]), None
     if Path(path).suffix.lower() in _DATA_FILES:
+        columns = [name.strip() for name in given["text"].split(",") if name.strip()]
         with Activity("doctor", f"reading {path} …"):
+            _check_file(path, columns, given["label"])  # before what takes seconds to import
             from snugfit.doctor import door as tool
 
-            columns = [name.strip() for name in given["text"].split(",") if name.strip()]
             return tool.examine_file(
                 path,
                 text=columns,
@@ -151,6 +152,20 @@ def _examine(
         from snugfit.doctor import door as tool
 
         return tool.examine_recipe(recipe, run=run, tell=tell)
+
+
+def _check_file(path: str, text: Sequence[str], label: str | None) -> None:
+    """See that a file of rows is there, of a kind that is read, and has the columns that are named.
+
+    Raises:
+        DataError: it has not, as far as its beginning shows it.
+    """
+    from snugfit.data.columns import check_columns
+    from snugfit.data.sources import read_beginning
+
+    table = read_beginning(path, setting="data.train")
+    if table is not None and table.rows:
+        check_columns(table, {"--text": text, "--label": () if label is None else (label,)})
 
 
 def _examine_module(spec: str, data: str | None, loss: str) -> Examination:

@@ -172,10 +172,12 @@ def resume_run(
 ) -> int:
     """Go on with a run, or with the newest that can of a folder of runs; returns the exit code."""
     with Activity(text="looking at the run to go on with …", at_once=False, quiet=quiet or launched()):
+        from snugfit.run.newest import run_to_resume
+
+        named, run = run, run_to_resume(run)  # before what takes seconds to import
         from snugfit.display.terminal import TerminalDisplay
         from snugfit.run import from_recipe
 
-        named, run = run, from_recipe.run_to_resume(run)
     if run != named and not quiet:
         print(f"resume    {os.path.relpath(run)}", file=sys.stderr)
     recipe = from_recipe.recipe_of(run, changes, allow_code=allow_code)

@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from snugfit.errors import MissingExtra, ModelError, nearest
-from snugfit.system.digest import digest_of_file
 from snugfit.system.json_text import parse_json
 
 CONFIG = "config.json"
+CONFIG_PREFIX = "config:"
+"""Stands before a model of which the architecture alone is taken."""
 PROCESSOR = "preprocessor_config.json"
 """What says how pictures are made for a model."""
 WEIGHTS = "model.safetensors"
@@ -31,6 +32,8 @@ _TOKENIZER_FILES = (
     "spm.model",
     "tekken.json",
 )
+OWN_LIMIT = "pretrained_max_length"
+"""In tokenizer_config.json of a classifier: the limit of the pretrained tokenizer, where `model_max_length` is that of the training."""
 _BESIDE_THE_VOCABULARY = (
     "*.tiktoken",
     "merges.txt",
@@ -143,6 +146,67 @@ def check_kernels(values: Any, place: str) -> None:
         check_kernels(value, place)
 
 
+_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+_LEARNED_POSITIONS = (
+    *("bert", "distilbert", "albert", "electra", "gpt2", "gpt_neo", "opt", "bart", "mbart"),
+    *_FROM_PADDING,
+)
+"""Frequent kinds of models with a learned position for each token; of some the first one stands behind that of padding."""
+
+
+def most_tokens(source: str, folder: Path | None = None) -> int | None:
+    """Return how many tokens a model reads at most, as its files say it; None where they do not, or where there are none here.
+
+    Args:
+        source: the folder of a model, looked for in `folder`, or a name that is in the hub's cache.
+    """
+    named = Path(source).expanduser()
+    place = named if folder is None else folder / named
+    if not named.is_absolute() and not place.is_dir():
+        place = _in_hub_cache(source) or place
+    limits = _positions(_values(place / CONFIG)), tokenizer_limit(place)
+    return min((each for each in limits if each is not None), default=None)
+
+
+def _in_hub_cache(name: str) -> Path | None:
+    """Return the folder of a name in the hub's cache, as `_cached` does, without the hub's client, which imports NumPy."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    home = Path(os.environ.get("HF_HOME") or home) / "hub"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home)
+    folder = cache.expanduser() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return folder / "snapshots" / revision
+
+
+def _values(path: Path) -> Mapping[str, Any]:
+    """Return what a JSON file has; nothing where it cannot be read, of which whoever loads the model says what is wrong."""
+    try:
+        values = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Return how many positions the model of a configuration has learned; None where it has others."""
+    kind = config.get("model_type")
+    if kind not in _LEARNED_POSITIONS:
+        return None
+    positions = config.get("max_position_embeddings", config.get("n_positions"))
+    padding = config.get("pad_token_id", 1) if kind in _FROM_PADDING else -1
+    return positions - padding - 1 if isinstance(positions, int) and isinstance(padding, int) else None
+
+
+def tokenizer_limit(folder: Path) -> int | None:
+    """Return how many tokens the tokenizer in a folder makes of a text at most; None where it does not say that."""
+    settings = _values(folder / "tokenizer_config.json")
+    limit = settings.get(OWN_LIMIT, settings.get("model_max_length"))
+    return limit if isinstance(limit, int) else None
+
+
 def check_weights(folder: Path) -> None:
     """See that a folder holds safetensors weights, all of them.
 
@@ -214,6 +278,8 @@ def model_files(name: str, local: Path | None, weights: bool = True) -> dict[str
     Args:
         weights: whether they are read, and not drawn anew.
     """
+    from snugfit.system.digest import digest_of_file  # imports NumPy
+
     folder = local or _cached(name)
     if folder is None:
         return {}

@@ -12,11 +12,10 @@ from typing import TypeVar
 import torch
 
 from snugfit.errors import MissingExtra, ModelError
-from snugfit.models.folders import check_hub_reachable, find_folder
+from snugfit.models.folders import CONFIG_PREFIX, check_hub_reachable, find_folder
 from snugfit.system.log_filters import importing_torchao
 from snugfit.system.torchvision_operators import declare_torchvision_operators
 
-CONFIG_PREFIX = "config:"
 _T = TypeVar("_T")
 
 

@@ -13,11 +13,8 @@ from torch import nn
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.errors import ModelError, SettingError
 from snugfit.kit.sharded_loading import is_stand_in
-from snugfit.models.folders import check_tokenizer_files
+from snugfit.models.folders import OWN_LIMIT, check_tokenizer_files
 from snugfit.models.hub import call, quiet_transformers, resolve
-
-_OWN_LIMIT = "pretrained_max_length"
-"""In tokenizer_config.json of a classifier: the limit of the pretrained tokenizer, where `model_max_length` is that of the training."""
 
 _ADDED = "snugfit_added_tokens"
 """Attribute of a tokenizer: how many tokens it was given."""
@@ -55,7 +52,7 @@ def load_tokenizer(
             )
         tokenizer.pad_token = tokenizer.eos_token
     _add_tokens(tokenizer, add)
-    own_limit = getattr(tokenizer, "init_kwargs", {}).get(_OWN_LIMIT)
+    own_limit = getattr(tokenizer, "init_kwargs", {}).get(OWN_LIMIT)
     if own_limit is not None:  # of a classifier in best/: who trains on may take longer texts
         tokenizer.model_max_length = own_limit
     # padding counts as trailing everywhere: positions, lengths and trimming
@@ -86,7 +83,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, max_length:
         tokenizer.save_pretrained(folder)
         return
     served: Any = copy.deepcopy(tokenizer)
-    served.init_kwargs = {**served.init_kwargs, _OWN_LIMIT: tokenizer.model_max_length}
+    served.init_kwargs = {**served.init_kwargs, OWN_LIMIT: tokenizer.model_max_length}
     served.model_max_length = max_length
     served.save_pretrained(folder)
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from snugfit.errors import MissingExtra, ModelError, nearest
 from snugfit.kit.auxiliary_loss import AUXILIARY
-from snugfit.models.hub import CONFIG_PREFIX, first_line
+from snugfit.models.folders import CONFIG_PREFIX
+from snugfit.models.hub import first_line
 from snugfit.models.own_networks import drawn
 from snugfit.system.torchvision_operators import declare_torchvision_operators
 

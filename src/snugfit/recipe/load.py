@@ -20,7 +20,7 @@ from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
 from snugfit.recipe.read_sections import read_section
-from snugfit.recipe.rows_here import RowsHere, check_rows
+from snugfit.recipe.rows_here import RowsHere, check_length, check_rows
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.json_text import parse_json
@@ -124,6 +124,7 @@ def build(
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
     recipe = read_section(m.Recipe, filled, places)
     check_rows(recipe, places, rows_here)  # before techniques are imported, and torch with them
+    check_length(recipe, places)
 
     if recipe.model.startswith(REGISTERED):
         with placed(places, ("from_scratch",)):

@@ -1,4 +1,4 @@
-"""The rows of a recipe, looked at before the libraries are imported that train on them: their files, kinds and columns."""
+"""The rows and the model of a recipe, looked at before the libraries are imported that train: files, kinds, columns, and how much is read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from snugfit.data.columns import check_columns
 from snugfit.data.named_sources import Sources
 from snugfit.data.sources import RowSource, read_beginning
 from snugfit.errors import DataError, SettingError
+from snugfit.models.folders import CONFIG_PREFIX, most_tokens
 from snugfit.recipe.declarations import Data, Recipe
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.user_objects import is_python_path
@@ -49,6 +50,26 @@ def check_rows(recipe: Recipe, places: Places, which: RowsHere) -> None:
                 check_columns(table, {f"data.{name}": _columns(recipe.data, name) for name in card.columns})
     except (DataError, SettingError) as error:
         raise error.about(places.name(tuple(error.setting.split(".")))) from error
+
+
+def check_length(recipe: Recipe, places: Places) -> None:
+    """See that the model reads `data.max_length` tokens, where its files are here and say how many it can.
+
+    Raises:
+        SettingError: it reads fewer.
+    """
+    if "max_length" not in find(recipe.task).settings:
+        return
+    length, limit = (
+        recipe.data.max_length,
+        most_tokens(recipe.model.removeprefix(CONFIG_PREFIX), recipe.folder),
+    )
+    if limit is not None and length > limit:
+        raise places.error(
+            ("data", "max_length"),
+            f"{length} is more than the {limit} tokens that this model can read",
+            "Lower it.",
+        )
 
 
 def _columns(data: Data, name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RECIPE, RunFolder
-from snugfit.run.checkpoint import checkpoint_files
+from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.events import Events
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
@@ -77,7 +77,7 @@ def end_failed(training: Training, events: Events, error: BaseException) -> None
         str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}".rstrip(": ")
     )
     progress = training.step.progress
-    resumable = training.folder is not None and checkpoint_files.any_in(training.folder.checkpoints)
+    resumable = training.folder is not None and checkpoint_folders.any_in(training.folder.checkpoints)
     interrupted = isinstance(error, KeyboardInterrupt)
     # the first error is the one to see, also when the disk is full
     with suppress(SnugfitError):

@@ -19,11 +19,11 @@ from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
-from snugfit.run.checkpoint import checkpoint_files
+from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
 from snugfit.run.identity.identity import task_identity
-from snugfit.run.newest import holds_runs, newest_resumable
+from snugfit.run.newest import recipe_file
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, planned, write_beginning
@@ -73,7 +73,7 @@ def train_recipe(
         TrainingFailed: the run failed on its own account.
     """
     options = options or RunOptions()
-    if options.into is not None and checkpoint_files.any_in(RunFolder(options.into).checkpoints):
+    if options.into is not None and checkpoint_folders.any_in(RunFolder(options.into).checkpoints):
         return _run_recipe(recipe, options, display, RunFolder.open(options.into))
     return _run_recipe(recipe, options, display, None)
 
@@ -99,18 +99,6 @@ def resume_run(
     return _run_recipe(recipe, options or RunOptions(), display, RunFolder.open(Path(run)))
 
 
-def run_to_resume(named: str | Path | None) -> Path:
-    """Return the run's folder that is named, or of a folder of runs (runs/, where none is) the newest of a recipe that was stopped or killed.
-
-    Raises:
-        RunFolderError: there is none that can go on.
-    """
-    output = Path(named or "runs")
-    if named is not None and not holds_runs(output):
-        return output
-    return newest_resumable(output, suits=lambda folder: (folder.path / RECIPE).exists()).path
-
-
 def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool = False) -> Recipe:
     """Return the recipe of a run, with settings over it.
 
@@ -120,12 +108,7 @@ def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool 
     """
     from snugfit.recipe import load_recipe
 
-    folder = RunFolder.open(Path(run))
-    if not (folder.path / RECIPE).exists():
-        raise RunFolderError(
-            run, f"has no {RECIPE}", "Go on with it in Python, where it was made: snugfit.train(…, resume=…)."
-        )
-    return load_recipe(folder.path / RECIPE, changes, allow_code=allow_code)
+    return load_recipe(recipe_file(Path(run)), changes, allow_code=allow_code)
 
 
 def _run_recipe(

@@ -1,4 +1,4 @@
-"""The newest run that can go on, for those who do not want to name it."""
+"""The newest run that can go on, for those who do not want to name it. To import it loads no torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from snugfit.errors import RunFolderError
-from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint_files
+from snugfit.results.run_folder import RECIPE, RunFolder
+from snugfit.run.checkpoint import checkpoint_folders
 
 LAST: Literal["last"] = "last"
 """In place of a run's folder: the newest run that can go on."""
 
 _TAIL_BYTES = 65536
+
+_NOT_OF_TRAINING = ("note", "warning", "register", "pictures", "files")
+"""Events that tell nothing of the training, and may come after its end."""
 
 
 def newest_resumable(
@@ -32,7 +35,7 @@ def newest_resumable(
     for folder in _newest_first(output, name):
         if (
             suits(folder)
-            and checkpoint_files.any_in(folder.checkpoints)
+            and checkpoint_folders.any_in(folder.checkpoints)
             and not _is_over(folder)
             and not folder.busy
         ):
@@ -43,6 +46,33 @@ def newest_resumable(
         f"no run in {runs} was stopped and has a checkpoint",
         "Name a run's folder, or begin a new run.",
     )
+
+
+def run_to_resume(named: str | Path | None) -> Path:
+    """Return the run's folder that is named, or of a folder of runs (runs/, where none is) the newest of a recipe that was stopped or killed.
+
+    Raises:
+        RunFolderError: there is none that can go on, or what is named is no run of a recipe.
+    """
+    output = Path(named or "runs")
+    if named is None or holds_runs(output):
+        return newest_resumable(output, suits=lambda folder: (folder.path / RECIPE).exists()).path
+    recipe_file(output)
+    return output
+
+
+def recipe_file(run: Path) -> Path:
+    """Return the recipe of a run.
+
+    Raises:
+        RunFolderError: not a run's folder, or one of a run that was made in Python.
+    """
+    path = RunFolder.open(run).path / RECIPE
+    if not path.exists():
+        raise RunFolderError(
+            run, f"has no {RECIPE}", "Go on with it in Python, where it was made: snugfit.train(…, resume=…)."
+        )
+    return path
 
 
 def holds_runs(folder: Path) -> bool:
@@ -73,6 +103,6 @@ def _last_event(events: Path) -> dict[str, Any]:
             event = json.loads(line)
         except ValueError:  # torn when the process died, or cut by the tail's beginning
             continue
-        if isinstance(event, dict) and event.get("event") not in ("note", "warning", "register"):
+        if isinstance(event, dict) and event.get("event") not in _NOT_OF_TRAINING:
             return event
     return {}

@@ -22,7 +22,7 @@ from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitErro
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
-from snugfit.run.checkpoint import checkpoint_files
+from snugfit.run.checkpoint import checkpoint_files, checkpoint_folders
 from snugfit.run.description import by_source, describe_run, padding, versions
 from snugfit.run.ending import end_failed, explain_memory, finished_before, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
@@ -300,7 +300,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         if isinstance(error, KeyboardInterrupt):
             goes_on_from = (
                 None
-                if folder is None or not checkpoint_files.any_in(folder.checkpoints)
+                if folder is None or not checkpoint_folders.any_in(folder.checkpoints)
                 else str(folder.path)
             )
             raise Interrupted(goes_on_from) from error

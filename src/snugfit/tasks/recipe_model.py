@@ -38,7 +38,7 @@ def trained_already(loaded: LoadedModel, name: str) -> nn.Module:
     Raises:
         ModelError: it is such a one.
     """
-    from snugfit.models.hub import CONFIG_PREFIX
+    from snugfit.models.folders import CONFIG_PREFIX
 
     problem = "no weights are read" if name.startswith(CONFIG_PREFIX) else "".join(loaded.messages[:1])
     if problem:

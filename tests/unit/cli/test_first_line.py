@@ -72,15 +72,49 @@ def test_each_command_says_what_it_does_before_it_imports_a_heavy_library(tmp_pa
     assert [each for each in said if not each[1] or each[2]] == []
 
 
-def test_a_mistake_in_a_recipe_is_said_without_numpy_or_torch(tmp_path: Path) -> None:
+MISTAKES = {
+    "train rows.yaml": "data.train: there is no file missing.csv",
+    "train long.yaml": "data.max_length: 4096 is more than the 512 tokens that this model can read",
+    "plan long.yaml": "data.max_length: 4096 is more than the 512 tokens that this model can read",
+    "resume": "no run in runs was stopped and has a checkpoint",
+    "resume nowhere": "no such run folder",
+    "doctor missing.csv": "there is no file missing.csv",
+    "doctor rows.csv --text words": "--text: rows.csv has no column 'words'",
+}
+
+WITHOUT = """
+import json, os, sys
+from snugfit.cli import main
+
+for line in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        code = main(line.split())
+        print(json.dumps([line, code, [name for name in ("torch", "numpy", "transformers") if name in sys.modules]]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_mistake_is_said_without_numpy_or_torch(tmp_path: Path) -> None:
     (tmp_path / "rows.yaml").write_text(
         "task: text-classification\nmodel: m\ndata: {train: missing.csv}\ntechniques: [lora]\n"
     )
-    script = (
-        "import sys; from snugfit.cli import main; code = main(['train', 'rows.yaml']); "
-        "print(code, [name for name in ('torch', 'numpy', 'transformers') if name in sys.modules])"
+    (tmp_path / "long.yaml").write_text(
+        "task: text-classification\nmodel: ./bert\ndata: {train: rows.csv, max_length: 4096}\ntechniques: [lora]\n"
     )
+    (tmp_path / "rows.csv").write_text("text,label\na,b\n")
+    (tmp_path / "bert").mkdir()
+    config = {"model_type": "bert", "max_position_embeddings": 512}
+    (tmp_path / "bert/config.json").write_text(json.dumps(config))
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", WITHOUT, json.dumps([*MISTAKES])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert (done.stdout.strip(), "data.train" in done.stderr) == ("2 []", True), done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[line, 2, []] for line in MISTAKES]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert [said in error for said, error in zip(MISTAKES.values(), errors, strict=True)] == [True] * len(
+        MISTAKES
+    ), errors

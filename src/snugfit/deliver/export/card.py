@@ -13,7 +13,7 @@ from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel, is_local
 from snugfit.deliver.export.label_unit import unit_in_words
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.models.hub import CONFIG_PREFIX
+from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.system.redaction import redacted
 
 NAME = "README.md"

@@ -17,7 +17,7 @@ from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.kit.text_embeddings import TextEmbeddings
 from snugfit.models.bundle import EXTENDED_BY, find_bundle, is_transformers_model
-from snugfit.models.hub import CONFIG_PREFIX
+from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.tasks import known
 from snugfit.tasks.task_card import Card
 from snugfit.tracking.spool import SPOOL_NAME, read_events

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ from torch import Tensor
 from snugfit.errors import RunFolderError, SnugfitWarning
 from snugfit.kit.serialize import Packed, unpack
 from snugfit.run.checkpoint import shards
+from snugfit.run.checkpoint.checkpoint_folders import newest_first
 from snugfit.strategies.base import Strategy
 from snugfit.system.disk_errors import disk_problem, is_full
 from snugfit.system.durable_files import flush
@@ -41,8 +41,6 @@ _MANIFEST = "manifest.json"
 _TEMPORARY = ".saving-"
 _DAMAGED = (OSError, ValueError, TypeError, LookupError, SafetensorError)
 """What reading a checkpoint that is not whole may raise."""
-
-_NAMED = re.compile(r"update-\d+(-window-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -129,16 +127,6 @@ def _write_all(
             shutil.rmtree(temporary, ignore_errors=True)  # it is there only after an error
 
 
-def any_in(root: Path) -> bool:
-    """Return whether there is a checkpoint under `root`, whole or not."""
-    return newest_in(root) is not None
-
-
-def newest_in(root: Path) -> Path | None:
-    """Return the newest checkpoint under `root`, whole or not."""
-    return next(iter(_newest_first(root)), None)
-
-
 def load_newest(root: Path) -> Loaded:
     """Return the newest checkpoint under `root` whose files are whole.
 
@@ -146,7 +134,7 @@ def load_newest(root: Path) -> Loaded:
         RunFolderError: there is none.
     """
     rejected: list[str] = []
-    for folder in _newest_first(root):
+    for folder in newest_first(root):
         try:
             return Loaded(folder, _read(folder), tuple(rejected))
         except _DAMAGED as error:
@@ -161,21 +149,15 @@ def load_newest(root: Path) -> Loaded:
 
 def remove_all(root: Path) -> None:
     """Remove every checkpoint under `root`, and `root` if nothing else is in it."""
-    for folder in _newest_first(root):
+    for folder in newest_first(root):
         _remove(folder)
     with suppress(OSError):  # something else is in it, or it is not there
         root.rmdir()
 
 
-def _newest_first(root: Path) -> list[Path]:
-    """Return the folders that are named as this module names them: a copy under another name is the user's."""
-    named = [path for path in root.glob("*") if path.is_dir() and _NAMED.fullmatch(path.name)]
-    return sorted(named, key=lambda path: path.name, reverse=True)
-
-
 def any_whole(root: Path) -> bool:
     """Return whether there is a checkpoint under `root` to go on from."""
-    return any(_is_whole(folder) for folder in _newest_first(root))
+    return any(_is_whole(folder) for folder in newest_first(root))
 
 
 def make_room(root: Path, keep: int) -> bool:
@@ -185,7 +167,7 @@ def make_room(root: Path, keep: int) -> bool:
         Whether anything was removed.
     """
     left, removed = max(keep - 1, 1), False
-    checkpoints = [(folder, _is_whole(folder)) for folder in _newest_first(root)]
+    checkpoints = [(folder, _is_whole(folder)) for folder in newest_first(root)]
     for folder, whole in checkpoints:
         if whole and left > 0:
             left -= 1
@@ -196,7 +178,7 @@ def make_room(root: Path, keep: int) -> bool:
 
 
 def _remove_all_but(final: Path, keep: int) -> None:
-    others = [folder for folder in _newest_first(final.parent) if folder != final]
+    others = [folder for folder in newest_first(final.parent) if folder != final]
     older = [folder for folder in others if folder.name < final.name]
     for folder in others:
         if folder in older[: keep - 1]:

@@ -18,6 +18,7 @@ from snugfit.models.folders import (
     check_weights,
     has_tokenizer,
     packaged_model,
+    tokenizer_limit,
 )
 from snugfit.system.json_text import parse_json
 from snugfit.tasks.task_card import ModelKind
@@ -89,7 +90,7 @@ def model_at(folder: Path, name: str, origin: str) -> LocalModel:
     except ModelError:
         weights = False
     limits = [config.get(key) for key in ("max_position_embeddings", "n_positions")]
-    limits.append(_tokenizer_limit(folder))
+    limits.append(tokenizer_limit(folder))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _HUGE]
     return LocalModel(
         name,
@@ -212,10 +213,3 @@ def _makes_features(folder: Path) -> bool:
     with suppress(OSError, ValueError):
         return "feature_extractor_type" in parse_json((folder / PROCESSOR).read_text(encoding="utf-8"))
     return False
-
-
-def _tokenizer_limit(folder: Path) -> Any:
-    with suppress(OSError, ValueError):
-        settings = parse_json((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        return settings.get("model_max_length")
-    return None
