@@ -20,6 +20,7 @@ from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
+from snugfit.system.locked_folder import locked_folder
 from snugfit.tasks import discover
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task_card import Card
@@ -144,8 +145,13 @@ def begin_here(
     Raises:
         As `begin`.
     """
-    request = Request(tuple(overrides), options or {})
+    request = Request(tuple(overrides), options or {}, by_option=True)
     seen = _see(data, None, request, tell)
+    with locked_folder(Path()):  # two that begin at once find the same names free
+        return _begin_here(seen, request, tell)
+
+
+def _begin_here(seen: _Seen, request: Request, tell: Tell) -> Beginning:
     of_recipe, of_run = request.of_recipe(_columns(seen.place.content)), tuple(request.of_run())
     recipe, model = Path(f"{seen.name}.yaml"), new_model_folder(seen.name, Path())
     number, note = 1, ""
@@ -353,7 +359,7 @@ def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recogni
         raise SettingError(
             request.name(f"data.{setting}"),
             f"is not used by task {name}",
-            f"Remove it, or name another task with {'--task' if request.options else 'task=NAME'}.",
+            f"Remove it, or name another task with {'--task' if request.by_option else 'task=NAME'}.",
         )
     others = {other: each for other, each in suitable.items() if other != name}
     return cards[name], suitable[name], others

@@ -26,10 +26,12 @@ class Request:
     Args:
         overrides: as `key=value`.
         options: of a command, by the setting that each gives: its name and its value. Columns may have commas between them.
+        by_option: whether the command has such options, given or not.
     """
 
     overrides: tuple[str, ...] = ()
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    by_option: bool = False
 
     @cached_property
     def given(self) -> dict[str, Any]:
@@ -58,8 +60,8 @@ class Request:
     def to_name(self, setting: str) -> str:
         """Return what names a column of that setting, in the form in which others were given."""
         option = f"--{setting.removeprefix('data.')}"
-        by_option = bool(self.options) and setting in ("data.text", "data.label")
-        return f"{option} COLUMN" if by_option else f"{setting}=COLUMN"
+        has_option = self.by_option and setting in ("data.text", "data.label")
+        return f"{option} COLUMN" if has_option else f"{setting}=COLUMN"
 
     def check_columns(self, rows: Rows) -> None:
         """See that columns that are fixed are there.

@@ -223,11 +223,9 @@ def no_task(rows: Rows, request: Request) -> DataError:
             "which no task can learn from the other columns",
             "Name another. A class needs rows of two of them, a number to predict ten different ones, and the rows a column to tell it by.",
         )
-    name_it = (
-        f"snugfit init FILE {request.to_name('data.label')}"
-        if not request.options
-        else request.to_name("data.label")
-    )
+    name_it = request.to_name("data.label")
+    if not request.by_option:
+        name_it = f"snugfit init FILE {name_it}"
     for plural, names_files in (("pictures", rows.names_pictures), ("sounds", rows.names_sounds)):
         if (column := next(filter(names_files, rows.columns), None)) is not None:
             return DataError(

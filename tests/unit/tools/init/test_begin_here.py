@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,32 @@ def begun(data: str, *overrides: str, **options: str) -> Beginning:
     names = {"task": "task", "model": "model", "text": "data.text", "label": "data.label"}
     by_option = {names[name]: (f"--{name}", value) for name, value in options.items()}
     return begin_here(data, overrides, options=by_option)
+
+
+def test_two_that_begin_at_once_in_a_folder_train_by_one_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    table(("text", "label"))
+    both, see = threading.Barrier(2), door._see
+
+    def seen_by_both(*given: Any) -> Any:
+        seen = see(*given)
+        both.wait(30)
+        return seen
+
+    monkeypatch.setattr(door, "_see", seen_by_both)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda _: begun("shop.csv"), range(2)))
+    assert [each.recipe for each in made] == [Path("shop.yaml")] * 2
+    assert sorted(len(each.files) > 0 for each in made) == [False, True]
+
+
+def test_what_is_not_recognised_is_to_be_named_by_the_options_of_the_command() -> None:
+    Path("codes.csv").write_text("a,b\n1,2.5\n3,4.5\n")
+    with pytest.raises(DataError, match="Name it: --label COLUMN, and for texts --text COLUMN"):
+        begun("codes.csv")
+    with pytest.raises(
+        DataError, match=r"Name it: snugfit init FILE data\.label=COLUMN, and for texts data\.text"
+    ):
+        door.begin("codes.csv")
 
 
 def infer(data: str, *overrides: str, **options: str) -> Recipe:
