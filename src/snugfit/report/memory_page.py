@@ -60,9 +60,10 @@ def piece_words(use: MemoryUse) -> str:
     piece = use.culprit
     if piece is None:
         return "Nothing of it is in tensors that were seen."
-    part = share(piece.bytes / max(1, use.at_bytes))
+    fraction = piece.bytes / max(1, use.at_bytes)
+    part, most = share(fraction), "Most of it" if fraction > 0.5 else "The largest part of it"
     return (
-        f"Most of it, {format_bytes(piece.bytes)} of {format_bytes(use.at_bytes)} ({part}), is {_owned(piece)}; the moment is "
+        f"{most}, {format_bytes(piece.bytes)} of {format_bytes(use.at_bytes)} ({part}), is {_owned(piece)}; the moment is "
         f"{peak_place(use.at)}."
     )
 

@@ -70,7 +70,7 @@ def test_the_error_says_what_took_the_memory_and_where_the_page_is(tmp_path: Pat
     page = run_dir(tmp_path) / "memory.html"
     assert said.startswith("plan.micro_batch: memory ran out with 1 example of the window's 4")
     # 4 x 3,000 weights and 3,000 biases in float32
-    assert "Most of it, 58.59 KiB" in said and "is weights of body" in said
+    assert "The largest part of it, 58.59 KiB" in said and "is weights of body" in said
     assert f"The page about it: {page}" in said
     text = page.read_text(encoding="utf-8")
     assert "Out of memory" in text and REASON.rstrip(".") in text and "weights of body" in text
