@@ -58,11 +58,12 @@ def lr(
 
     with Activity("find", _LOADING) as tell, located(path, changes):
         from snugfit.cli import recipes
+        from snugfit.report.chart_pictures import require_matplotlib
         from snugfit.tools.find_lr.door import find_lr_recipe
-        from snugfit.tools.find_lr.page import check_plot, write_lr_picture
+        from snugfit.tools.find_lr.page import write_lr_picture
 
         if png is not None:
-            check_plot()
+            require_matplotlib()
         loaded = recipes.load(path, changes, allow_code=allow_code)
         result, page = find_lr_recipe(
             loaded,

@@ -478,6 +478,16 @@ class Track(Section):
         None,
         example=3,
     )
+    pictures: Count | None = setting(
+        "number of pictures to validate on, those that the model is most wrong about, that TensorBoard and Weights & Biases show at each "
+        "evaluation, for which the rows are predicted once more; of classes of pictures",
+        None,
+        example=16,
+    )
+    histograms: bool = setting(
+        "whether TensorBoard and Weights & Biases show how the values of each weight that trains are spread, at each evaluation",
+        False,
+    )
     register: str | None = setting(
         "name under which the best model is registered; null: it is not", None, example="news"
     )

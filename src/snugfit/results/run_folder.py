@@ -59,6 +59,8 @@ QUARANTINE = "quarantine.jsonl"
 
 DETAILS = "details.json"
 """The best evaluation in detail."""
+PICTURES = "pictures"
+"""The folder of what trackers are shown as pictures."""
 
 _FILES = (
     START_SCORES,
@@ -130,6 +132,11 @@ class RunFolder:
                 path, "not a run's folder: it has no events.jsonl", "Give <output>/<name>/<id>."
             )
         return cls(path.resolve())
+
+    @property
+    def described_by(self) -> list[str]:
+        """Names of the files that describe the run as a whole."""
+        return [name for name in (RECIPE, "plan.json", "report.html") if (self.path / name).is_file()]
 
     def check_there(self) -> None:
         """Refuse to write into a folder that has vanished: to make it anew might fill another disk.

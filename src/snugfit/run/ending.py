@@ -8,10 +8,12 @@ from contextlib import suppress
 
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.advice import advise
+from snugfit.report.chart_pictures import write_charts
 from snugfit.report.page import write_report
-from snugfit.results.run_folder import RECIPE, RunFolder
+from snugfit.results.run_folder import PICTURES, RECIPE, RunFolder
 from snugfit.run.checkpoint import checkpoint_folders
-from snugfit.run.events import Events
+from snugfit.run.events import DOING, Events
+from snugfit.run.trackers import Tracking
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 
@@ -43,6 +45,32 @@ def report(folder: RunFolder, events: Events) -> None:
     except RunFolderError as error:
         with suppress(SnugfitError):
             events("warning", message=f"no report: {error}")
+
+
+def show_trackers(tracking: Tracking | None, folder: RunFolder, events: Events) -> None:
+    """Name the files that describe the run to its trackers, and draw the report's charts for those that show pictures."""
+    if tracking is None:
+        return
+    if any(each.pictures for each in tracking.others):
+        _draw_report(folder, events)
+    if tracking.uri is not None:
+        with suppress(SnugfitError):
+            events("files", files=folder.described_by)
+
+
+def _draw_report(folder: RunFolder, events: Events) -> None:
+    """Draw the charts; a run that trained is not lost to them."""
+    events(DOING, text="drawing the report for trackers")
+    try:
+        drawn = write_charts(folder.path, folder.path / PICTURES)
+    except (OSError, SnugfitError) as error:
+        with suppress(SnugfitError):
+            events("warning", message=f"no pictures of the report for trackers: {error}")
+        return
+    if drawn:
+        update = events.story().last_update
+        named = {f"report/{name}": f"{PICTURES}/{path.name}" for name, path in drawn.items()}
+        events("pictures", update=update, pictures=named)
 
 
 def explain_memory(training: Training, events: Events, error: OutOfMemory) -> None:

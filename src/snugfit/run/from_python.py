@@ -33,12 +33,22 @@ from snugfit.run.events import displayed
 from snugfit.run.identity.identity import WINDOW
 from snugfit.run.newest import LAST, newest_resumable
 from snugfit.run.run import RunSpec, execute
+from snugfit.run.sample_answers import require_whole_model
 from snugfit.run.time_limit import TimeLimit
 from snugfit.run.trackers import Tracking
-from snugfit.run.train_settings import DEFAULTS, OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
+from snugfit.run.train_settings import (
+    DEFAULTS,
+    OF_JOB,
+    OF_PLAN,
+    TrainSettings,
+    by_keywords,
+    takes_settings,
+    with_defaults,
+)
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
+from snugfit.run.weight_histograms import weight_histograms
 from snugfit.step.build import Material, check_dataset, find_device
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.step import Forward
@@ -106,7 +116,8 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
         output: the folder in which the run's own is made. None writes nothing anywhere: no checkpoints, no tracker, no report; the best
             weights are kept in host memory, and the result has them.
         track: send the run to MLflow, by default in a database beside the runs; or names of trackers, such as "tensorboard" or
-            ["mlflow", "wandb"], or the `package.module:Class` of one's own.
+            ["mlflow", "wandb"], or the `package.module:Class` of one's own. `track_histograms` has TensorBoard and Weights & Biases show at
+            each evaluation how the values of each weight that trains are spread.
 
     Returns:
         How the run ended; `run_dir` has the events, the checkpoints, `best/` and the report. `.model` is the best model, `.predict(rows)`
@@ -187,7 +198,8 @@ def module_spec(
     )
     if given["strategy"] not in ("auto", plan.strategy):
         known_strategy(given["strategy"])  # which one device has no use for
-    check_settings(job, plan, techniques, metrics, validated=validation is not None)
+    with by_keywords():
+        check_settings(job, plan, techniques, metrics, validated=validation is not None)
     data, validation = _streams(data, validation, job)
     check_dataset("data", data)
     check_module(model)
@@ -213,7 +225,10 @@ def module_spec(
         data=counted(data, held_out),
         fingerprints={},
         messages=messages,
+        observers=(weight_histograms,) if given["track_histograms"] else (),
     )
+    if given["track_histograms"]:
+        require_whole_model("track_histograms", techniques, plan.strategy)
     identity = _identity(job, data, optimizer, techniques)
     accepted = given["accept_changes"]
     seconds = None if given["time"] is None else parse_seconds(given["time"], "time")
@@ -287,6 +302,7 @@ def _check_unwritten(given: Mapping[str, Any]) -> None:
     """
     asked = [name for name in _WRITTEN if given[name] is not None]
     asked += ["non_finite"] if given["non_finite"] == "roll_back" else []
+    asked += ["track_histograms"] if given["track_histograms"] else []
     if asked:
         raise SettingError(
             asked[0],

@@ -28,7 +28,7 @@ from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, planned, write_beginning
 from snugfit.run.run import RunSpec, execute, joined_ranks
-from snugfit.run.sample_answers import sample_answers
+from snugfit.run.sample_answers import require_whole_model, sample_answers
 from snugfit.run.smoke import as_smoke
 from snugfit.run.time_limit import TimeLimit
 from snugfit.run.trackers import Tracking
@@ -36,6 +36,8 @@ from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
+from snugfit.run.weight_histograms import weight_histograms
+from snugfit.run.worst_pictures import worst_pictures
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
@@ -43,7 +45,7 @@ from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world
 from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
-from snugfit.tasks.task import Task
+from snugfit.tasks.task import Observer, Task
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.named import NAMED, trackers
 from snugfit.tracking.uri import check_uri, resolve_uri
@@ -207,9 +209,24 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
         return prepare_sides(recipe, options.sides)
     parts = strategy.shards and not any(each.reads_weights for each in recipe.all_techniques())
     task = prepare(recipe, keep=strategy.part if parts else None)
-    if recipe.track.answers is not None and not options.is_smoke:
-        task = replace(task, answers=sample_answers(recipe, task, recipe.track.answers))
-    return task
+    return task if options.is_smoke else replace(task, observers=_observers(recipe, task))
+
+
+def _observers(recipe: Recipe, task: Task) -> tuple[Observer, ...]:
+    """Return what looks at the model at each evaluation.
+
+    Raises:
+        SettingError: it cannot, at models of this task or where the weights are not on one device.
+    """
+    track, observers = recipe.track, list[Observer]()
+    if track.answers is not None:
+        observers.append(sample_answers(recipe, task, track.answers))
+    if track.pictures is not None:
+        observers.append(worst_pictures(recipe, task, track.pictures))
+    if track.histograms:
+        require_whole_model("track.histograms", recipe.all_techniques(), recipe.plan.strategy)
+        observers.append(weight_histograms)
+    return tuple(observers)
 
 
 def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> Tracking | None:

@@ -55,6 +55,8 @@ _UNSEEN = (
     ("track", "wandb"),
     ("track", "trackio"),
     ("track", "others"),
+    ("track", "histograms"),
+    ("track", "pictures"),
     ("plan", "timeout"),
 )
 """Settings that no plan looks at."""
@@ -65,7 +67,8 @@ PLANNED = "planned"
 _RATES = ("learning_rate", "adamw_learning_rate")
 _NUMBERS = (
     *("weight_decay", "momentum", "betas", "adamw_betas", "epsilon", "adamw_epsilon"),
-    *("decay", "max_norm", "max_value", "warmup"),
+    *("decay", "max_norm", "max_value", "warmup", "minimum", "power"),
+    *("alpha", "gamma", "rho", "eta", "temperature", "dropout"),
 )
 """Numbers of learning, of which a plan looks at 0 and 1 alone: with these an operation or a state may be left out."""
 

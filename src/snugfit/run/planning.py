@@ -56,8 +56,8 @@ _WITHOUT_A_SEARCH = (
     "Try again where this machine does less else, or measure on the device itself (--probe, probe=True)."
 )
 
-_TRACKER_BYTES = 190_000_000
-"""Resident bytes that MLflow takes in the process whose run it follows; measured with MLflow 3.17."""
+_TRACKER_BYTES = 230_000_000
+"""Resident bytes of the process in which MLflow follows a run; measured with MLflow 3.17."""
 
 
 def plan_recipe(
@@ -189,14 +189,19 @@ def _planned(
     plan: Plan,
     target: Target,
     about: Mapping[str, Any],
-    other_bytes: int = 0,
+    beside_bytes: int = 0,
 ) -> Answer:
+    """Return the plan of a subject on a machine.
+
+    Args:
+        beside_bytes: that another process of the run takes of what is free there.
+    """
     numbers = target.counts()
     if len(numbers) > 1:
 
         def make_on(nodes: int, devices: int) -> Answer:
             one = replace(target, nodes=nodes, devices=devices, fewer=False)
-            return _planned(subject, machine, plan, one, about, other_bytes)
+            return _planned(subject, machine, plan, one, about, beside_bytes)
 
         assert target.price is not None
         return make_cheapest(make_on, numbers, target.price, WORTH if target.worth is None else target.worth)
@@ -205,13 +210,15 @@ def _planned(
         import_module("peft")  # which is loaded when adapters are put in
     # this process has loaded what one that trains loads, but for what follows a run
     host_bytes, notes = host_memory(target, machine)
-    machine = replace(
-        machine,
-        baseline=memory_bytes(torch.device("cpu")) + other_bytes,
-        notes=(*machine.notes, *notes),
-    )
+    machine = replace(machine, baseline=memory_bytes(torch.device("cpu")), notes=(*machine.notes, *notes))
+    device_bytes = machine.device.memory_bytes
+    # memory that was named is that of the training
+    if target.memory is None and machine.device.kind == "cpu":
+        device_bytes = max(1, device_bytes - beside_bytes)
+    if target.host_memory is None and host_bytes is not None:
+        host_bytes = max(1, host_bytes - beside_bytes)
     margin = margin_on(machine.device.kind) if target.margin is None else target.margin
-    budget = Budget(machine.device.memory_bytes, host_bytes, target.level(machine.device), margin)
+    budget = Budget(device_bytes, host_bytes, target.level(machine.device), margin)
     request = Request(
         replace(plan, device=machine.type),
         budget,

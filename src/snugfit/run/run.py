@@ -22,12 +22,12 @@ from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitErro
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
-from snugfit.run.checkpoint import checkpoint_files, checkpoint_folders
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import by_source, describe_run, padding, versions
-from snugfit.run.ending import end_failed, explain_memory, finished_before, report, with_advice
+from snugfit.run.ending import end_failed, explain_memory, finished_before, report, show_trackers, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
-from snugfit.run.trackers import Trackers, Tracking
+from snugfit.run.trackers import Register, Trackers, Tracking
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
@@ -45,6 +45,7 @@ from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on
 from snugfit.system.own_warnings import own_warnings
 from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks.task import Task
+from snugfit.tracking.spool import Events as SpooledEvents
 from snugfit.tracking.spool import read_events
 
 TIMEOUT_SECONDS = 1800.0
@@ -176,7 +177,7 @@ def execute(spec: RunSpec) -> RunResult:
                 accept_changes=spec.accept_changes,
                 strategy=strategy,
             )
-            training.answers = task.answers
+            training.observers = task.observers
             if spec.details and folder is not None and world.size == 1:
                 training.details = ValidationDetails.of(task, folder)
             if spec.predicted is not None:
@@ -271,7 +272,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         described["parent"] = spec.parent
     header = describe_run(spec.name, folder, training, spec.plan, described)
     # of other processes, whose time is the run's too
-    earlier_seconds = 0.0 if folder is None else read_events(folder.events).seconds
+    earlier = SpooledEvents() if folder is None else read_events(folder.events)
     if _tighten(spec, training):
         header["machine"]["mmap_threshold_bytes"] = MMAP_THRESHOLD
     if resume:
@@ -281,10 +282,16 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     header["data"].update(padding(training))
     training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
-    # what was read and drawn was said when the run began
-    warnings = _last_bits(training, header["machine"]) if resume else (*spec.warnings, *task.messages)
+    # most of what was read and drawn was said when the run began
+    earlier_warnings = (
+        {event.get("message") for event in earlier if event["event"] == "warning"} if resume else set()
+    )
+    last_bits = _last_bits(training, header["machine"]) if resume else ()
     events("run", **header)
-    for message in warnings:
+    for message in (
+        *last_bits,
+        *(each for each in (*spec.warnings, *task.messages) if each not in earlier_warnings),
+    ):
         events("warning", message=message)
     trackers = Trackers(spec.tracking, folder, events)
     try:
@@ -296,6 +303,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         end_failed(training, events, error)
         if events.begun and folder is not None:
             report(folder, events)
+            show_trackers(spec.tracking, folder, events)
         trackers.close()
         if isinstance(error, KeyboardInterrupt):
             goes_on_from = (
@@ -309,7 +317,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     trained = training.step.progress.windows > before
     if resume and not trained and result.status == "finished" and folder is not None:
         events("note", text=finished_before(folder))
-    result = dataclasses.replace(result, seconds=result.seconds + earlier_seconds)
+    result = dataclasses.replace(result, seconds=result.seconds + earlier.seconds)
     result = dataclasses.replace(result, tracker_run_id=trackers.run_id)
     training.hooked("on_end", result)
     # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended
@@ -320,19 +328,18 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
         with suppress(SnugfitError):  # what was kept goes without the columns of its rows
             training.details.finish()
     report(folder, events)
-    register = None
-    to = spec.tracking
-    if (
-        to is not None
-        and to.uri is not None
-        and to.register is not None
-        and result.status == "finished"
-        and trained
-    ):
-        register = partial(to.register, task, folder, to.uri)
-    if trackers.end(register):
+    show_trackers(spec.tracking, folder, events)
+    if trackers.end(_register(spec, task, folder) if trained and result.status == "finished" else None):
         report(folder, events)
     return dataclasses.replace(result, tracker_run_id=trackers.run_id)
+
+
+def _register(spec: RunSpec, task: Task, folder: RunFolder) -> Register | None:
+    """Return what registers the best model, where that was asked for."""
+    to = spec.tracking
+    if to is None or to.uri is None or to.register is None:
+        return None
+    return partial(to.register, task, folder, to.uri)
 
 
 def _tighten(spec: RunSpec, training: Training) -> bool:

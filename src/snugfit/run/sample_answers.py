@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from snugfit.errors import SettingError
-from snugfit.tasks.task import Answers, Task
+from snugfit.tasks.task import Observer, Task
 
 if TYPE_CHECKING:
+    from snugfit.core.technique import Technique
     from snugfit.recipe import Recipe
     from snugfit.tasks.inference import Inference
 
@@ -19,7 +21,7 @@ _ANSWER_TOKENS = 64
 """Tokens at most of an answer that is shown while a model trains."""
 
 
-def sample_answers(recipe: Recipe, task: Task, count: int) -> Answers:
+def sample_answers(recipe: Recipe, task: Task, count: int) -> Observer:
     """Return what asks a model for its answers to the first examples of the task.
 
     Raises:
@@ -28,15 +30,8 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> Answers:
     from snugfit.deliver.predict import predictor_of
     from snugfit.kit.generation import Generation
 
-    away = [each.card.name for each in recipe.all_techniques() if each.card.name == "weight_streaming"]
-    if recipe.plan.strategy.startswith("fsdp"):
-        away.append(f"plan.strategy: {recipe.plan.strategy}")
-    if away:
-        raise SettingError(
-            "track.answers",
-            f"asks a model whose weights are not on one device ({', '.join(away)})",
-            "Leave it out, and ask the best model afterwards: snugfit generate RUN.",
-        )
+    afterwards = "Leave it out, and ask the best model afterwards: snugfit generate RUN."
+    require_whole_model("track.answers", recipe.all_techniques(), recipe.plan.strategy, afterwards)
     predictor = predictor_of(nn.Module(), task.meta, task.tokenizer, "cpu", "the model")
     use = predictor.use
     if use is None or use.with_generation is None or not task.example_rows:
@@ -54,16 +49,34 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> Answers:
             "Leave it out, or give a first row with a shorter prompt.",
         )
 
-    def answers(model: nn.Module) -> list[dict[str, Any]]:
+    def answers(model: nn.Module, _update: int, _folder: Path) -> tuple[str, dict[str, Any]]:
         device = next(model.parameters()).device
         predictions = replace(predictor, model=model, device=device, use=asking).predict(rows)
         column = asking.columns[0]
-        return [
+        answered = [
             {"prompt": _in_words(row), "answer": each[column]}
             for row, each in zip(rows, predictions, strict=True)
         ]
+        return "answers", {"rows": answered}
 
     return answers
+
+
+def require_whole_model(
+    setting: str, techniques: Iterable[Technique], strategy: str, remedy: str = "Leave it out."
+) -> None:
+    """Refuse to look at a model between updates whose weights are not on one device.
+
+    Raises:
+        SettingError
+    """
+    away = [each.card.name for each in techniques if each.card.name == "weight_streaming"]
+    if strategy.startswith("fsdp"):
+        away.append(f"strategy: {strategy}")
+    if away:
+        raise SettingError(
+            setting, f"asks a model whose weights are not on one device ({', '.join(away)})", remedy
+        )
 
 
 def _is_answerable(row: Mapping[str, Any], asking: Inference, model: nn.Module) -> bool:

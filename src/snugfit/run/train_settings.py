@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
@@ -76,6 +77,7 @@ class TrainSettings(TypedDict, total=False):
     stop_after_seconds: float | None
     track: bool | str | Sequence[str]
     track_uri: str | None
+    track_histograms: bool
     display: Display | Literal["auto"] | None
 
 
@@ -99,6 +101,7 @@ _OWN = TrainSettings(
     stop_after_seconds=None,
     track=True,
     track_uri=None,
+    track_histograms=False,
     display="auto",
 )
 _JOB = {name: section.settings()[own].default for name, (section, own) in keywords().items()}
@@ -156,6 +159,22 @@ def with_defaults(settings: TrainSettings) -> dict[str, Any]:
                 "metrics", f"got {shown(metric)} among the names, expected text", "Give names and functions."
             )
     return given
+
+
+@contextmanager
+def by_keywords() -> Iterator[None]:
+    """Temporarily name settings of a job in errors as the keywords of `sf.train` do, such as `best` for `evaluate.best`.
+
+    Raises:
+        SettingError: by its keyword.
+    """
+    try:
+        yield
+    except SettingError as error:
+        names = {f"{section.key}.{own}": name for name, (section, own) in keywords().items()}
+        if (name := names.get(error.setting)) is None:
+            raise
+        raise error.about(name) from error
 
 
 def takes_settings(function: Function) -> Function:

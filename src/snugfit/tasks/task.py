@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from snugfit.step.build import Material
 
 
-Answers = Callable[["nn.Module"], Sequence[Mapping[str, Any]]]
-"""From a model to rows with the answers that it writes now."""
+Observer = Callable[["nn.Module", int, Path], tuple[str, Mapping[str, Any]]]
+"""From the model that is scored after an update, the number of that update and the run's folder to an event: its kind and what it tells."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Task:
     files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `settings` are further JSON files by their paths in the folder, in which other libraries
     look for how it is used; `example` is one to train on as the model reads it: parts
     of text, each with whether it is scored; `delivered` is the part of the model that is saved as the best one; `left_out` are the rows that
-    cannot be used; `answers` are what the model says to a few rows, always the same.
+    cannot be used; `observers` tell what the model is and says at each evaluation.
     """
 
     material: Material
@@ -44,7 +44,7 @@ class Task:
     example: list[list[Any]] = field(default_factory=list)
     delivered: Callable[[nn.Module], nn.Module] = lambda model: model
     left_out: tuple[Fault, ...] = ()
-    answers: Answers | None = None
+    observers: tuple[Observer, ...] = ()
 
     @property
     def class_counts(self) -> dict[str, int] | None:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _OF_RUNS = (
-    *("output", "resume", "accept_changes", "time", "stop_after_seconds", "track", "track_uri"),
+    *("output", "resume", "accept_changes", "time", "stop_after_seconds"),
+    *("track", "track_uri", "track_histograms"),
     "display",
     *("keep_models", "keep_when"),
     *("checkpoint_every", "checkpoint_keep", "checkpoint_save"),

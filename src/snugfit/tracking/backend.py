@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from snugfit.system.json_text import parse_json
 from snugfit.system.redaction import redact
@@ -20,6 +20,34 @@ class Metric:
     value: float
     time_ms: int
     step: int
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture at one step; its file is in the run's folder, by the path from there."""
+
+    name: str
+    path: str
+    time_ms: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The number of values in each of equal parts between two ends, at one step."""
+
+    name: str
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    time_ms: int
+    step: int
+
+    @property
+    def edges(self) -> list[float]:
+        """The ends of the parts, from the least to the greatest."""
+        width = (self.high - self.low) / len(self.counts)
+        return [self.low + width * place for place in range(len(self.counts) + 1)]
 
 
 @dataclass(frozen=True)
@@ -38,6 +66,9 @@ class DataInput:
 class Batch:
     """Events in the tracker's terms.
 
+    `files` are names in the run's folder of what describes the run as a whole, such as its report; a tracker that has no place for these, or
+    for pictures or histograms, leaves them out.
+
     `untagged` are tags that no longer hold, `start_ms` is the first one's time, `status` the last one: running, finished …
     """
 
@@ -45,6 +76,9 @@ class Batch:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     inputs: list[DataInput] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    histograms: list[Histogram] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     untagged: set[str] = field(default_factory=set)
     status: str | None = None
     status_time_ms: int = 0
@@ -55,15 +89,23 @@ class Batch:
         return {key: value for key, value in before.items() if key not in self.untagged} | self.tags
 
     def __bool__(self) -> bool:
-        return bool(self.metrics or self.params or self.tags or self.inputs or self.untagged or self.status)
+        return any(
+            (
+                *(self.metrics, self.params, self.tags, self.inputs, self.untagged, self.status),
+                *(self.pictures, self.histograms, self.files),
+            )
+        )
 
 
-def by_step(metrics: Iterable[Metric]) -> list[tuple[int, list[Metric]]]:
-    """Return the metrics of each step together, in the order of the steps, for trackers that log a step at once."""
-    rows: dict[int, list[Metric]] = {}
-    for metric in metrics:
-        rows.setdefault(metric.step, []).append(metric)
-    return sorted(rows.items())
+Point = TypeVar("Point", bound=Metric | Picture | Histogram)
+
+
+def by_step(points: Iterable[Point]) -> list[tuple[int, list[Point]]]:
+    """Return the points of each step together, in the order of the steps, for trackers that log a step at once."""
+    rows: dict[int, list[Point]] = {}
+    for point in points:
+        rows.setdefault(point.step, []).append(point)
+    return sorted(rows.items(), key=lambda row: row[0])
 
 
 class RunGone(Exception):

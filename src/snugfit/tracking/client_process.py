@@ -1,6 +1,6 @@
 """A tracker's client in a process of its own: what it starts, prints, installs, waits for or breaks does not reach the run.
 
-The process is low in priority and ends with the one that it was started by, however that one ends. Requests and answers are pickles
+The process is low in priority, until it is waited for and where the system lets that be changed back, and ends with the one that it was started by, however that one ends. Requests and answers are pickles
 through its standard streams; what the client prints goes nowhere.
 """
 
@@ -23,7 +23,7 @@ from snugfit.tracking.backend import FAILURES, Backend, Batch, RunGone, reason
 _MODULE = "snugfit.tracking.client_process"
 _SECONDS = 60.0
 """Time after which a client that has not answered is ended; a new one is begun with the next batch."""
-_NICE = 10
+_NICE = 5
 
 
 class ClientFailed(Exception):
@@ -61,6 +61,12 @@ class ClientProcess:
         if self._process is None:
             self._ask("open", run_id, *self._opened)
         self._ask("send", run_id, batch)
+
+    def hurry(self) -> None:
+        """Give the process the priority of this one, as it is waited for; a system may not let that be done."""
+        if (process := self._process) is not None and hasattr(os, "setpriority"):
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0))
 
     def close(self) -> None:
         """Have it end its run, and end it.

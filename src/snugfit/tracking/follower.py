@@ -23,11 +23,12 @@ from typing import Self
 
 from snugfit.system.redaction import redact
 from snugfit.tracking.backend import FAILURES, Backend, reason
+from snugfit.tracking.client_process import Client, ClientProcess
 from snugfit.tracking.cursor import TRACKING, Cursor, Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow
 from snugfit.tracking.named import MakeBackend
 from snugfit.tracking.pending import Pending
-from snugfit.tracking.sender import Sender, mlflow_backend
+from snugfit.tracking.sender import Sender
 from snugfit.tracking.spool import SPOOL_NAME
 
 FIRST_BACKOFF_SECONDS = 1.0
@@ -37,6 +38,9 @@ END_SECONDS = 30.0
 
 _SILENT_SECONDS = 2.0
 """A wait that is longer is told."""
+
+_MLFLOW_SECONDS = 600.0
+"""The most that MLflow's client may take for a request: its first use of a database creates the tables, low in priority."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Tracker:
     Args:
         uri: as `resolve_uri` gives it. A run that this tracker knows already is continued under its id; another
             address gets the whole run.
-        backend: makes the tracker's client, in the thread; MLflow's by default.
+        backend: makes the tracker's client, in the thread; MLflow's by default, in a process of its own: its import and its tables take
+            seconds, in which the interpreter would train no further.
         say: is told when `flush` or `close` has to wait.
         files: the name under which its progress is kept, where that is not beside that of trackers with an address.
         interval_seconds: how often the spool is looked at.
@@ -97,12 +102,14 @@ class Tracker:
         self.experiment = experiment
         self.problem: str | None = None
         self._unfinished: str | None = None
-        self._make_backend = backend or mlflow_backend
+        self._of_mlflow = backend is None
+        self._make_backend = backend or self._mlflow
         self._interval = interval_seconds
         self._say, self._files = say, files
         self._interrupted = False
         self._left = END_SECONDS  # to wait in, for all calls together that give no time of their own
         self._sender: Sender | None = None
+        self._backend: Backend | None = None
         self._run_id = known.run_id if (known := Cursors(self.run_dir, files).get(uri)) else None
         self._changed = threading.Condition()  # guards the four below
         self._asked = 0  # how often a flush was asked for, and up to which one it was done
@@ -127,7 +134,7 @@ class Tracker:
         cursors = Cursors(self.run_dir, self._files)
         with suppress(OSError):  # the spool is what counts, and says itself that the disk is full
             cursors.put(self.uri, cursors.get(self.uri) or Cursor(experiment=self.experiment), current=True)
-        if self._make_backend is mlflow_backend:
+        if self._of_mlflow:
             self.problem = missing_mlflow()
         if self.problem is None:
             self._thread.start()
@@ -157,6 +164,8 @@ class Tracker:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        if isinstance(self._backend, ClientProcess):
+            self._backend.hurry()
 
     def close(self, timeout: float | None = None) -> TrackingResult:
         """Send the rest and stop; the result says what was not sent.
@@ -221,7 +230,7 @@ class Tracker:
         try:
             with sending(self.run_dir, self._files):
                 self._wait_for_measurement()
-                backend = self._make_backend(self.uri, self.experiment)
+                self._backend = backend = self._make_backend(self.uri, self.experiment)
                 self._sender = Sender(
                     self.run_dir, self.uri, self.experiment, backend, current=True, files=self._files
                 )
@@ -281,3 +290,7 @@ class Tracker:
             self._answered = asked
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing or self._asked != asked, pause)
+
+    def _mlflow(self, uri: str, experiment: str) -> Backend:
+        arguments = {"uri": uri, "experiment": experiment, "folder": self.run_dir}
+        return ClientProcess(Client("snugfit.tracking.mlflow:MlflowBackend", arguments), _MLFLOW_SECONDS)

@@ -11,10 +11,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snugfit.errors import MissingExtra, TrackingError
-from snugfit.tracking.backend import Batch, DataInput, RunGone
+from snugfit.system.redaction import redact
+from snugfit.tracking.backend import FAILURES, Batch, DataInput, RunGone, reason
 from snugfit.tracking.uri import database_path
 
 if TYPE_CHECKING:
@@ -42,12 +44,17 @@ _IMPORT_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true
 class MlflowBackend:
     """An MLflow store behind the follower. Batches are idempotent: MLflow recognises equal (name, value, time, step).
 
+    Files and pictures are artifacts of the run. Where its store of artifacts takes none, the rest arrives all the same, and `close` says so.
+
+    Args:
+        folder: of the run.
     Raises:
         MissingExtra: MLflow is not installed.
     """
 
-    def __init__(self, uri: str, experiment: str) -> None:
+    def __init__(self, uri: str, experiment: str, folder: Path = Path()) -> None:
         import_mlflow()
+        self._folder, self._not_stored = folder, ""
         self.uri = uri
         self.experiment = experiment
         self._environment = contextlib.ExitStack()
@@ -92,6 +99,8 @@ class MlflowBackend:
         )
         if batch.inputs:
             _log_inputs(client, run_id, batch.inputs)
+        for path in (*batch.files, *(picture.path for picture in batch.pictures)):
+            self._store_file(client, run_id, path)
         if batch.untagged:
             there = client.get_run(run_id).data.tags
             for key in sorted(batch.untagged & set(there)):
@@ -101,9 +110,26 @@ class MlflowBackend:
         elif batch.status is not None:
             client.set_terminated(run_id, STATUS.get(batch.status, "FAILED"), batch.status_time_ms)
 
+    def _store_file(self, client: MlflowClient, run_id: str, path: str) -> None:
+        file = self._folder / path
+        if not file.is_file():  # its owner has removed it since: the rest is to arrive
+            return
+        place = Path(path).parent.as_posix()
+        try:
+            client.log_artifact(run_id, str(file), None if place == "." else place)
+        except FAILURES as error:
+            self._not_stored = self._not_stored or f"{path} cannot be stored: {reason(error)}"
+
     def close(self) -> None:
-        """Give the environment variables back."""
+        """Give the environment variables back.
+
+        Raises:
+            TrackingError: files of the run are not stored.
+        """
         self._environment.close()
+        if self._not_stored:
+            problem, self._not_stored = self._not_stored, ""
+            raise TrackingError(redact(self.uri), problem, "Check the tracker's store of artifacts.")
 
     def _connect(self) -> MlflowClient:
         if self._client is None:

@@ -29,11 +29,13 @@ class NamedTracker:
     Args:
         make: its backend, of the run's folder, the experiment, and whether the run goes on in this process now.
         package: that has to be installed for it, and Snugfit's extra that brings it; None: nothing.
+        pictures: whether it shows pictures, so that the run draws the charts of its report for it.
     """
 
     name: str
     make: Callable[[Path, str, bool], Backend]
     package: str | None = None
+    pictures: bool = False
 
     @property
     def files(self) -> str:
@@ -74,7 +76,7 @@ def _trackio(folder: Path, experiment: str, live: bool) -> Backend:
 
 
 NAMED = {
-    name: NamedTracker(name, make, package=name)
+    name: NamedTracker(name, make, package=name, pictures=name != trackio.NAME)
     for name, make in (
         (tensorboard.NAME, _tensorboard),
         (wandb.NAME, _wandb),

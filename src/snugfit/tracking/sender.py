@@ -143,7 +143,7 @@ def replay(
     known = cursors.get(uri)
     experiment = experiment or (known.experiment if known else _experiment(cursors) or own_experiment)
     with sending(run_dir):
-        client = (backend or mlflow_backend)(uri, experiment)
+        client = backend(uri, experiment) if backend else MlflowBackend(uri, experiment, run_dir)
         current = cursors.current is None and own in (None, uri)
         return _send_all(Sender(run_dir, uri, experiment, client, current=current), client, progress)
 
@@ -209,8 +209,3 @@ def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
     track = recipe.get("track") if isinstance(recipe, dict) else None
     track = track if isinstance(track, dict) else {}
     return track.get("uri"), track.get("experiment") or "snugfit"
-
-
-def mlflow_backend(uri: str, experiment: str) -> Backend:
-    """Return the default backend; MLflow is imported here, so it is to be called in the thread that sends."""
-    return MlflowBackend(uri, experiment)

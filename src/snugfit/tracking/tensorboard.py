@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from snugfit.tracking.backend import Batch, RunGone, sources_of, table
+from snugfit.tracking.backend import Batch, Histogram, Picture, RunGone, sources_of, table
 
 NAME = "tensorboard"
 """Of the tracker, of its folder in a run's, and of the file that says how far it has got."""
 
 
 class TensorBoardBackend:
-    """Event files behind the follower: a metric is a scalar at its step, settings and tags are two texts.
+    """Event files behind the follower: a metric is a scalar at its step, as are pictures and histograms; settings and tags are two texts.
 
     A batch that is sent twice draws the same points twice.
 
@@ -45,7 +45,42 @@ class TensorBoardBackend:
         if batch.tags or batch.untagged:
             self._tags = batch.tags_after(self._tags)
             self._writer.add_text("about", table(self._tags), self._step)
+        for picture in batch.pictures:
+            self._picture(picture)
+        for histogram in batch.histograms:
+            self._histogram(histogram)
         self._writer.flush()
+
+    def _picture(self, picture: Picture) -> None:
+        import numpy
+        from PIL import Image
+
+        path = self.folder.parent / picture.path
+        if not path.is_file():  # its owner has removed it since: the rest is to arrive
+            return
+        with Image.open(path) as file:
+            pixels = numpy.asarray(file.convert("RGB"))
+        self._writer.add_image(
+            picture.name, pixels, picture.step, walltime=picture.time_ms / 1000, dataformats="HWC"
+        )
+
+    def _histogram(self, histogram: Histogram) -> None:
+        import numpy
+
+        edges, counts = numpy.asarray(histogram.edges), numpy.asarray(histogram.counts)
+        values = (edges[1:] + edges[:-1]) / 2  # which of a part's were is not known
+        self._writer.add_histogram_raw(
+            histogram.name,
+            min=histogram.low,
+            max=histogram.high,
+            num=int(counts.sum()),
+            sum=float((values * counts).sum()),
+            sum_squares=float((values**2 * counts).sum()),
+            bucket_limits=edges[1:].tolist(),
+            bucket_counts=counts.tolist(),
+            global_step=histogram.step,
+            walltime=histogram.time_ms / 1000,
+        )
 
     def close(self) -> None:
         """End the file."""

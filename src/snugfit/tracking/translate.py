@@ -12,7 +12,7 @@ from typing import Any
 
 from snugfit.system.redaction import redacted
 from snugfit.system.user_objects import is_python_path
-from snugfit.tracking.backend import Batch, DataInput, Metric
+from snugfit.tracking.backend import Batch, DataInput, Histogram, Metric, Picture
 from snugfit.tracking.spool import Event
 
 MAX_NAME = 250
@@ -35,6 +35,7 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
     - `folds`, of a cross-validation, gives `mean/<metric>` and its spread, at the step of finished folds; a run's `parent` is the
       tracker's run that it is shown under.
     - `trials`, of a search, gives the value of a trial as `trial/<metric>` and the best so far as `best/<metric>`, at the step of the trial.
+    - `pictures` and `histograms` give what they say at the step `update`; `files` names those of the run's folder to keep with the run.
     - `certified` gives a tag for each law, such as `certified.resume` = "held, error 0.0e+00, bound 0e+00".
     - A non-finite metric is not sent, because MLflow would store an infinity as 1.8e308. It leaves the tag
       `non_finite.<metric>` = "NaN at update 12" (the latest one).
@@ -53,6 +54,9 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
             malformed += 1
             continue
         batch.metrics += part.metrics
+        batch.pictures += part.pictures
+        batch.histograms += part.histograms
+        batch.files += part.files
         batch.tags = {key: value for key, value in batch.tags.items() if key not in part.untagged} | part.tags
         batch.untagged = (batch.untagged | part.untagged) - set(part.tags)
         if with_params and part.params:
@@ -201,6 +205,27 @@ def _rows(event: Event, batch: Batch) -> None:
     _tag(batch, "rows", event["message"])
 
 
+def _pictures(event: Event, batch: Batch) -> None:
+    step, time_ms = int(event["update"]), _time_ms(event)
+    batch.pictures += [
+        Picture(tracker_name(name), path, time_ms, step) for name, path in event["pictures"].items()
+    ]
+
+
+def _histograms(event: Event, batch: Batch) -> None:
+    step, time_ms = int(event["update"]), _time_ms(event)
+    for name, each in event["histograms"].items():
+        if each["counts"]:
+            ends = float(each["low"]), float(each["high"])
+            batch.histograms.append(
+                Histogram(tracker_name(f"weights/{name}"), *ends, tuple(each["counts"]), time_ms, step)
+            )
+
+
+def _files(event: Event, batch: Batch) -> None:
+    batch.files += event["files"]
+
+
 def _end(event: Event, batch: Batch) -> None:
     best = event.get("best") or {}
     if best:
@@ -258,6 +283,9 @@ _TRANSLATORS = {
     "attention": _attention,
     "padding": _padding,
     "rows": _rows,
+    "pictures": _pictures,
+    "histograms": _histograms,
+    "files": _files,
     "end": _end,
     "folds": _folds,
     "trials": _trials,

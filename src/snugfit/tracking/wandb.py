@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import TrackingError
-from snugfit.tracking.backend import Batch, RunGone, by_step, project_name, sources_of, typed
+from snugfit.tracking.backend import (
+    Batch,
+    Histogram,
+    Metric,
+    Picture,
+    RunGone,
+    by_step,
+    project_name,
+    sources_of,
+    typed,
+)
 
 NAME = "wandb"
 """Of the tracker, of W&B's folder in a run's, and of the file that says how far it has got."""
@@ -89,15 +99,29 @@ class WandbBackend:
             config = {key: typed(value) for key, value in batch.params.items()}
             self._run.config.update({**config, **sources_of(batch)}, allow_val_change=True)
         best = {each.name: each.value for each in batch.metrics if each.name.startswith(_BEST)}
-        for step, metrics in by_step(each for each in batch.metrics if each.name not in best):
-            values = {each.name: each.value for each in metrics}
-            self._run.log({**values, "_timestamp": metrics[0].time_ms / 1000}, step=step)
+        shown: list[Metric | Picture | Histogram] = [*batch.metrics, *batch.pictures, *batch.histograms]
+        for step, points in by_step(each for each in shown if each.name not in best):
+            values = {each.name: self._value(each) for each in points if not self._is_gone(each)}
+            self._run.log({**values, "_timestamp": points[0].time_ms / 1000}, step=step)
         self._run.summary.update(best)
         if tags := {key: text for key, text in batch.tags.items() if not key.startswith(_OF_MLFLOW)}:
             self._run.summary.update(tags)
         for key in batch.untagged & set(self._run.summary.keys()):
             del self._run.summary[key]
         self._status = batch.status or self._status
+
+    def _value(self, point: Metric | Picture | Histogram) -> Any:
+        """Return a point as W&B logs it."""
+        import wandb
+
+        if isinstance(point, Metric):
+            return point.value
+        if isinstance(point, Histogram):
+            return wandb.Histogram(np_histogram=(list(point.counts), point.edges))
+        return wandb.Image(str(self.folder / point.path))
+
+    def _is_gone(self, point: Metric | Picture | Histogram) -> bool:
+        return isinstance(point, Picture) and not (self.folder / point.path).is_file()
 
     def close(self) -> None:
         """End the run and W&B's service.

@@ -346,9 +346,9 @@ def test_a_run_is_not_resumed_with_other_settings(
         (
             {"metrics": {"right": right}, "validation": 0.5},
             SettingError,
-            "^evaluate.best: .*Write 'max:right'",
+            "^best: .*Write 'max:right'",
         ),
-        ({"best": "accuracy", "validation": 0.5}, SettingError, "^evaluate.best: 'accuracy' is not among"),
+        ({"best": "accuracy", "validation": 0.5}, SettingError, "^best: 'accuracy' is not among"),
         ({"patience": 2}, SettingError, "^early_stopping.patience: needs data"),
         ({"stop_when": print}, SettingError, "^early_stopping.stop_when: needs data"),
         (

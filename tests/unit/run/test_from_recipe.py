@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from snugfit.errors import (
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_classifier
 from snugfit.recipe import load_recipe
+from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest, remove_all
 from snugfit.run.from_recipe import resume_run, train_recipe
@@ -134,6 +136,21 @@ def test_a_stock_encoder_learns_and_what_was_scored_is_what_was_saved(finished: 
     assert (meta["weights"], meta["labels"]) == ("ema", ["happy", "sad"])
     assert meta["metrics"] == finished.best["metrics"]
     assert tokenizer is not None
+
+
+def test_what_was_not_said_before_is_said_when_a_run_goes_on(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, messages = from_recipe.prepare, ["the first"]
+    monkeypatch.setattr(
+        from_recipe, "prepare", lambda *given, **more: replace(prepare(*given, **more), messages=(*messages,))
+    )
+    options = RunOptions(stop=lambda: "enough", plan=False)
+    run = Path(train_recipe(recipe(project, tmp_path, "evaluate.every=1"), options).run_dir)
+    messages.append("the second")
+    resume_run(run, options)
+    said = [event["message"] for event in read_events(run / "events.jsonl") if event["event"] == "warning"]
+    assert [said.count(message) for message in messages] == [1, 1]
 
 
 def test_the_best_model_scores_on_its_validation_rows_what_the_run_said(

@@ -156,6 +156,15 @@ def test_a_change_plans_anew_where_a_plan_depends_on_it_and_only_there(
     assert len(planned) == left
 
 
+def test_trials_that_differ_in_a_number_of_a_technique_are_planned_once_and_each_has_its_own(
+    tmp_path: Path, planned: list[Answer]
+) -> None:
+    plan_recipe(recipe(tmp_path, "techniques=[{sam: {rho: 0.05}}]"), GPU)
+    again = plan_recipe(recipe(tmp_path, "techniques=[{sam: {rho: 0.2}}]"), GPU)
+    assert len(planned) == 8
+    assert [each["sam"]["rho"] for each in again.choice.techniques if "sam" in each] == [0.2]
+
+
 def test_a_plan_of_the_first_run_of_a_process_is_taken_for_the_next_which_has_the_mode_of_mkl_that_it_set(
     tmp_path: Path, planned: list[Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ OF_RUNS: dict[str, Any] = {
     "stop_after_seconds": 5.0,
     "track": True,
     "track_uri": "sqlite:///own.db",
+    "track_histograms": True,
     "display": print,
     "keep_models": 3,
     "keep_when": bool,

@@ -90,6 +90,7 @@ def test_a_bare_run_gives_the_weights_of_an_average() -> None:
         ("checkpoint_every", 1),
         ("non_finite", "roll_back"),
         ("track_uri", "sqlite:///a.db"),
+        ("track_histograms", True),
     ],
 )
 def test_a_bare_run_refuses_what_needs_a_folder(name: str, value: Any) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from snugfit.errors import MissingExtra, RunFolderError
+from snugfit.report.chart_pictures import require_matplotlib
 from snugfit.report.svg import LogFrame
 from snugfit.tools.find_batch.page import write_batch_page
 from snugfit.tools.find_batch.result import FITS, PREDICTED, FoundBatch, Size
 from snugfit.tools.find_lr.lr_rules import RateReading, suggest
 from snugfit.tools.find_lr.measure import RangeTest
-from snugfit.tools.find_lr.page import check_plot, render_lr_page, write_lr_page, write_lr_picture
+from snugfit.tools.find_lr.page import render_lr_page, write_lr_page, write_lr_picture
 from tests.unit.report.test_page import Page
 
 HOSTILE = "</title><script>alert(1)</script>\"'&"
@@ -117,7 +118,7 @@ def test_without_matplotlib_the_line_that_installs_it_is_told(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("snugfit.tools.find_lr.page.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'snugfit\[plot\]'"):
-        check_plot()
+        require_matplotlib()
 
 
 def sizes() -> FoundBatch:

@@ -9,6 +9,8 @@ import math
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,13 @@ def stored(uri: str, run_id: str) -> dict[str, Any]:
     return {"params": run.data.params, "tags": run.data.tags, "metrics": history, "status": run.info.status}
 
 
+def files_of(uri: str, run_id: str | None) -> list[str]:
+    from mlflow.tracking import MlflowClient
+
+    assert run_id is not None
+    return [each.path for each in MlflowClient(uri).list_artifacts(run_id)]
+
+
 def runs_of(uri: str) -> list[str]:
     from mlflow.tracking import MlflowClient
 
@@ -77,8 +86,11 @@ def test_a_run_arrives_whole_and_its_resume_continues_it(
     with Tracker(run_dir, uri=uri, interval_seconds=0.01) as tracker:
         train(spool, range(1, 51))
         finish(spool, 50, status="stopped", stop_reason="time")
+        (run_dir / "report.html").write_text("<p>the report")
+        spool.append("files", files=["report.html", "gone.html"])
         first = tracker.close()
-    assert (first.unsent, first.problem) == (0, None)
+    assert (first.unsent, first.problem, first.message(run_dir)) == (0, None, None)
+    assert files_of(uri, first.run_id) == ["report.html"]
     assert first.run_id is not None
     before = stored(uri, first.run_id)
     assert (before["status"], before["tags"]["stop_reason"]) == ("KILLED", "time")
@@ -345,6 +357,56 @@ def test_a_server_that_never_answers_is_waited_for_as_long_as_is_said(
     assert (result.unsent, result.problem) == (11, "no answer within 0.2 s")
     tracker._thread.join(60)
     assert not tracker._thread.is_alive(), "a request ends by itself"
+
+
+FOLLOWED = """
+import sys
+import torch
+import snugfit as sf
+
+data = torch.utils.data.TensorDataset(torch.randn(32, 2), torch.randint(0, 2, (32,)))
+result = sf.train(torch.nn.Linear(2, 2), data, epochs=1, global_batch=8, device="cpu", track_uri=sys.argv[1], display=None)
+print(result.tracker_run_id, "mlflow" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_is_followed_without_mlflow_in_its_process_and_its_report_is_kept_with_it(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    uri = new_store("mlflow.db")
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOWED, uri], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    run_id, imported = done.stdout.split()
+    assert imported == "False"
+    assert stored(uri, run_id)["status"] == "FINISHED"
+    assert files_of(uri, run_id) == ["report.html"]
+
+
+def test_files_that_cannot_be_stored_are_said_and_the_rest_arrives(
+    tmp_path: Path, new_store: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    def refuse(*_: object) -> None:
+        raise OSError("the bucket is not yours")
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", refuse)
+    uri = new_store("mlflow.db")
+    (tmp_path / "report.html").write_text("<p>")
+    backend = MlflowBackend(uri, "snugfit", tmp_path)
+    batch, _ = to_batch(
+        [
+            {"event": "files", "time": 1.0, "files": ["report.html"]},
+            {"event": "update", "time": 2.0, "update": 1, "metrics": {"loss": 0.5}},
+        ]
+    )
+    run_id = backend.open(None, "demo/1", 0)
+    backend.send(run_id, batch)
+    with pytest.raises(TrackingError, match=r"report\.html cannot be stored: the bucket is not yours"):
+        backend.close()
+    assert stored(uri, run_id)["metrics"]["train/loss"][0][1] == 0.5
 
 
 def test_what_the_user_has_set_stays_and_what_was_set_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:

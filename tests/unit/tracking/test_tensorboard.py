@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.unit.tracking.tracking_fakes import FakeBackend, Store, finish, new_r
 
 
 def read(run_dir: Path) -> EventAccumulator:
-    accumulator = EventAccumulator(str(run_dir / NAME), size_guidance={"scalars": 0})
+    accumulator = EventAccumulator(str(run_dir / NAME), size_guidance={"scalars": 0, "histograms": 0})
     accumulator.Reload()
     return accumulator
 
@@ -66,7 +67,10 @@ def test_what_was_written_is_not_written_again_and_a_folder_that_is_gone_is_writ
     assert [step for step, _ in scalars(run_dir)] == list(range(1, 23))
 
 
-def test_a_run_goes_to_both_trackers_and_each_has_its_own_progress(tmp_path: Path) -> None:
+def test_a_run_goes_to_both_trackers_and_each_has_its_own_progress(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    new_store("mlflow.db")  # where runs here go by default, with its tables already
     data = TensorDataset(torch.randn(32, 2), torch.randint(0, 2, (32,)))
     settings: dict[str, Any] = {"epochs": 2, "global_batch": 8, "device": "cpu", "output": tmp_path}
     result = sf.train(nn.Linear(2, 2), data, track=["mlflow", "tensorboard"], **settings)
@@ -77,6 +81,39 @@ def test_a_run_goes_to_both_trackers_and_each_has_its_own_progress(tmp_path: Pat
     alone = sf.train(nn.Linear(2, 2), data, track="tensorboard", **settings)
     assert alone.tracker_run_id is None and not (Path(alone.run_dir) / "tracking.json").exists()
     assert "plan.device | cpu" in text(Path(alone.run_dir), "settings")
+
+
+def test_the_charts_of_the_report_and_the_weights_are_shown(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(32, 2), torch.randint(0, 2, (32,)))
+    model = nn.Linear(2, 2)
+    settings: dict[str, Any] = {"epochs": 2, "global_batch": 8, "device": "cpu", "output": tmp_path}
+    result = sf.train(
+        model, data, validation=0.25, track="tensorboard", track_histograms=True, display=None, **settings
+    )
+    shown = read(Path(result.run_dir))
+    assert {"report/loss", "report/learning-rate"} <= {*shown.Tags()["images"]}
+    (loss,) = shown.Images("report/loss")
+    assert (loss.step, loss.width > loss.height > 200) == (6, True)
+    weights = shown.Histograms("weights/weight")
+    assert [each.step for each in weights] == [3, 6]
+    last = weights[-1].histogram_value
+    assert (last.min, last.max) == pytest.approx((float(model.weight.min()), float(model.weight.max())))
+    assert (last.num, sum(last.bucket)) == (4, 4)
+    assert last.sum == pytest.approx(float(model.weight.sum()), abs=4 * (last.max - last.min) / 64)
+    sent = len(shown.Histograms("weights/bias"))
+    shutil.rmtree(Path(result.run_dir, NAME))
+    Path(result.run_dir, f"{NAME}.json").unlink()
+    replay(Path(result.run_dir), NAME)
+    again = read(Path(result.run_dir))
+    assert (len(again.Histograms("weights/bias")), len(again.Images("report/loss"))) == (sent, 1)
+
+
+def test_a_picture_that_is_gone_keeps_nothing_else_from_arriving(tmp_path: Path) -> None:
+    run_dir, spool = new_run(tmp_path)
+    spool.append("pictures", update=1, pictures={"worst": "pictures/worst-1.png"})
+    train(spool, range(1, 4))
+    assert replay(run_dir, NAME).remaining == 0
+    assert [step for step, _ in scalars(run_dir)] == [1, 2, 3]
 
 
 def test_a_disk_that_cannot_be_written_costs_the_run_nothing(

@@ -50,7 +50,7 @@ from snugfit.step.step import Step
 from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
-from snugfit.tasks.task import Answers
+from snugfit.tasks.task import Observer
 from snugfit.units import counted
 
 
@@ -65,7 +65,7 @@ class Training:
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
         accept_changes: names of the identity that may differ from the checkpoint's.
-        answers: what the model says to a few rows, which is told at each evaluation.
+        observers: what the model is and says, which is told at each evaluation; none where nothing is written.
         details: keeps the best evaluation in detail; None where none is kept.
         planned: the micro-batch that was asked for; what it came to is the step's.
         deterministic: whether it computes by deterministic operators.
@@ -86,7 +86,7 @@ class Training:
     planned: MicroBatch = None
     deterministic: bool = False
     accept_changes: Sequence[str] = ()
-    answers: Answers | None = None
+    observers: Sequence[Observer] = ()
     details: ValidationDetails | None = None
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class Training:
         if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
             self.emit(DOING, text="saving the model")
             save_best(self, {})
-            self._answer()
+            self._observe()
             return
         self.emit(DOING, text=f"evaluating {counted(self.validation.order.examples, 'row')}")
         with closing(_whole(self.validation, stop)) as windows:
@@ -209,7 +209,7 @@ class Training:
             best=best,
             seconds=time.monotonic() - start,
         )
-        self._answer()
+        self._observe()
         if best and before is not None and before["weights"] != seams.weights_name:
             name, _ = self.monitor
             self.emit(
@@ -225,14 +225,15 @@ class Training:
         except RunFolderError as error:  # a run goes on without what its report would show
             self.emit("warning", message=f"the report has no details of this evaluation: {error}")
 
-    def _answer(self) -> None:
-        """Tell what the weights that are scored say to the rows of `answers`."""
-        if self.answers is None:
+    def _observe(self) -> None:
+        """Tell what the weights that are scored are, and what they say."""
+        if not self.observers or self.folder is None:
             return
-        scored = Scored.of(self.step)
+        scored, update = Scored.of(self.step), self.step.progress.updates
         with scoring(scored):
-            rows = [dict(row) for row in self.answers(scored.model)]
-        self.emit("answers", update=self.step.progress.updates, rows=rows)
+            observations = [observe(scored.model, update, self.folder.path) for observe in self.observers]
+        for kind, fields in observations:
+            self.emit(kind, update=update, **fields)
 
     def _settle(self, stop: StopRequest) -> None:
         self.step.settle(lambda: _whole(self.loader, stop))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
-from snugfit.errors import MissingExtra, RunFolderError
+from snugfit.errors import RunFolderError
+from snugfit.report.chart_pictures import require_matplotlib
 from snugfit.report.html import facts, table
 from snugfit.report.page import document, replace_page
 from snugfit.report.series import format_number
@@ -147,16 +147,6 @@ def _parts(parts: Mapping[str, RangeTest]) -> str:
     )
 
 
-def check_plot() -> None:
-    """Refuse a picture before the work that it would be of.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
-    if find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "plot")
-
-
 def write_lr_picture(name: str, test: RangeTest, path: Path) -> Path:
     """Draw the curve into `path`, in the format of its ending, and return it.
 
@@ -164,7 +154,7 @@ def write_lr_picture(name: str, test: RangeTest, path: Path) -> Path:
         MissingExtra: matplotlib is not installed.
         RunFolderError: it cannot be written, or in that format.
     """
-    check_plot()
+    require_matplotlib()
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(8, 4.5), layout="constrained")
