@@ -335,7 +335,7 @@ def test_a_run_is_not_resumed_with_other_settings(
         (
             {"metrics": ["right"], "validation": 0.5},
             SettingError,
-            r"^evaluate\.metrics: no metric 'right'\. Known: ",
+            r"^metrics: no metric 'right'\. Known: ",
         ),
         ({"metrics": "perplexty", "validation": 0.5}, SettingError, "Did you mean 'perplexity'"),
         (

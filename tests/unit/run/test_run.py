@@ -82,7 +82,7 @@ def test_a_signal_while_the_tracker_is_waited_for_ends_the_wait_of_a_run_that_ha
     go_on.set()
     assert result.status == "finished"
     kinds = [event["event"] for event in read_events(Path(result.run_dir) / "events.jsonl")]
-    assert kinds[-2:] == ["end", "warning"]
+    assert kinds[-3:] == ["end", "files", "warning"]
     warning = read_events(Path(result.run_dir) / "events.jsonl")[-1]["message"]
     assert "the wait was ended" in warning and "snugfit track replay" in warning
     assert "snugfit track replay" in (Path(result.run_dir) / "report.html").read_text()
@@ -95,13 +95,13 @@ def test_a_run_that_ends_has_its_report_before_the_tracker_is_waited_for(
 
     class Slow(follower.Tracker):
         def flush(self, timeout: float | None = None) -> follower.TrackingResult:
-            end = read_events(self.run_dir / "events.jsonl")[-1]
-            seen.append((end["event"], (self.run_dir / "report.html").exists()))
+            end, files = read_events(self.run_dir / "events.jsonl")[-2:]
+            seen.append((end["event"], files["files"], (self.run_dir / "report.html").exists()))
             return super().flush(timeout)
 
     monkeypatch.setattr(trackers, "Tracker", functools.partial(Slow, backend=FakeBackend(Store())))
     result = train(tmp_path, track=True)
-    assert seen == [("end", True)]
+    assert seen == [("end", ["report.html"], True)]
     assert result.tracker_run_id == "run-1"
 
 
