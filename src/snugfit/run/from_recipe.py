@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.core.job import Plan
 from snugfit.core.technique import Stage
 from snugfit.deliver.model_registry import register_best
-from snugfit.errors import RunFolderError, SettingError, short_path
+from snugfit.errors import SettingError, short_path
 from snugfit.models.adapter_bundle import Base
 from snugfit.models.bundle import META
 from snugfit.planner.answers.answer import Answer

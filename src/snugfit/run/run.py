@@ -22,7 +22,7 @@ from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitErro
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
-from snugfit.run.checkpoint import checkpoint_files
+from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.description import by_source, describe_run, padding, versions
 from snugfit.run.ending import end_failed, explain_memory, finished_before, report, show_trackers, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
