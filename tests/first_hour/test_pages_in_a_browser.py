@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from snugfit.report.evaluation_page import write_evaluation_page
 from snugfit.report.page import write_report
 from snugfit.report.plan_page import write_plan_page
+from snugfit.results.class_details import ClassDetails, ProbabilityBin, WrongRow
 from snugfit.tools.cross_validation.page import render_cv_page
 from snugfit.tools.tune.page import render_tune_page
 from tests.first_hour.browser import CHROMIUM, measured
@@ -50,7 +52,36 @@ def searches(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.html"))
 
 
-@pytest.mark.parametrize("write", [reports, plans, searches])
+def evaluations(folder: Path) -> list[Path]:
+    def of_classes(count: int) -> ClassDetails:
+        classes = tuple(
+            f"{'news of the day' if number % 2 else 'Sports'} {number}" for number in range(count)
+        )
+        confusion = {
+            (true, told): true + told for true in range(count) for told in (true, (true + 1) % count)
+        }
+        bins = [ProbabilityBin(10, each / 10, each / 11) for each in range(3, 10)]
+        wrong = [
+            WrongRow(
+                line,
+                classes[0],
+                0.1,
+                classes[1],
+                0.8,
+                {"title": "a short one", "text": "words and words " * 20},
+            )
+            for line in range(2, 8)
+        ]
+        return ClassDetails(classes, confusion, bins, wrong)
+
+    scores = {"loss": 0.5, "macro_precision": 0.25}
+    return [
+        write_evaluation_page("runs/news/1", "test.csv", scores, of_classes(count), folder / f"{count}.html")
+        for count in (5, 60)
+    ]
+
+
+@pytest.mark.parametrize("write", [reports, plans, searches, evaluations])
 def test_every_text_can_be_read(write: Callable[[Path], list[Path]], tmp_path: Path) -> None:
     pages = write(tmp_path)
     for width in WIDTHS:

@@ -25,7 +25,7 @@ BYTES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
 
 
 def charts(story: Story) -> list[Chart]:
-    """Return all charts that have at least one value to show, the loss first."""
+    """Return all charts that have values to show, the loss first; a metric of one evaluation alone is no curve."""
     loss, *metrics = [_loss(story), *_evaluated(story)]
     return [chart for chart in (loss, *metrics, *_measured(story)) if any(s.points for s in chart.series)]
 
@@ -71,7 +71,8 @@ def _evaluated(story: Story) -> Iterator[Chart]:
             series += _by_weights(
                 story, name, label, first_tone=len(series) + 2 if len(members) == 1 else len(series) + 1
             )
-        yield Chart(_title(title), _shown_of("validation", series), series[:MOST_CURVES])
+        if any(len(each.points) > 1 for each in series):
+            yield Chart(_title(title), _shown_of("validation", series), series[:MOST_CURVES])
 
 
 def _by_weights(story: Story, metric: str, label: str, first_tone: int) -> Iterator[Series]:

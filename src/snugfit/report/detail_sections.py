@@ -45,9 +45,9 @@ def _classes(seen: EvaluationDetails) -> str:
     heads = {"f1": "F1", "iou": "IoU"}
     columns = [aligned([score[name] for score in scores.values()], decimals=3) for name in names]
     counts = [f"{score[f'{seen.counted}s']:,.0f}" for score in scores.values()]
-    rows = list(zip(*columns, counts, scores, strict=True))
-    head = [*(heads.get(name, name) for name in names), f"{seen.counted}s", "class"]
-    body = table(head, rows, numbers=len(names) + 1)
+    rows = list(zip(scores, *columns, counts, strict=True))
+    head = ["class", *(heads.get(name, name) for name in names), f"{seen.counted}s"]
+    body = table(head, rows, numbers=len(names) + 1, named=True)
     return f"<section><h2>Each class</h2>{details(counted(len(rows), 'class'), body) if len(rows) > _LONG else body}</section>"
 
 
@@ -59,15 +59,15 @@ def _confusion(seen: EvaluationDetails) -> str:
     if len(names) <= _MOST_CLASSES:
         rows = [
             [
+                name,
                 *(
                     f"{counts[true, predicted]:,}" if (true, predicted) in counts else "·"
                     for predicted in range(len(names))
                 ),
-                name,
             ]
             for true, name in enumerate(names)
         ]
-        body = table([*names, f"{seen.counted}s of"], rows, len(names))
+        body = table([f"{seen.counted}s of", *names], rows, len(names), named=True)
         note = f"A line has the {seen.counted}s of a class, a column those for which a class was predicted."
     else:
         pairs = [

@@ -24,7 +24,7 @@ def write_evaluation_page(
     Raises:
         RunFolderError: it cannot be written.
     """
-    numbers = [(name, format_number(value), "") for name, value in metrics.items()]
+    numbers = [(name.replace("_", " "), format_number(value), "") for name, value in metrics.items()]
     if details.bins:
         numbers.append(("calibration error", format_number(details.calibration_error), ""))
     header = (

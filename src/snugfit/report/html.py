@@ -86,12 +86,17 @@ def aligned(values: Sequence[object], decimals: int) -> list[str]:
     ]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
-    """Return a table that scrolls by itself on a narrow screen; its first `numbers` columns are set as numbers."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, *, named: bool = False) -> str:
+    """Return a table that scrolls by itself on a narrow screen; its first `numbers` columns are set as numbers.
+
+    Args:
+        named: whether a column before those has the name of each row, which stays in view.
+    """
+    kinds = [*(["name"] if named else []), *["number"] * numbers]
 
     def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{' class=number' if place < numbers else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{f' class={kinds[place]}' if place < len(kinds) else ''}>{escape(cell)}</{tag}>"
             for place, cell in enumerate(row)
         )
 

@@ -159,8 +159,11 @@ def evaluations(story: Story) -> str:
         [str(event.get("weights", "")) for event in shown],
         ["best so far" if event.get("best") else "" for event in shown],
     ]
-    head = ["update", *["epoch"] * epochs, *names, "weights", ""]
+    shown_names = [name.replace("_", " ") for name in names]
+    head = ["update", *["epoch"] * epochs, *shown_names, "weights", ""]
     body = table(head, list(zip(*columns, strict=True)), numbers=1 + epochs + len(names))
+    if len(story.evaluations) == 1:  # of which there are no curves
+        return f"<section><h2>The evaluation</h2>{body}</section>"
     return f"<section class=close>{details(f'All evaluations ({len(story.evaluations):,})', body)}</section>"
 
 

@@ -112,6 +112,8 @@ th.number,td.number{text-align:right;white-space:nowrap}
 .scroll{overflow-x:auto}
 .scroll table{width:auto;min-width:50%}
 .scroll th,.scroll td{white-space:nowrap;padding-right:28px}
+.scroll .name{position:sticky;left:0;background:var(--paper);color:var(--ink);white-space:normal;
+overflow-wrap:normal;max-width:40vw}
 details{border-top:1px solid var(--rule);border-bottom:1px solid var(--rule);padding:10px 0}
 summary{cursor:pointer;font-weight:560}
 summary:focus-visible,[tabindex]:focus-visible{outline:2px solid var(--tone1);outline-offset:3px}
@@ -127,7 +129,7 @@ _OTHER_SIZES = """
 @media (max-width:600px){main{padding:32px 16px 48px}h1{font-size:30px}section{margin-top:48px}
 .figures{grid-template-columns:1fr 1fr}.wide .plot{height:230px}
 figcaption .legend{margin-left:0;width:100%}
-.bars .bar{width:34%}th,td{padding-right:12px}}
+.bars .bar{width:34%}th,td{padding-right:12px}.scroll th,.scroll td{padding-right:16px}}
 @media print{body{font-size:12px}main{padding:0}section{margin-top:32px}}
 """
 

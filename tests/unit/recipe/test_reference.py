@@ -133,6 +133,8 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         "track.uri",
         "track.experiment",
         "track.answers",
+        "track.pictures",
+        "track.histograms",
         "track.register",
     ]
     assert {each.key for each in entries() if each.required} == set(REQUIRED)

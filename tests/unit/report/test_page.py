@@ -195,11 +195,12 @@ def test_a_value_that_is_not_finite_is_a_gap_in_the_curve(run_dir: Path) -> None
     assert "Training: 2 values not finite, left out." in page.text
 
 
-def test_a_run_of_one_update_shows_its_points(run_dir: Path) -> None:
+def test_a_run_of_one_update_shows_its_points_and_its_evaluation_in_a_table(run_dir: Path) -> None:
     page = make_page(write_run(run_dir, updates=1, evaluations=1, skipped=0))
     assert page.curves[0].endswith("h0")
     assert any(title.startswith("training 0.") for title in page.titles)
-    assert any(re.fullmatch(r"accuracy 0\.\d+ at update 1, epoch 3 \(best\)", title) for title in page.titles)
+    assert "<h2>The evaluation</h2>" in page.text and "<td>best so far</td>" in page.text
+    assert "<h3>Accuracy</h3>" not in page.text
 
 
 def test_what_a_resume_repeats_is_shown_once(run_dir: Path) -> None:
