@@ -179,10 +179,17 @@ def with_problems(
 def cases(
     given: Sequence[tuple[Technique, ...]], *kinds: Callable[[Sequence[Technique]], list[Maker]]
 ) -> list[Any]:
-    """The same for `parametrize`: those of stock models are slow tests, as the same is tried on somebody's own module."""
+    """The same for `parametrize`: those of stock models are slow tests, as the same is tried on somebody's own module.
+
+    So are those of one technique on a net with batch norm, where others are tried too.
+    """
+
+    def is_slow(make: Maker, techniques: Sequence[Technique]) -> bool:
+        return make in STOCK or (make is normed and len(kinds) > 1 and len(techniques) == 1)
+
     return [
-        pytest.param(make, techniques, marks=[pytest.mark.slow] if make in STOCK else [])
-        for make, techniques in with_problems(given, *kinds)
+        pytest.param(*case, marks=[pytest.mark.slow] if is_slow(*case) else [])
+        for case in with_problems(given, *kinds)
     ]
 
 

@@ -111,7 +111,11 @@ def answered(
 @pytest.mark.parametrize("make", [llama, t5])
 @pytest.mark.parametrize(
     "settings",
-    [Generation(NEW), Generation(NEW, temperature=1.0, top_p=0.9), Generation(NEW, num_beams=3)],
+    [
+        pytest.param(Generation(NEW), marks=pytest.mark.slow),
+        pytest.param(Generation(NEW, temperature=1.0, top_p=0.9), marks=pytest.mark.slow),
+        Generation(NEW, num_beams=3),
+    ],
     ids=["greedy", "drawn", "beams"],
 )
 def test_what_answers_take_is_known_before_the_first_token(make: Any, settings: Generation) -> None:

@@ -121,6 +121,7 @@ def test_the_run_is_bit_for_bit_the_one_of_so_many_updates(clock: Clock, tmp_pat
         assert torch.equal(timed.state_dict()[name], tensor), name
 
 
+@pytest.mark.slow
 def test_what_a_slower_device_leaves_goes_on_with_resume_to_the_same_weights(
     clock: Clock, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
     return alone, with_fork, answered
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a fork needs a processor of its own")
 def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_every_second_run() -> None:
     alone, with_fork, answered = Worker().run(predictions_alone_and_beside_a_fork, timeout=120)

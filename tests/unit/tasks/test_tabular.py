@@ -70,7 +70,7 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("model", ["./net.json", "mlp"])
+@pytest.mark.parametrize("model", ["./net.json", pytest.param("mlp", marks=pytest.mark.slow)])
 def test_classes_are_learned_and_predicted_alike_after_a_reload(project: Path, model: str) -> None:
     result = train("classification", f"model={model}", "train.epochs=20")
     assert result.best["metrics"]["accuracy"] > 0.9

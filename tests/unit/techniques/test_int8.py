@@ -54,6 +54,7 @@ def test_the_adapter_alone_gives_the_same_outputs_on_a_base_of_plain_transformer
     torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow  # that it resumes is a law, tried on a smaller model
 def test_a_run_stopped_and_resumed_is_the_run_that_was_not_stopped(tmp_path) -> None:
     stopped_and_resumed(Int8(), tmp_path)
 

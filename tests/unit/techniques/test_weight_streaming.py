@@ -182,8 +182,8 @@ def test_somebodys_own_module_trains_the_same_bit_for_bit(again: bool | None) ->
     same(lambda: own(again))
 
 
-@pytest.mark.parametrize("again", [None, False, True])
-@pytest.mark.parametrize("kind", ["plain", "nf4"])
+@pytest.mark.parametrize("again", [None, False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.slow), "nf4"])
 def test_a_stock_llama_with_adapters_trains_the_same_bit_for_bit(kind: str, again: bool | None) -> None:
     def make() -> nn.Module:
         model: Any = llama(kind)

@@ -241,7 +241,7 @@ def resume(problem: Problem, techniques: Techniques, stops: Sequence[int] = (1, 
     for stop in stops:
         # another initialisation, so that what is not restored shows
         resumed = _resumable(problem, techniques, model_seed=2)
-        torch.manual_seed(stop)
+        torch.default_generator.manual_seed(stop)
         resumed.load_state_dict(compare.copied(states[stop - 1]))
         comparison.same(f"loaded after {stop}", resumed.state_dict(), states[stop - 1])
         for place in range(stop, len(windows)):

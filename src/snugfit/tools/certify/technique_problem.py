@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.loss_terms import Loss, LossTerms
-from snugfit.core.random import preserved_randomness
+from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.selection import check
 from snugfit.core.technique import Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
@@ -51,8 +51,9 @@ class Problem:
     changes_weights: bool = False
 
     def model(self, dtype: torch.dtype | None = None, dropout: float = 0.0, seed: int = 1) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        host = torch.device("cpu")
+        with preserved_randomness(host):
+            seed_device(seed, host)
             return self.make_model(dropout).to(dtype or self.dtype).train()
 
     def windows(self, dtype: torch.dtype | None = None, rows: Sequence[int] = WINDOW_ROWS) -> list[Window]:

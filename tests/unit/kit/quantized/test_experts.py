@@ -220,6 +220,7 @@ def test_streamed_or_computed_again_they_train_the_same_bit_for_bit(
     assert not differences(dict(one.model.state_dict()), dict(other.model.state_dict()))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::snugfit.errors.SnugfitWarning")
 @each_technique
 def test_a_run_stopped_and_resumed_is_the_run_that_was_not_stopped(technique: Any, tmp_path: Path) -> None:

@@ -262,9 +262,9 @@ def model() -> nn.Sequential:
 @pytest.mark.parametrize(
     "names",
     [
-        ("adamw", "clip_norm", "ema"),
-        ("adamw", "recompute", "bf16"),
         ("sgd", "optimizer_in_backward"),
+        pytest.param(("adamw", "clip_norm", "ema"), marks=pytest.mark.slow),
+        pytest.param(("adamw", "recompute", "bf16"), marks=pytest.mark.slow),
         pytest.param(("adamw", "nf4", "lora", "recompute"), marks=pytest.mark.slow),
     ],
 )

@@ -142,7 +142,13 @@ def test_the_best_model_loads_strictly_into_the_plain_module(name: str, tmp_path
     assert all(torch.equal(found[key], expected[key]) for key in found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+FEW = {"batch_encoding", "buffers_in_blocks", "packed_sequences", "compiled", "t5"}
+"""One of each kind: for the search of a micro-batch all of a kind are alike."""
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in FEW else pytest.param(each, marks=pytest.mark.slow) for each in NAMES]
+)
 def test_the_micro_batch_is_found_and_leaves_no_trace(name: str, tmp_path: Path) -> None:
     tried, given = (
         run_of(CASES[name], tmp_path / "auto", epochs=1.0),
