@@ -13,7 +13,7 @@ from snugfit.system.cache_folder import cache_folder
 
 Numbers: TypeAlias = NDArray[Any]
 
-IN_MEMORY = 64 << 20
+IN_MEMORY = 16 << 20
 """Bytes of an array's numbers that stay in memory."""
 
 _COPIED = 1 << 22
