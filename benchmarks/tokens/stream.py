@@ -1,4 +1,6 @@
-"""What does it take to tokenise a text that is read as a stream? Processor seconds and the highest memory, beside `datasets.map` and a file read whole.
+"""What does it take to tokenise a text that is read as a stream? Processor seconds and the highest memory, beside `datasets.map` and a file whose tokens are kept.
+
+Memory is what the process was resident with, and of that its own, without files that are mapped into it, which the system takes back when it needs room.
 
     python benchmarks/tokens/stream.py --megabytes 200
 
@@ -25,7 +27,7 @@ HERE = Path(__file__).parent
 WAYS = ("data.stream", "whole file", "datasets.map")
 _PIECE = 2000
 _CHILD = """
-import json, resource, sys, time
+import json, resource, sys, threading, time
 import datasets, pyarrow, torch
 from transformers import PreTrainedTokenizerFast
 from snugfit.data.texts.causal import CausalSettings, load_causal
@@ -33,7 +35,13 @@ from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal
 path, file, way = sys.argv[1:]
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, pad_token="<eos>", eos_token="<eos>")
 def highest(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before, start = highest(), time.process_time()
+def own(): return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
+before, begun, owned, start = highest(), own(), [0.0], time.process_time()
+def watch():
+    while True:
+        owned[0] = max(owned[0], own() - begun)
+        time.sleep(0.2)
+threading.Thread(target=watch, daemon=True).start()
 settings, rows, tokens = CausalSettings(path, validation=None, max_length=256), 0, 0
 if way == "data.stream":
     examples = stream_causal(settings, StreamSettings(1024, 10**9, 1), tokenizer).train
@@ -47,7 +55,7 @@ else:
     table = datasets.load_dataset("json", data_files=path, split="train")
     def encode(batch): return {"input_ids": tokenizer(batch["text"])["input_ids"]}
     tokens = sum(map(len, table.map(encode, batched=True, remove_columns=["text"])["input_ids"][:1000]))
-print(json.dumps([time.process_time() - start, highest() - before, tokens]))
+print(json.dumps([time.process_time() - start, highest() - before, owned[0], tokens]))
 """
 
 
@@ -106,7 +114,7 @@ def main() -> None:
                 }
                 command = [sys.executable, "-c", _CHILD, str(path), str(folder / "tokenizer.json"), way]
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-                seconds, memory, _ = json.loads(done.stdout.splitlines()[-1])
+                seconds, memory, owned, _ = json.loads(done.stdout.splitlines()[-1])
                 results.append(
                     {
                         "megabytes": size,
@@ -115,6 +123,7 @@ def main() -> None:
                         "processor_seconds": seconds,
                         "rows_per_second": rows / seconds,
                         "highest_mib": memory,
+                        "highest_own_mib": owned,
                     }
                 )
                 print(json.dumps(results[-1]), flush=True)
