@@ -56,6 +56,22 @@ def test_each_recorded_choice_is_beside_a_table_of_at_most_400_plans() -> None:
     assert {*PAIRS} <= {*tables} and all(len(plans) <= 400 for plans in tables.values())
 
 
+BOUNDED = [each for each in RECORDED if "bounds" in each]
+"""Choices beside which bounds, and a search without the ladder, were recorded."""
+
+
+def test_no_bound_by_which_a_search_leaves_plans_out_is_above_what_a_plan_of_the_table_takes() -> None:
+    assert len({each["pair"] for each in BOUNDED}) >= 3
+    for each in BOUNDED:
+        assert 0 < each["bounds"]["seconds"] <= 1 and 0 < each["bounds"]["bytes"] <= 1, each
+
+
+def test_the_ladder_finds_no_less_than_a_search_from_the_recipe_s_own_plan() -> None:
+    for each in BOUNDED:
+        bare = each["without_ladder"]["regret"]
+        assert bare is None or each["regret"] <= bare + LIMIT, each
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", quickest(4))
 def test_a_choice_takes_at_most_a_twentieth_more_than_the_best_of_a_table_of_plans(pair: str) -> None:
@@ -74,3 +90,4 @@ def test_a_choice_takes_at_most_a_twentieth_more_than_the_best_of_a_table_of_pla
     (one,) = json.loads(done.stdout.splitlines()[-1])["choices"]
     assert one["memory_bytes"] == budgets[quick]["memory_bytes"] and one["hard"]
     assert one["regret"] <= LIMIT and not one["coarser"], (one["chosen"], one["best"])
+    assert max(one["bounds"].values()) <= 1

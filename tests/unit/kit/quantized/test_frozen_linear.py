@@ -17,7 +17,7 @@ from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit import mapped_tensors
 from snugfit.kit.adapters.adapter_files import load_adapter, save_adapter
 from snugfit.kit.adapters.adapters import merge_, merged
-from snugfit.kit.quantized.frozen_linear import QuantisedLinear
+from snugfit.kit.quantized.frozen_linear import QuantisedLinear, weights_unread
 from snugfit.kit.quantized.quantize import dequantised
 from snugfit.step.build import describe_model
 from snugfit.step.step import Step
@@ -141,6 +141,18 @@ def test_backward_keeps_what_is_quantised_and_no_whole_weight(quantise_: Any) ->
     with saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
         model[0](torch.randn(2, 64, requires_grad=True))
     assert {tensor.data_ptr() for tensor in saved} == {tensor.data_ptr() for tensor in model[0].parameters()}
+
+
+@each_format
+def test_a_weight_that_is_not_read_has_its_shape_and_type_and_takes_no_memory(quantise_: Any) -> None:
+    layer = quantise_(nn.Sequential(nn.Linear(128, 64), nn.Linear(64, 2)))[0]
+    whole = layer.weight
+    with weights_unread():
+        weight = layer.weight
+        assert (weight.shape, weight.dtype, weight.device) == (whole.shape, whole.dtype, whole.device)
+        held = {each.untyped_storage().data_ptr() for each in layer.parameters()}
+        assert weight.untyped_storage().data_ptr() in held and layer.weight is weight
+    assert torch.equal(layer.weight, whole)
 
 
 @each_format

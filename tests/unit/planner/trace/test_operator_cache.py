@@ -279,3 +279,15 @@ def test_a_dry_run_from_memory_is_the_one_that_asks_torch_each_time(names: tuple
     assert (found.ops, found.storages) == (asked.ops, asked.storages)
     assert between_operators(found) == between_operators(asked)
     assert len(memory.answered) > 0.9 * len(found.ops)
+
+
+def test_no_operator_is_hashed_where_its_result_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    mode = FakeTensorMode()
+    memory, given = Counted(), mode.from_tensor(torch.ones(2, 3))
+    with mode, Recorder(KnownValues(mode), memory):
+        given * 2
+    hashed: list[str] = []
+    monkeypatch.setattr(torch._ops.OpOverload, "__hash__", lambda func: hashed.append(str(func)) or id(func))
+    with mode, Recorder(KnownValues(mode), memory):
+        given * 2
+    assert memory.answered == ["aten.mul.Tensor"] and not hashed, "it takes torch microseconds each time"
