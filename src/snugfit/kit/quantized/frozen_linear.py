@@ -97,7 +97,7 @@ class QuantisedLinear(nn.Linear):
 
     def shape_alone(self) -> Tensor:
         """Return a tensor of the weight's shape, type and device for which nothing is made: a number of what is kept stands for all."""
-        stored = getattr(self, self._tensor_names[0]).detach().view(-1).view(torch.uint8)
+        stored: Tensor = getattr(self, self._tensor_names[0]).detach().view(-1).view(torch.uint8)
         return stored[: self.dtype.itemsize].view(self.dtype).expand(self.out_features, self.in_features)
 
     def whole(self) -> nn.Linear:

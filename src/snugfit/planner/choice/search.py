@@ -410,8 +410,11 @@ class Search(Trials):
 
     def _keeps_too_much(self, added: Techniques) -> bool:
         """Return whether weights and states, or the step, take more than there is, whatever is done to activations."""
-        there = self._least_bytes.get(lasting_of(self._techniques(added)), 0)
-        return there > self.budget.usable or self._is_too_heavy(added)
+        return self.lasting_bytes(added) > self.budget.usable or self._is_too_heavy(added)
+
+    def lasting_bytes(self, added: Techniques) -> int:
+        """Return a lower bound of the device's bytes that a set of rungs takes, whatever is done to activations; 0 where none is known."""
+        return self._least_bytes.get(lasting_of(self._techniques(added)), 0)
 
     def _is_too_heavy(self, added: Techniques) -> bool:
         """Return whether weights alone do not fit that are in the format of these."""

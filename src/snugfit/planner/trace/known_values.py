@@ -96,9 +96,7 @@ class KnownValues:
                 self._values[made[0]] = torch.full(made[0].shape, _LARGEST_DRAW)
         elif overwritten:
             self._forget(overwritten)
-        elif (
-            operator.asks_if_finite and (truth := _of_finite(func, args)) is not None and _worth(made[0])
-        ):
+        elif operator.asks_if_finite and (truth := _of_finite(func, args)) is not None and _worth(made[0]):
             with unset_fake_temporarily():
                 self._values[made[0]] = torch.tensor(truth).expand(made[0].shape)
 

@@ -1,4 +1,4 @@
-"""What a dry run asks of each operator, again and again, found out once: torch takes long to tell, and longer to hash an operator."""
+"""Properties of operators that a dry run asks for again and again, looked up once: torch takes long to tell them, and longer to hash an operator."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Operator:
         """Return what is known of an operator as it is dispatched."""
         known = _known.get(id(func))
         if known is None or known[0] is not func:
-            known = _known[id(func)] = func, _found(func)
+            known = _known[id(func)] = func, _described(func)
         return known[1]
 
 
 _known: dict[int, tuple[Any, Operator]] = {}
 
 
-def _found(func: Any) -> Operator:
+def _described(func: Any) -> Operator:
     number = func in _NUMBERS
     random, dynamic = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
     return Operator(
