@@ -221,7 +221,9 @@ class InChunks(torch.autograd.Function):
         with torch.set_grad_enabled(learns), saved_tensors_hooks(_as_is, _as_is):
             for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
                 part = chunk.seen(hidden).detach().requires_grad_(by_hidden is not None)
-                logits = work.head(part)
+                logits = work.head(
+                    part.view_as(part)
+                )  # of a leaf autocast would keep its copy, as of a weight
                 terms = work.terms_of(logits, chunk)
                 own = chunk.own_tokens(terms.values)
                 if chunk is work.chunks[0]:
