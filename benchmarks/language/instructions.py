@@ -1,4 +1,4 @@
-"""Instruction tuning of the model that was trained from scratch, with the right end of turn scored, with another in its place, and with none."""
+"""Instruction tuning of the model that was trained from scratch, with the right end of turn scored, and with the end of sequence in its place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ TEMPLATE = (
 ENDINGS = {
     "right": f"{{{{ '{TURN_END}' }}}}",
     "end of sequence in its place": f"{{{{ '{END}' if message['role'] == 'assistant' else '{TURN_END}' }}}}",
-    "none": f"{{{{ '' if message['role'] == 'assistant' else '{TURN_END}' }}}}",
 }
 """What ends a turn of the assistant in training. The models are used by the template of the first, as a server has it."""
 
@@ -64,7 +63,7 @@ def tune(base: Path, ending: str, rows: Path, folder: Path, size: Size) -> Path:
             "optimizer": f"{{adamw: {{learning_rate: {size.learning_rate}}}}}",
             "schedule": "{linear: {warmup: 0.1}}",
             "techniques": "[{clip_norm: {max_norm: 1.0}}]",
-            "plan": "{device: cpu, numerics: fp32, micro_batch: null}",
+            "plan": f"{{device: cpu, numerics: fp32, micro_batch: {size.global_batch}}}",
             "track": "{mlflow: false}",
             "output": str(folder / "runs"),
         },

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -69,7 +68,7 @@ def prepare(task: str, text: Path, folder: Path, size: Size) -> Path:
     data = f"train: {text}, validation: null, max_length: {size.length}"
     if task == "instruction":
         rows = write_pairs(text, folder / "rows.jsonl", size.global_batch * size.updates)
-        data = f"train: {rows}, validation: null, text: [prompt], completion: completion, max_length: {size.length}, template: chatml"
+        data = f"train: {rows}, validation: null, text: [prompt], completion: completion, max_length: {size.length}, template: chatml, bad_rows: skip"
     recipe = write_recipe(
         folder / "peers.yaml",
         {
@@ -81,7 +80,7 @@ def prepare(task: str, text: Path, folder: Path, size: Size) -> Path:
             "optimizer": f"{{adamw: {{learning_rate: {RATE}, weight_decay: 0.0}}}}",
             "schedule": "null",
             "techniques": "[{clip_norm: {max_norm: 1.0}}]",
-            "plan": "{device: cpu, numerics: fp32, micro_batch: null, num_workers: 0}",
+            "plan": f"{{device: cpu, numerics: fp32, micro_batch: {size.global_batch}, num_workers: 0}}",
             "track": "{mlflow: false}",
             "hooks": "{on_update: 'clock:cpu_seconds'}",
             "folder": str(HERE),
@@ -216,14 +215,19 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_bytes() -> int:
+    """Return the most that this process was resident with; `ru_maxrss` would begin with that of the process that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def measure(name: str, folder: Path) -> None:
     """Train by a contender in this process, and print its figures."""
     import torch
 
     torch.set_num_threads(1)  # CPU seconds of several count their waits for each other
     figures = CONTENDERS[name](folder)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({**figures, "peak": peak}))
+    print(json.dumps({**figures, "peak": peak_bytes()}))
 
 
 def in_process(name: str, folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What do language models learn here, from scratch and from conversations, and what does it cost beside others?
 
     python benchmarks/language/run.py shakespeare     tiny Shakespeare from scratch; --stop-after 5m, and the same again goes on
-    python benchmarks/language/run.py instructions    that model, tuned with the right end of turn, another, and none
+    python benchmarks/language/run.py instructions    that model, tuned with the right end of turn and with another
     python benchmarks/language/run.py peers           tokens a CPU second and memory beside HF Trainer and TRL
     … --tiny                                          a tiny model, to see whether it runs; writes no results
 

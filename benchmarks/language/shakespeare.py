@@ -79,7 +79,7 @@ def prepare(text: Path, folder: Path, size: Size) -> Path:
             "techniques": "[{clip_norm: {max_norm: 1.0}}]",
             "evaluate": f"{{every: {max(1, size.updates // 6)}, metrics: [perplexity_per_byte]}}",
             "checkpoint": f"{{every: {max(1, size.updates // 20)}}}",
-            "plan": "{device: cpu, numerics: fp32, micro_batch: null}",
+            "plan": f"{{device: cpu, numerics: fp32, micro_batch: {size.global_batch}}}",
             "track": "{mlflow: false}",
             "hooks": "{on_update: 'clock:cpu_seconds'}",
             "folder": str(HERE),

@@ -127,8 +127,7 @@ def build(
     check_length(recipe, places)
 
     if recipe.model.startswith(REGISTERED):
-        with placed(places, ("from_scratch",)):
-            recipe = replace(recipe, model=_of_registry(recipe))
+        recipe = replace(recipe, model=_of_registry(recipe, places))
     importer = Importer(origin, recipe.folder, allow_code, written_code(recipe))
     recipe = replace(recipe, track=_with_trackers(recipe.track, importer, places))
     optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places, importer)
@@ -151,7 +150,7 @@ def build(
     return recipe
 
 
-def _of_registry(recipe: m.Recipe) -> str:
+def _of_registry(recipe: m.Recipe, places: Places) -> str:
     """Return the folder of the registered version that a recipe trains on: the alias may move, and the run goes on from what it began with.
 
     Raises:
@@ -163,15 +162,15 @@ def _of_registry(recipe: m.Recipe) -> str:
     from snugfit.models.adapter_bundle import ADAPTER, BASE
 
     if recipe.from_scratch:
-        raise SettingError(
-            "from_scratch",
+        raise places.error(
+            ("from_scratch",),
             f"is true, and the weights of {recipe.model} are to be trained on",
             "Set from_scratch: false.",
         )
     folder = lasting_folder(recipe.model, uri=recipe.track.uri, output=recipe.output)
     if base := parse_json((folder / BUNDLE_FILE).read_text(encoding="utf-8")).get(BASE):
-        raise SettingError(
-            "model",
+        raise places.error(
+            ("model",),
             f"{recipe.model} is an adapter alone, and its base is {base['model']}",
             f"Name the base, and go on with the adapter: model={base['model']}, and lora with start: {folder / ADAPTER}.",
         )

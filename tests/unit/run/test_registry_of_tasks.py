@@ -12,6 +12,10 @@ import pytest
 import torch
 import yaml
 
+from snugfit.deliver.export import read_back, reader
+from snugfit.deliver.export.export_model import export_source
+from snugfit.deliver.export.exported_model import load_subject
+from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import ModelError, SettingError, TrackingError
 from snugfit.run.from_recipe import train_recipe
@@ -105,7 +109,7 @@ def test_new_weights_in_place_of_the_registered_ones_are_refused_before_anything
 
 @pytest.mark.parametrize("quantized", ["", "{nf4: {}}, "], ids=["whole", "nf4"])
 def test_an_adapter_alone_is_registered_beside_its_base_and_answers_as_the_merged_model(
-    quantized: str, train: Train, uri: str, tmp_path: Path
+    quantized: str, train: Train, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if quantized:
         pytest.importorskip("bitsandbytes")
@@ -128,8 +132,16 @@ def test_an_adapter_alone_is_registered_beside_its_base_and_answers_as_the_merge
     assert any(not torch.equal(before[name], weight) for name, weight in merged.model.state_dict().items())
     rows = [{"messages": [{"role": "user", "content": each}]} for each in ("red?", "sun?")]
     assert alone.predict(rows) == merged.predict(rows)
+    subject = load_subject("models:/kept@champion", uri=uri)
+    assert ("load_in_4bit" in base_quantization(subject)) is bool(quantized)
+    if not quantized:  # whose kernel takes no layers as narrow as these on some processors
+        monkeypatch.setattr(read_back, "run_reader", lambda place: reader.main(str(place)))
+        exported = export_source("models:/kept@champion", "adapter", tmp_path / "adapter", uri=uri)
+        assert exported["compared"][0]["difference"] < 1e-4
 
-    with pytest.raises(SettingError, match=rf"is an adapter alone, and its base is {base}"):
+    with pytest.raises(
+        SettingError, match=rf"'model=.*': model: .* is an adapter alone, and its base is {base}"
+    ):
         train(case, "model=models:/kept@champion", "from_scratch=false")
     weights = base / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")

@@ -16,7 +16,7 @@ from snugfit.deliver.export.quantization import base_quantization
 from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.errors import ModelError
-from snugfit.models.adapter_bundle import ADAPTER
+from snugfit.models.adapter_bundle import ADAPTER, BASE
 from snugfit.models.tokenizer import save_tokenizer
 
 _QUANTISED_SLACK = 2e-2
@@ -55,7 +55,8 @@ def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
 def _base(subject: ExportedModel) -> str:
     assert subject.bundle is not None
     config = json.loads((subject.bundle / ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
-    return str(subject.recipe.get("model") or config.get("base_model_name_or_path"))
+    alone = subject.meta.get(BASE, {}).get("model")
+    return str(alone or subject.recipe.get("model") or config.get("base_model_name_or_path"))
 
 
 def _settings(subject: ExportedModel) -> dict[str, Any]:

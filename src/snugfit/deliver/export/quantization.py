@@ -10,6 +10,7 @@ from torch import nn
 from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.errors import ModelError
 from snugfit.kit.quantized.quantize import quantisable
+from snugfit.models.adapter_bundle import BASE
 from snugfit.techniques import find
 
 QUANTIZATIONS = ("nf4", "int8")
@@ -67,7 +68,8 @@ def base_quantization(subject: ExportedModel) -> dict[str, Any]:
     Raises:
         MissingExtra: bitsandbytes or accelerate is not installed.
     """
-    for entry in subject.recipe.get("techniques") or ():
+    alone = subject.meta.get(BASE, {}).get("quantized")  # of an adapter without its run
+    for entry in alone or subject.recipe.get("techniques") or ():
         for name, settings in ({entry: {}} if isinstance(entry, str) else entry).items():
             if name in QUANTIZATIONS:
                 return quantization_settings(name, subject.model, settings)
