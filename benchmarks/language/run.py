@@ -6,8 +6,7 @@
     … --tiny                                          a tiny model, to see whether it runs; writes no results
 
 - shakespeare: the first nine tenths of the text are trained on, the last tenth never is, nor is the tokenizer learned from it. The loss of each token is the model's in a
-  block of some length; all of a block but its first token is scored. The figure is that of the last evaluation: no best is picked. The recipe was settled on the
-  first nine tenths alone, of which the last ninth was held out.
+  block of some length; all of a block but its first token is scored. The figure is that of the last evaluation: no best is picked, and the recipe was set by its cost alone.
 - instructions: pairs of speeches that follow one another, of the same tenths. The loss is that of held-out answers rendered by the right template, up to its end of turn; the
   answers are written by transformers alone, greedily.
 - peers: the same windows, weights, optimizer (AdamW) and clipping, with the defaults of each otherwise, one thread; minima over repeats that alternate.
@@ -144,6 +143,8 @@ def write_readme() -> None:
     for part, (_, table) in PARTS.items():
         if paths := sorted((HERE / "results").glob(f"{part}-*.json")):
             lines += table(json.loads(paths[-1].read_text()))
+        else:
+            lines.append(f"## {part}: not measured yet (`python benchmarks/language/run.py {part}`)")
     (HERE / "README.md").write_text("\n\n".join(lines) + "\n")
 
 

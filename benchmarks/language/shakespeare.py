@@ -21,11 +21,11 @@ class Size:
     """A model of Llama's kind and its training."""
 
     vocabulary: int = 1024
-    width: int = 256
-    layers: int = 5
+    width: int = 192
+    layers: int = 4
     length: int = 256
-    global_batch: int = 16
-    updates: int = 450
+    global_batch: int = 8
+    updates: int = 1200
     learning_rate: float = 0.02
     adamw_learning_rate: float = 3e-3
 
