@@ -25,7 +25,7 @@ class Size:
     layers: int = 4
     length: int = 256
     global_batch: int = 8
-    updates: int = 1200
+    updates: int = 1800
     learning_rate: float = 0.02
     adamw_learning_rate: float = 3e-3
 

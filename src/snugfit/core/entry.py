@@ -30,13 +30,10 @@ def as_entry(technique: Technique) -> dict[str, dict[str, Any]]:
     return {own: {name: _written(getattr(technique, name)) for name in names}}
 
 
-def without_unset_paths(technique: Technique, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a technique without those that may name a file and name none: runs of before do not know them."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if value is not None or name not in technique.card.paths
-    }
+def without_unset(technique: Technique, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a technique without those that runs of before do not know, where they are unset: files, and what was added."""
+    unknown = {*technique.card.paths, *technique.card.added}
+    return {name: value for name, value in settings.items() if value or name not in unknown}
 
 
 def entry_name(technique: type[Technique]) -> str:

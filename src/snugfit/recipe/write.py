@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from snugfit.core.entry import as_entry, without_unset_paths
+from snugfit.core.entry import as_entry, without_unset
 from snugfit.core.settings import Section
 from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
@@ -109,7 +109,7 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
 
     values = as_dict(recipe)
     values["techniques"] = [
-        {name: without_unset_paths(technique, settings)}
+        {name: without_unset(technique, settings)}
         for technique, entry in zip(recipe.techniques, values["techniques"], strict=True)
         if technique.card.family is not Family.PLACEMENT
         for name, settings in entry.items()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.entry import as_entry, without_unset_paths
+from snugfit.core.entry import as_entry, without_unset
 from snugfit.core.job import Job, Plan
 from snugfit.core.loss_terms import Loss
 from snugfit.core.selection import check, listed, picture_technique
@@ -384,7 +384,7 @@ def _identity(job: Job, data: Any, optimizer: Any, techniques: Sequence[Techniqu
         "optimizer_settings": _optimizer_settings(optimizer),
         # a run may go on under another placement: the updates are the same
         "techniques": [
-            {each.card.name: without_unset_paths(each, settings)}
+            {each.card.name: without_unset(each, settings)}
             for each in techniques
             if each.card.family is not Family.PLACEMENT
             for settings in as_entry(each).values()

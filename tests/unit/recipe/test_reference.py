@@ -136,6 +136,7 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         "track.pictures",
         "track.histograms",
         "track.register",
+        "track.register_adapter",
     ]
     assert {each.key for each in entries() if each.required} == set(REQUIRED)
 

@@ -107,6 +107,7 @@ class LoRA(Technique):
         stages=(Stage.ADAPT,),
         fidelity=Fidelity.ADAPTERS,
         paths=("start",),
+        added=("tokens",),
         saves_memory=True,
         cost="rank * (inputs + outputs) parameters a layer; no gradients or moments of the rest; DoRA: a norm a forward",
         use_when="a large pretrained model is tuned in little memory; ten times the learning rate of full tuning",
