@@ -359,7 +359,7 @@ def write_material(folder: Path) -> dict[str, tuple[str, str]]:
         "audio-classification": ("sound", "train: sounds, seconds: 1.5, augment_audio: []"),
         "tabular-classification": ("mlp", "train: digits.csv"),
         "tabular-regression": ("mlp", "train: diabetes.csv"),
-        "forecasting": ("tide", "train: series.csv, series: shop, time: time, label: label"),
+        "forecasting": ("tide", "train: series.csv, series: shop, time: time, label: label, bad_rows: skip"),
     }
 
 
