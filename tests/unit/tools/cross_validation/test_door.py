@@ -241,7 +241,7 @@ def test_rows_that_changed_are_not_gone_on_with(films: Path, tmp_path: Path):
 
 def test_a_changed_fold_that_leaks_is_refused(project: Path, tmp_path: Path, monkeypatch):
     leaky = door.Fold(1, 1, (0, 1, 2), (2, 3))
-    monkeypatch.setattr(door, "folds_of", lambda dealt, forward: iter([leaky]))
+    monkeypatch.setattr(door, "folds_of", lambda dealt, forward, seeds: iter([leaky]))
     with pytest.raises(DataError, match="both trained and scored"):
         cross_validate(points(project, tmp_path))
     assert not (tmp_path / "runs").exists()
