@@ -44,9 +44,12 @@ def run(script: str, *, observed: bool) -> dict[str, float]:
         command = [sys.executable, str(HERE / "timed" / f"{script}.py"), str(marks)]
         doctor = [sys.executable, "-m", "snugfit", "doctor", "--seconds", "3600", "--"]
         before = _children()
-        done = subprocess.run([*(doctor if observed else ()), *command], stdout=2, cwd=folder)
-        assert done.returncode in ((0, 1, 3) if observed else (0,)), done
+        process = subprocess.Popen([*(doctor if observed else ()), *command], stdout=2, cwd=folder)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode in ((0, 1, 3) if observed else (0,)), process.args
         whole = _children() - before
+        peak = used.ru_maxrss / 1024  # of the script, which is larger than what starts it
         times = json.loads(marks.read_text())
     updates = [after - earlier for earlier, after in pairwise(times)]
     return {
@@ -55,6 +58,7 @@ def run(script: str, *, observed: bool) -> dict[str, float]:
         "detailed": statistics.median(updates[FIRST:DETAILED]),
         "later": statistics.median(updates[DETAILED:]),
         "updates": len(updates),
+        "peak_mib": peak,
     }
 
 
@@ -72,7 +76,7 @@ def compare(script: str, repeats: int) -> dict[str, Any]:
             print(f"{script} {'observed' if observed else 'alone'}: {runs[observed][-1]}", file=sys.stderr)
     ratios = {
         part: paired_ratio([each[part] for each in runs[True]], [each[part] for each in runs[False]])
-        for part in ("whole", "detailed", "later")
+        for part in ("whole", "detailed", "later", "peak_mib")
     }
     start = statistics.median(
         one["outside"] - other["outside"] for one, other in zip(runs[True], runs[False], strict=True)
@@ -89,13 +93,13 @@ def compare(script: str, repeats: int) -> dict[str, Any]:
 def table(comparisons: list[dict[str, Any]]) -> str:
     """Return the ratios as Markdown."""
     lines = [
-        f"| script | updates | alone | added outside of the updates | an update of the first {DETAILED} | a later update |",
-        "|---|---|---|---|---|---|",
+        f"| script | updates | alone | added outside of the updates | an update of the first {DETAILED} | a later update | peak memory |",
+        "|---|---|---|---|---|---|---|",
     ]
     for each in comparisons:
         about = (HERE / "timed" / f"{each['script']}.py").read_text().split('"""')[1].rstrip(".")
         alone = {part: statistics.median(one[part] for one in each["alone"]) for part in ("whole", "later")}
-        cells = " | ".join(_ratio_text(each["ratios"][part]) for part in ("detailed", "later"))
+        cells = " | ".join(_ratio_text(each["ratios"][part]) for part in ("detailed", "later", "peak_mib"))
         lines.append(
             f"| {about} | {each['alone'][0]['updates']} of {1000 * alone['later']:.1f} ms | {alone['whole']:.1f} s "
             f"| {each['start_seconds']:.1f} s | {cells} |"

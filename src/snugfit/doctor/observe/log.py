@@ -122,6 +122,7 @@ class LoaderSeen:
         waits, works: seconds that each batch was waited for, and worked on, without those for which workers start.
         epochs_set: how often its sampler was told the epoch.
         redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
+        batches: how many it has handed out.
         left_out: rows for which its sampler has no weight.
         alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
     """
@@ -144,6 +145,7 @@ class LoaderSeen:
     alike: str = ""
     alike_at: str = ""
     left_out: int = 0
+    batches: int = 0
 
 
 @dataclass

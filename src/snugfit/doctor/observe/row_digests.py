@@ -16,6 +16,10 @@ SAMPLED = 1024
 LEAST_DISTINCT = 4
 LEAST_VARIED = 0.5
 MOST_PENDING = 4
+MOST_STREAMED = 128
+"""Passes without a loader, most of which bring new rows, after which they are taken for a stream."""
+MOST_KNOWN = 8
+"""Passes in turn that bring no new row, after which there are none."""
 _BITS = {1: torch.int8, 2: torch.int16}
 """Types to read numbers as that NumPy does not have."""
 _FACTORS = np.random.Generator(np.random.PCG64(23)).integers(-(2**62), 2**62, 2 * SAMPLED) | 1
@@ -99,6 +103,9 @@ class Rows:
         self._rows = 0
         self._few = False
         self.scored: list[int] = []
+        self.brings_new = True
+        self._known_passes = 0
+        self._all_known = 0
         self._passes = 0
         self._without_graph: list[tuple[int, list[int]]] = []
 
@@ -130,7 +137,12 @@ class Rows:
         """Count what is pending as trained on."""
         self._passes += 1
         for passed in self._pending:
-            self._trained.setdefault(passed.model, set()).update(passed.rows)
+            trained = self._trained.setdefault(passed.model, set())
+            self._known_passes = self._known_passes + 1 if trained.issuperset(passed.rows) else 0
+            self._all_known += self._known_passes > 0
+            streams = not self.loader and self._passes > MOST_STREAMED and 2 * self._all_known < self._passes
+            self.brings_new = self._known_passes < MOST_KNOWN and not streams
+            trained.update(passed.rows)
             self.first = self.first or passed.rows
             self._trainers.add(passed.loader)
         self._pending.clear()

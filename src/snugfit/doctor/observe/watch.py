@@ -34,6 +34,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     seeds = SeedWatch(recorder)
     terms = TermWatch(recorder)
     updates = UpdateWatch(recorder, gradients, modules, seeds, terms)
+    recorder.on_wake = updates.woken
     modules.install(patches)
     updates.install(patches)
     seeds.install(patches)

@@ -10,7 +10,6 @@ from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, SchedulerSeen
 from snugfit.doctor.observe.script_events import (
     Backward,
-    Batch,
     EpochEnd,
     Hits,
     ScalerStep,
@@ -133,7 +132,7 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
     """Return what the length counts, where it is not the schedule's steps."""
     training = {loader.id for loader in training_loaders(log)}
     epochs = max((sum(e.loader == number for e in log.of(EpochEnd)) for number in training), default=0)
-    batches = sum(event.loader in training for event in log.of(Batch))
+    batches = sum(loader.batches for loader in training_loaders(log))
     world_size = max((loader.world_size for loader in log.loaders), default=1)
     window = _usual_window(log)
     meanings = []

@@ -27,6 +27,7 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
 
     def saving(original: _Call) -> _Call:
         def save(*args: Any, **kwargs: Any) -> Any:
+            recorder.wake()
             if recorder.active:
                 given = (*args, *kwargs.values())
                 _add("", next(iter(given), None), given[1] if len(given) > 1 else None)
@@ -36,6 +37,7 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
 
     def loading(original: _Call) -> _Call:
         def load(*args: Any, **kwargs: Any) -> Any:
+            recorder.wake()
             if recorder.active and kwargs.get("weights_only") is False:
                 with recorder.guard():
                     recorder.add(Load(where(), recorder.log.updates, called_directly()))

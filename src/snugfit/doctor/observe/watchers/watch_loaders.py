@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import re
 import time
 import weakref
@@ -42,7 +43,6 @@ _TRANSFORMS = re.compile(r"(transform|augment|flip|crop|rotate)\w*\(")
 def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record the loaders, their batches and their epochs."""
     owners: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
-    rows = modules.rows
     notes = _Notes(recorder, modules)
     iterators = private_part("batches of loaders")
 
@@ -56,6 +56,7 @@ def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
     def iterating(original: _Call) -> _Call:
         def __iter__(loader: Any) -> Any:
+            recorder.wake()
             iterator = original(loader)
             with recorder.guard():
                 seen = recorder.loaders.get(recorder.number(loader))
@@ -67,20 +68,10 @@ def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
     def handing(original: _Call) -> _Call:
         def __next__(iterator: Any) -> Any:
+            if recorder.resting:
+                return notes.rest(original, iterator, owners.get(iterator))
             seen = owners.get(iterator) if recorder.active else None
-            if seen is None:
-                return original(iterator)
-            asked = time.monotonic()
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                with recorder.guard():
-                    recorder.add(EpochEnd(where(), recorder.log.updates, seen.id))
-                    rows.ended = True
-                raise
-            with recorder.guard():
-                notes.batch(iterator, seen, asked, batch)
-            return batch
+            return original(iterator) if seen is None else notes.hand(original, iterator, seen)
 
         return __next__
 
@@ -95,20 +86,12 @@ def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
         return __len__
 
-    def setting(original: _Call) -> _Call:
-        def set_epoch(sampler: Any, epoch: int) -> None:
-            with recorder.guard():
-                notes.epoch_set(sampler)
-            original(sampler, epoch)
-
-        return set_epoch
-
     patches.wrap(data.DataLoader, "__init__", initialising)
     patches.wrap(data.DataLoader, "__iter__", iterating)
     patches.wrap(data.DataLoader, "__len__", counting)
     if iterators is not None:
         patches.wrap(iterators, "__next__", handing)
-    patches.wrap(data.DistributedSampler, "set_epoch", setting)
+    patches.wrap(data.DistributedSampler, "set_epoch", notes.setting)
 
 
 def watch_scales(recorder: Recorder, patches: Patches) -> None:
@@ -154,13 +137,45 @@ class _Notes:
                 at = recorder.deviations.get(rows, seen.at)
                 recorder.add(ScaledTogether(at, recorder.log.updates, seen.id, storage, rows, shift))
 
+    def hand(self, original: _Call, iterator: Any, seen: LoaderSeen) -> Any:
+        """Hand a batch over, and record it."""
+        asked = time.monotonic()
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self._end(seen)
+            raise
+        with self._recorder.guard():
+            self.batch(iterator, seen, asked, batch)
+        return batch
+
+    def _end(self, seen: LoaderSeen) -> None:
+        with self._recorder.guard():
+            self._recorder.add(EpochEnd(where(), self._recorder.log.updates, seen.id))
+            self._rows.ended = True
+
+    def rest(self, original: _Call, iterator: Any, seen: LoaderSeen | None) -> Any:
+        """Hand a batch over in an update that rests: it is counted. The end of an epoch ends the rest."""
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self._recorder.wake()
+            if seen is not None and self._recorder.active:
+                self._end(seen)
+            raise
+        if seen is not None:
+            seen.batches += 1
+            self._handed[seen.id] = weakref.ref(iterator), math.nan
+        return batch
+
     def batch(self, iterator: Any, seen: LoaderSeen, asked: float, batch: Any) -> None:
         """Record a batch that was handed over, and how long it was waited for since it was `asked` for."""
         now = time.monotonic()
         last = self._handed.get(seen.id)
         self._look_at_orientations(seen, batch)
         starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
-        if last is not None and not starts and len(seen.waits) < MOST_TIMES:
+        seen.batches += 1
+        if last is not None and not starts and len(seen.waits) < MOST_TIMES and not math.isnan(last[1]):
             seen.works.append(asked - last[1])
             seen.waits.append(now - asked)
         self._recorder.add(Batch(where(), self._recorder.log.updates, seen.id))
@@ -212,11 +227,17 @@ class _Notes:
         if _DIVIDES.search(_source_line()):
             self._recorder.add(LengthDivides(at, update, seen.id, batches))
 
-    def epoch_set(self, sampler: Any) -> None:
-        """Record that a sampler was told of its epoch."""
-        seen = self._samplers.get(self._recorder.number(sampler))
-        if seen is not None:
-            seen.epochs_set += 1
+    def setting(self, original: _Call) -> _Call:
+        """Return what records that a sampler was told of its epoch."""
+
+        def set_epoch(sampler: Any, epoch: int) -> None:
+            with self._recorder.guard():
+                seen = self._samplers.get(self._recorder.number(sampler))
+                if seen is not None:
+                    seen.epochs_set += 1
+            original(sampler, epoch)
+
+        return set_epoch
 
 
 def _bytes(labels: Tensor) -> bytes:

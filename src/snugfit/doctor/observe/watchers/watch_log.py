@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -28,6 +28,12 @@ FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
 MOST_RENEWALS = 3
 """Optimizers that are made later, whose first updates are looked at one by one too."""
+REST_AFTER, REST_EVERY, LOOKED = 64, 16, 2
+"""After so many updates, where they take no time, so many of each round are looked at; the others rest."""
+REST_SECONDS = 0.02
+"""An update that takes longer is looked at whatever it costs, which is little beside it."""
+MOST_SLOW = 8
+"""So many slow ones in turn are slow by themselves."""
 CLOSE_LOOKS = 8
 """After the first updates, one of so many is looked at closely."""
 TOO_DEEP = "some calls near Python's limit of recursion"
@@ -191,6 +197,9 @@ class Recorder:
         deviations: where the script took the deviation of data of so many rows, before it trained.
         detailed: whether these are still the first updates.
         close: whether this update is looked at closely: one of the first, and then one of eight.
+        resting: whether nothing is looked at until the end of this update, one of many fast ones, but for its weights and rows;
+            what begins an epoch or an evaluation, or changes what is trained, ends it.
+        on_wake: what is called when that ends.
     """
 
     def __init__(
@@ -206,7 +215,10 @@ class Recorder:
         self._worker_info = get_worker_info
         self._worker = None if multiprocessing.parent_process() is None else get_worker_info
         self._guard = Guard(self)
-        self.looking = False
+        self.looking = self.resting = False
+        self.on_wake: Callable[[], None] | None = None
+        self._awake_until = self._slow = 0
+        self._last_step = 0.0
         self.detailed = self.close = True
         self.optimized = 0
         self.log = Log(rank=int(os.environ.get("RANK", "0")), unwatched=missing_parts())
@@ -304,7 +316,42 @@ class Recorder:
         if self._steps and self._renewed < MOST_RENEWALS:
             self._renewed += 1
             self._detailed_until = self._steps + self.detailed_updates
+            self.wake()
             self.detailed = self.close = True
+
+    def wake(self) -> None:
+        """End the rest, and look at the next updates too."""
+        self._awake_until = self._steps + LOOKED
+        if self.resting:
+            self.resting = False
+            if self.on_wake is not None:
+                self.on_wake()
+
+    def plan_rest(self) -> None:
+        """Decide at the end of a step whether the next update rests.
+
+        Ranks look at the same updates, to be compared, however long each of them takes.
+        """
+        from torch import distributed
+
+        now = time.monotonic()
+        self._slow = (
+            0 if now - self._last_step < REST_SECONDS else self._slow + 1
+        )  # other processes make some slow
+        self._last_step = now
+        rests = (
+            self.log.updates >= REST_AFTER
+            and self.log.updates % REST_EVERY >= LOOKED
+            and self._slow < MOST_SLOW
+            and self._steps >= self._awake_until
+            and not (self.detailed or self.blind)
+            and not (distributed.is_available() and distributed.is_initialized())
+        )
+        if self.resting and not rests:
+            self.resting = False
+            if self.on_wake is not None:
+                self.on_wake()
+        self.resting = rests
 
     def count_updates(self) -> None:
         """Note that as many updates were made as the optimizer that made most has made, and how closely the next one is looked at."""
@@ -320,7 +367,7 @@ class Recorder:
 
         What is traced cannot; the log says that there was some.
         """
-        if self.quiet or self.blind:
+        if self.quiet or self.blind or self.resting:
             return False
         try:
             if threading.get_ident() != self._thread or os.getpid() != self._process:

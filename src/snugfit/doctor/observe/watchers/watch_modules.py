@@ -88,6 +88,7 @@ class ModuleWatch:
         self.states = StaleStates(recorder)
         self._frozen_norms = FrozenNorms(recorder)
         self._switching = False
+        self._resting_depth = 0
         self._put_in: set[int] = set()
         self.handed: dict[StorageWeakRef, int] = {}
         self.drawn: list[Tensor] = []
@@ -165,6 +166,8 @@ class ModuleWatch:
         def train(module: Any, mode: bool = True) -> Any:
             if self._switching:  # a part, by the call for the whole
                 return original(module, mode)
+            if self.recorder.resting and module.training is not mode:
+                self.recorder.wake()
             if mode and (not log.train_calls or log.train_calls[-1] != log.updates):
                 log.train_calls.append(log.updates)
             self._switching = True
@@ -182,6 +185,10 @@ class ModuleWatch:
         recorder = self.recorder
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.resting:
+                if self._resting_depth or torch.is_grad_enabled():
+                    return self._rest(original, module, args, kwargs)
+                recorder.wake()
             plain = (
                 self._depth > 0 and not recorder.detailed and "labels" not in kwargs
             )  # a part of a model, later
@@ -205,6 +212,22 @@ class ModuleWatch:
             return output
 
         return __call__
+
+    def _rest(self, original: _Call, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a module in an update that rests: of one that is trained the rows are noted, while there are new ones."""
+        if not self._resting_depth and self.rows.brings_new:
+            with self.recorder.guard():
+                seen = self._roots.get(self.recorder.number(module), (None, None))[1]
+                facts = None if seen is None else self._facts.get(seen.id)
+                inputs = tensors_in([*args, *kwargs.values()]) if facts is not None and facts.trained else []
+                batch = next((each for each in inputs if each.dim() > 1), None)
+                if seen is not None and batch is not None and not batch.requires_grad:
+                    self.rows.forward(seen.id, batch, "", grad=True, place=-1)
+        self._resting_depth += 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._resting_depth -= 1
 
     def _begin(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
@@ -470,6 +493,14 @@ class ModuleWatch:
             if self.recorder.close and (trained or module.training):
                 self._outsiders.count(module.parameters(), used)
 
+    def rested(self, optimizer: Any) -> None:
+        """After a step in an update that rests: remember the weights alone, with which an evaluation is compared."""
+        by = self.recorder.number(optimizer)
+        for reference, seen in self._roots.values():
+            module = reference()
+            if module is not None and self._moved.get((by, seen.id), False):
+                self.weights.stepped(module, anew=False)
+
     def resumed(self) -> None:
         """Begin anew after a gap: the weights are those of steps that nobody saw."""
         self.rows.forget_pending()
@@ -481,6 +512,7 @@ class ModuleWatch:
 
     def _taken(self, original: _Call) -> _Call:
         def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self.recorder.wake()
             result = original(module, *args, **kwargs)
             if self.recorder.active and not args and kwargs.get("destination") is None:
                 with self.recorder.guard():
@@ -492,6 +524,7 @@ class ModuleWatch:
     def _restored(self, original: _Call) -> _Call:
         def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             own = ""
+            self.recorder.wake()
             if self.recorder.active:
                 with self.recorder.guard():
                     own = self._states.owned(module, state_dict, self.recorder.log.updates)

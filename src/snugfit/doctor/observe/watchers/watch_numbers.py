@@ -29,7 +29,7 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
 
         def read(self: Any) -> Any:
             if (
-                not recorder.looking
+                not (recorder.looking or recorder.resting)
                 and not torch.compiler.is_dynamo_compiling()
                 and is_own(sys._getframe(1).f_code.co_filename)
             ):

@@ -79,7 +79,11 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
 
     def stepping(original: _Call) -> _Call:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_dynamo_compiling() and not inside[0] and recorder.active:
+            if (
+                not torch.compiler.is_dynamo_compiling()
+                and not inside[0]
+                and (recorder.resting or recorder.active)
+            ):
                 with recorder.guard():
                     mode, metric = waited_for(scheduler, args, kwargs)
                     number = recorder.number(scheduler)

@@ -35,6 +35,7 @@ class SeedWatch:
     def _seeding(self, original: _Call) -> _Call:
         def manual_seed(seed: Any) -> Any:
             result = original(seed)
+            self._recorder.wake()
             if not torch.compiler.is_dynamo_compiling() and self._recorder.active:
                 with self._recorder.guard():
                     update, state = self._recorder.log.updates, torch.get_rng_state()

@@ -147,6 +147,8 @@ class UpdateWatch:
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             if torch.compiler.is_dynamo_compiling() or not self.recorder.active:
+                if self.recorder.resting:
+                    self.modules.rows.backward()
                 if self.recorder.blind:
                     self.recorder.note_profiled_pass()
                 original(tensors, *args, **kwargs)
@@ -330,6 +332,8 @@ class UpdateWatch:
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._depth += 1
+        if self.recorder.resting:
+            return
         with self.recorder.guard():
             number = self.recorder.number(optimizer)
             state = self.gradients.states.get(number)
@@ -418,6 +422,13 @@ class UpdateWatch:
             state = self.gradients.states.get(number)
             if state is None or self._depth:
                 return
+            if self.recorder.resting:
+                self._steps[number] = self._steps.get(number, 0) + 1
+                self.recorder.updates_made = max(self._steps.values())
+                self.modules.rested(optimizer)
+                self.recorder.count_updates()
+                self._end_step()
+                return
             looked = self.recorder.active
             if not looked and not self.recorder.blind:
                 return
@@ -432,8 +443,19 @@ class UpdateWatch:
                 self.recorder.count_updates()
                 if self.recorder.updates_made % FROZEN_LOOKS == 0:
                     self.finish()
-            self.recorder.tick()
-            self.recorder.interrupt_if_enough()
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.recorder.plan_rest()
+        self.recorder.tick()
+        self.recorder.interrupt_if_enough()
+
+    def woken(self) -> None:
+        """Begin anew after updates that rested: what is known of gradients is older than they."""
+        self.gradients.losses.clear()
+        for state in self.gradients.states.values():
+            state.used, state.stale, state.had, state.scaled = False, False, False, False
+            state.lengths, state.left, state.clipped = [], [], 0.0
 
     def _resume(self, number: int) -> None:
         """Begin anew after this optimizer's step, which nobody saw: its gradients are used, those of others are not known."""
