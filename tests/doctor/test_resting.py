@@ -34,7 +34,7 @@ for epoch in range(4):
 """
 
 
-def _watched(tmp_path: Path, **parts: str):  # noqa: ANN202
+def _watched(tmp_path: Path, **parts: str):
     script = tmp_path / "train.py"
     script.write_text(LOOP.format(**parts))
     log = watch_script(script)
