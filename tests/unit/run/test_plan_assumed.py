@@ -142,7 +142,9 @@ def test_examples_longer_than_the_models_positions_stay_an_error(folder):
     }
     assert config["model_type"] == "llama"
     (folder / "llama" / "config.json").write_text(json.dumps(gpt2))
-    with pytest.raises(SettingError, match=r"data\.max_length: 32 is more than the 16 tokens that this model can read"):
+    with pytest.raises(
+        SettingError, match=r"data\.max_length: 32 is more than the 16 tokens that this model can read"
+    ):
         planned(folder)
 
 
