@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snugfit.doctor.observe import run_events, script_events, term_events
+from snugfit.doctor.observe import run_events, script_events, term_events, text_events
 from snugfit.doctor.observe.script_events import Event, Forward, Save
 
 
@@ -230,7 +230,7 @@ class Log:
 
 
 E = TypeVar("E", bound=Event)
-_EVENTS = (script_events, term_events, run_events)
+_EVENTS = (script_events, text_events, term_events, run_events)
 _PARTS = {
     "models": ModelSeen,
     "parameters": ParameterSeen,
