@@ -18,7 +18,7 @@ NOTES_PIP = """case "$*" in
 esac"""
 
 
-DEV = ["-e .[dev]", "--no-deps --target .venv/beside timm torchvision"]
+DEV = ["-e .[dev]", "--no-deps --target .venv/beside timm torchvision torchmetrics lightning-utilities"]
 
 
 def script(path: Path, body: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 
 import snugfit as sf
 from snugfit.core.job import Evaluate
-from snugfit.errors import SettingError
+from snugfit.errors import MissingExtra, SettingError
 from snugfit.recipe import load_recipe
 from snugfit.step.metrics.metric import METRICS, OF_TASKS
 
@@ -53,7 +54,13 @@ def test_its_functions_are_what_it_says(names: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("names")
 def test_its_recipes_are_read() -> None:
     top = "name: a\ntask: tabular-classification\nmodel: mlp\ndata: {train: rows.csv, validation: 0.1, label: y}\n"
-    own, models = blocks("yaml")
+    of_torchmetrics, own, models = blocks("yaml")
+    Path("zero.yaml").write_text(top + of_torchmetrics)
+    if find_spec("torchmetrics") is None:
+        with pytest.raises(MissingExtra, match=r"snugfit\[torchmetrics\]"):
+            load_recipe("zero.yaml")
+    else:
+        assert load_recipe("zero.yaml").evaluate.metrics[1] == "torchmetrics.CohenKappa"
     Path("first.yaml").write_text(top + own)
     assert load_recipe("first.yaml").evaluate.metrics == ("accuracy", "my_metrics:kappa")
     head = re.search(r"```python\n(import sklearn.*?)```", PAGE, re.DOTALL)

@@ -50,7 +50,7 @@ def test_its_streams_are_trained_on(tmp_path: Path) -> None:
 
 
 def test_its_recipes_are_read() -> None:
-    shards, own, texts = blocks("yaml")
+    shards, own, texts, several = blocks("yaml")
     end = "optimizer: {adamw: {learning_rate: 1.0e-3}}\n"
     Path("shards.yaml").write_text(
         f"name: a\ntask: image-classification\nmodel: m\n{shards}{end}train: {{epochs: 1, global_batch: 2}}\n"
@@ -60,6 +60,9 @@ def test_its_recipes_are_read() -> None:
     assert load_recipe("own.yaml").train.updates == 10_000
     Path("texts.yaml").write_text(f"name: a\nmodel: m\n{texts}{end}")
     assert load_recipe("texts.yaml").data.stream == 1024
+    train = "train: {updates: 10, global_batch: 2}\n"
+    Path("several.yaml").write_text(f"name: a\ntask: causal-lm\nmodel: m\n{several}{end}{train}")
+    assert load_recipe("several.yaml").data.stream == 1024
 
 
 @pytest.mark.parametrize(

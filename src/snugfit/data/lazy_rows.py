@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, Generic, TypeVar, overload
 
 from snugfit.data.bad_rows import Fault
@@ -54,17 +55,24 @@ class LineRows(_Lazy[dict[str, Any]]):
 
     def __init__(self, path: Path, starts: Sequence[int], sizes: Sequence[int]) -> None:
         self._path, self._starts, self._sizes = path, starts, sizes
+        self._lock = Lock()
         self._file = path.open("rb")  # the file that was looked through, whatever takes its name
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def value(self, place: int) -> dict[str, Any]:
-        # not by a position that a copy of this process would share
-        line = os.pread(self._file.fileno(), self._sizes[place], self._starts[place])
+        line = self._read(self._starts[place], self._sizes[place])
         ((_, row),) = json_lines([line.decode("utf-8-sig")], str(self._path))
         assert not isinstance(row, Fault)  # it was read before
         return row
+
+    def _read(self, start: int, size: int) -> bytes:
+        if hasattr(os, "pread"):  # not by a position that a copy of this process would share
+            return os.pread(self._file.fileno(), size, start)
+        with self._lock:
+            self._file.seek(start)
+            return self._file.read(size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LineRows, (self._path, self._starts, self._sizes)

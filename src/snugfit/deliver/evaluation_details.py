@@ -158,7 +158,7 @@ class _Classes:
         self._confusion: Counter[tuple[int, int]] = Counter()
 
     def add(self, outputs: Any, labels: Tensor) -> Judge:
-        probabilities = logits_of(outputs).to("cpu", torch.float64).softmax(dim=1)
+        probabilities = logits_of(outputs).cpu().double().softmax(dim=1)
         labels = labels.to("cpu").long()
         highest, predicted = probabilities.max(dim=1)
         given = probabilities.gather(1, labels[:, None])[:, 0]
@@ -262,7 +262,8 @@ class _Pixels:
         self._counts += torch.bincount(pairs, minlength=len(self._counts)).to("cpu")
 
         def judge(row: int) -> _Judged:
-            right = float((predicted[row] == true[row])[known[row]].double().mean())
+            pixels = known[row].cpu()
+            right = int((predicted[row].cpu() == true[row].cpu())[pixels].sum()) / max(1, int(pixels.sum()))
             masks = true[row].to("cpu").numpy(), predicted[row].to("cpu").numpy()
             return _Judged(prediction=f"{right:.1%} of the pixels are right", masks=masks)
 

@@ -95,6 +95,7 @@ def train(monkeypatch):
 
     monkeypatch.setattr(snugfit.run.from_recipe, "train_recipe", fake)
     monkeypatch.setattr(snugfit.run.from_recipe, "resume_run", fake)
+    monkeypatch.setattr(snugfit.run.newest, "run_to_resume", Path)
     one_device = SimpleNamespace(plan=SimpleNamespace(devices=1), code={})
     monkeypatch.setattr(snugfit.run.from_recipe, "recipe_of", lambda run, changes, allow_code: one_device)
     return record

@@ -116,7 +116,7 @@ def test_a_picture_is_drawn_in_the_format_of_its_name(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("snugfit.tools.find_lr.page.find_spec", lambda name: None)
+    monkeypatch.setattr("snugfit.report.chart_pictures.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'snugfit\[plot\]'"):
         require_matplotlib()
 

@@ -130,7 +130,8 @@ class LoRA(Technique):
 
     @property
     def reads_weights(self) -> bool:
-        return self.dora or bool(self.tokens)  # its magnitudes are the weights' norms; rows begin as they are
+        # its magnitudes are the weights' norms; rows begin as they are
+        return self.dora or len(self.tokens) > 0
 
     def prepare(self, model: nn.Module) -> nn.Module:
         if self.start is not None:

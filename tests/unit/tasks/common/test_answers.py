@@ -366,8 +366,8 @@ def test_a_prompt_without_a_position_behind_it_is_not_asked_while_a_model_trains
     cut = [f"data.train={train}", "data.too_long=cut_prompt"]
     recipe = load_recipe(project / "facts.yaml", cut, allow_code=True)
     task = prepare(recipe)
-    told = sample_answers(recipe, task, 2)(task.material.model.eval())
-    assert [row["prompt"] for row in told] == ["red?", "blue?"]
+    _, told = sample_answers(recipe, task, 2)(task.material.model.eval(), 0, project)
+    assert [row["prompt"] for row in told["rows"]] == ["red?", "blue?"]
     longest = replace(task, example_rows=task.example_rows[:1])
     with pytest.raises(
         SettingError, match=r"track\.answers: no example that it could ask has a prompt that leaves"

@@ -322,7 +322,7 @@ def test_the_columns_to_keep_copies_together_by_are_those_that_are_there(films: 
 
 def test_one_long_text_has_no_rows_to_hold_out(films: Path, tmp_path: Path):
     (tmp_path / "long.txt").write_text("good film " * 50)
-    given = ["task=causal-lm", f"data={{train: {tmp_path / 'long.txt'}}}", "evaluate={}"]
+    given = ["task=causal-lm", f"data={{train: {tmp_path / 'long.txt'}, max_length: 16}}", "evaluate={}"]
     with pytest.raises(DataError, match=r"long\.txt is one text"):
         fold_rows(load_recipe(films / "films.yaml", given))
 
@@ -519,7 +519,7 @@ def test_rows_of_shards_have_no_lines_that_a_fold_could_name(tmp_path: Path, mon
     )
     records = fold_rows(recipe).records
     assert records is not None and records[3]["snugfit.origin"] == ["sales.tar", 3, 0]
-    written = Table("train.jsonl", ("price", "sold"), records, list(range(1, 21)), "")
+    written = Table("train.jsonl", ("price", "sold", "snugfit.origin"), records, list(range(1, 21)), "")
     assert Examples.of(records, written, range(20)).origin(3) == "row 3 of sales.tar"
 
 
