@@ -477,6 +477,32 @@ def test_an_input_that_somebody_has_written_to_is_kept() -> None:
     assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
 
 
+def test_an_input_that_is_given_twice_gets_the_gradient_of_both() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value, self.gate = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor:
+            return self.value(hidden) * 3 + self.gate(hidden if residual is None else residual)
+
+    class Twice(nn.Module):
+        """Gives its second block the same tensor as two arguments."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks = nn.ModuleList([Gated(), Gated()])
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = self.blocks[0](inputs)
+            return self.blocks[1](hidden, hidden)
+
+    model, inputs = Twice(), torch.randn(4, 2, 4)
+    kept, again = (gradients(model, inputs, Recompute(rows=1, inputs_every=count)) for count in (1, 2))
+    assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
+
+
 def test_by_rows_a_weight_gets_its_gradient_at_once() -> None:
     model, inputs = llama(), texts(6)
     counts = dict.fromkeys(model.parameters(), 0)

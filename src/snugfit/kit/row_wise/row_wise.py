@@ -220,12 +220,15 @@ class _Function(torch.autograd.Function):
 class _Sums:
     """Gradients of all rows, from those of some at a time: of the inputs in their place, of the weights added up as they come.
 
-    What an earlier call gave again is nobody else's: the gradient of its rows takes their place.
+    What an earlier call gave again is nobody else's: the gradient of its rows takes their place. Of several inputs that are one tensor, it
+    is that of the first.
     """
 
     def __init__(self, count: int, inputs: Sequence[Tensor], call: _Call) -> None:
         self.whole: list[Tensor | None] = [None] * count
-        self._inputs, self._cut, self._again = inputs, call.cut, call.before.keys()
+        self._inputs, self._cut = inputs, call.cut
+        first_places = {id(inputs[place]): place for place in reversed(call.before)}
+        self._again = set(first_places.values())
         self._parts = [0] * count
 
     @contextmanager
