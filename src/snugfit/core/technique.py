@@ -135,7 +135,7 @@ class Context:
     it was; `spread` does the same to another one, and leaves it alone where the model itself is whole. `exchange` is how several devices add
     up gradients, where a technique says so. `any_rank` says in a forward whether any of the ranks says so that gather weights together; all call
     it. Elsewhere a rank decides by itself. `class_counts` are rows to train on by the name of their class, in the order of the labels; None where
-    nobody says, empty where they are assumed, as in a plan.
+    nobody says, empty where they are assumed, as in a plan. `sharing` is how several devices share the model; None where there is one.
     """
 
     model: nn.Module
@@ -150,6 +150,7 @@ class Context:
     exchange: Exchange | None = None
     any_rank: Callable[[bool], bool] = bool
     class_counts: Mapping[str, int] | None = None
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True)

@@ -351,9 +351,11 @@ class _AnyHead:
     def backward(self, part: Tensor, d_logits: Tensor) -> Tensor | None:
         """Add to the gradients of the parameters, and returns that of `part`."""
         inputs = [*self._sums, part] if part.requires_grad else [*self._sums]
-        assert self._logits is not None
-        gradients = torch.autograd.grad(self._logits, inputs, d_logits, allow_unused=True)
-        self._logits = None
+        logits, self._logits = self._logits, None
+        assert logits is not None
+        if not logits.requires_grad:  # what learns of the head has no part in them
+            return None
+        gradients = torch.autograd.grad(logits, inputs, d_logits, allow_unused=True)
         for total, gradient in zip(self._sums.values(), gradients, strict=False):
             if gradient is not None:
                 total.add_(gradient)

@@ -211,6 +211,7 @@ class Step:
             self.exchange,
             self.strategy.any_in_forward,
             counts_by_name(class_counts),
+            self.strategy.sharing,
         )
         self._router_loss = RouterLoss.of(model)
         run = _run if self._router_loss is None else self._router_loss.run

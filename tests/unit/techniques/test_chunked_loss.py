@@ -3,6 +3,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.losses import causal_lm, cross_entropy, over_batches
 from snugfit.core.selection import check
-from snugfit.core.technique import Context, Technique
+from snugfit.core.technique import Context, Sharing, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
 from snugfit.kit.chunked_loss_function import InChunks, Work, chunks_of, in_chunks
 from snugfit.kit.lm_head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.strategies.base import Strategy
 from snugfit.techniques import find
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.placement.chunked_loss import ChunkedLoss
@@ -386,14 +388,62 @@ def test_the_gradient_of_a_plain_head_is_added_up_where_it_stands() -> None:
     assert 2 * weight_bytes < seen.peak < 2 * weight_bytes + 6 * chunk_bytes < 3 * weight_bytes
 
 
-def test_the_gradient_of_the_head_comes_when_all_blocks_have_theirs() -> None:
-    _, chunked = steps(lambda: llama(False), "causal_lm")
-    names = {parameter: name for name, parameter in chunked.model.named_parameters()}
+def gradients_in_order(step: Step) -> list[str]:
+    """The names of the weights in the order in which an update makes their gradients."""
+    names = {parameter: name for name, parameter in step.model.named_parameters()}
     order: list[str] = []
     for parameter in names:
         parameter.register_post_accumulate_grad_hook(lambda each: order.append(names[each]))
-    chunked(window())
+    step(window())
+    return order
+
+
+def test_the_gradient_of_the_head_comes_when_all_blocks_have_theirs() -> None:
+    _, chunked = steps(lambda: llama(False), "causal_lm")
+    order = gradients_in_order(chunked)
     assert order[-1] == "lm_head.weight" and order[-2] == "model.embed_tokens.weight"
+
+
+def test_ranks_send_the_gradient_of_the_head_first() -> None:
+    """DDP sends what comes before the head's no earlier than that."""
+
+    class Copies(Strategy):
+        sharing = Sharing.COPIES
+
+    _, chunked = steps(lambda: llama(False), "causal_lm", strategy=Copies())
+    assert gradients_in_order(chunked)[0] == "lm_head.weight"
+
+
+def test_a_second_loss_of_a_forward_adds_to_the_gradient_of_the_head() -> None:
+    head, hidden = nn.Linear(WIDTH, VOCABULARY), torch.randn(1, 8, WIDTH)
+    batch = Batch.of((hidden, torch.arange(8)[None]))
+    loss = over_batches(cross_entropy)
+    seams = ChunkedLoss(chunk=4).seams(replace(context(head), loss=cross_entropy))
+    assert seams.loss is not None and seams.forward is not None
+    chunked = seams.loss(loss)
+    (2 * loss(head(hidden), batch).values).sum().backward()
+    expected, head.weight.grad = head.weight.grad, None
+    with seams.forward(batch):
+        outputs = head(hidden)
+        (chunked(outputs, batch).values + chunked(outputs, batch).values).sum().backward()
+    torch.testing.assert_close(head.weight.grad, expected)
+
+
+def test_a_weight_of_a_frozen_head_that_makes_no_logits_is_no_error() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.unused = nn.Linear(WIDTH, VOCABULARY), nn.Parameter(torch.zeros(2))
+            self.linear.requires_grad_(False)
+
+        def forward(self, hidden: Tensor) -> Tensor:
+            return self.linear(hidden)
+
+    head, hidden = Head(), torch.randn(1, 8, WIDTH, requires_grad=True)
+    with postponed(head):
+        batch = Batch.of((hidden, torch.arange(8)[None]))
+        in_chunks(over_batches(cross_entropy), head(hidden), batch, 4).values.sum().backward()
+    assert hidden.grad is not None and hidden.grad.abs().sum() > 0
 
 
 class HeadProducts(TorchDispatchMode):

@@ -20,7 +20,6 @@ from snugfit.kit.chunked_loss_function import in_chunks
 from snugfit.kit.late_gradients import LateGradients
 from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
 from snugfit.kit.preference_losses import of_answers
-from snugfit.kit.sharded_tensors import is_sharded
 
 
 @dataclass(frozen=True)
@@ -90,14 +89,17 @@ class ChunkedLoss(Technique):
                         "head",
                         "Name the module that makes them.",
                     )
-                return in_chunks(next, outputs, batch, self.chunk, ahead, late)
+                nonlocal late
+                # once: those of a second loss of the same forward are made in its own backward
+                own, late = late, None
+                return in_chunks(next, outputs, batch, self.chunk, ahead, own)
 
             return chunked
 
         @contextmanager
         def forward(_batch: Batch) -> Iterator[None]:
             nonlocal late
-            late = _late_gradients(head)
+            late = None if context.sharing else _late_gradients(head)
             try:
                 with postponed(head, look, self.chunk):
                     yield
@@ -114,8 +116,10 @@ class ChunkedLoss(Technique):
 
 
 def _late_gradients(head: nn.Module) -> LateGradients | None:
-    """Return those of the head's parameters; None where there are none, or they are spread over devices, which join them behind the head's backward."""
+    """Return those of the head's parameters; None where there are none.
+
+    Not for several devices. DDP sends its buckets in one order, with the head's first, so that none would be sent while backward goes on. FSDP
+    adds the head's up behind its backward.
+    """
     learned = [each for each in head.parameters() if each.requires_grad]
-    if not torch.is_grad_enabled() or not learned or any(map(is_sharded, learned)):
-        return None
-    return LateGradients.of(learned)
+    return LateGradients.of(learned) if torch.is_grad_enabled() and learned else None
