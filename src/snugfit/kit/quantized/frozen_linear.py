@@ -96,9 +96,14 @@ class QuantisedLinear(nn.Linear):
             return self.format.unpack(named, (self.out_features, self.in_features), dtype)
 
     def shape_alone(self) -> Tensor:
-        """Return a tensor of the weight's shape, type and device for which nothing is made: a number of what is kept stands for all."""
+        """Return a tensor of the weight's shape, type and device that takes no memory: a number of what is kept stands for all, where it holds one."""
+        size = self.dtype.itemsize
         stored: Tensor = getattr(self, self._tensor_names[0]).detach().view(-1).view(torch.uint8)
-        return stored[: self.dtype.itemsize].view(self.dtype).expand(self.out_features, self.in_features)
+        if stored.numel() < size or stored.storage_offset() % size:
+            one = torch.empty(1, dtype=self.dtype, device=stored.device)
+        else:
+            one = stored[:size].view(self.dtype)
+        return one.expand(self.out_features, self.in_features)
 
     def whole(self) -> nn.Linear:
         """Return a plain linear layer with the weight, and the same bias."""

@@ -156,6 +156,14 @@ def test_a_weight_that_is_not_read_has_its_shape_and_type_and_takes_no_memory(qu
 
 
 @each_format
+def test_a_weight_of_less_bytes_than_a_number_has_its_shape_and_type_too(quantise_: Any) -> None:
+    layer = quantise_(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 64)))[0]
+    assert isinstance(layer, QuantisedLinear)
+    with weights_unread():
+        assert (layer.weight.shape, layer.weight.dtype) == ((1, 2), torch.float32)
+
+
+@each_format
 def test_casts_and_copies_leave_every_bit_of_it(quantise_: Any) -> None:
     model = quantise_(reader())
     before, logits = copy.deepcopy(model.state_dict()), model(IDS)
