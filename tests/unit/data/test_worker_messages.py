@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves
@@ -52,6 +53,13 @@ def test_a_window_is_the_same_behind_the_message() -> None:
         assert torch.equal(again.data[name], tensor) and again.data[name].dtype is tensor.dtype
 
 
+class Holder:
+    """Holds a tensor where nobody looks for one."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
 TENSOR = torch.arange(6.0).view(2, 3)
 
 
@@ -62,8 +70,9 @@ TENSOR = torch.arange(6.0).view(2, 3)
         (TENSOR.bfloat16(), TENSOR),
         (TENSOR.to_sparse(), TENSOR),
         (torch.nn.Parameter(TENSOR), TENSOR.clone()),
+        (TENSOR, Holder(TENSOR.clone().requires_grad_())),
     ],
-    ids=["memory that two share", "a type that numpy has not", "sparse", "a subclass"],
+    ids=["memory that two share", "a type that numpy has not", "sparse", "a subclass", "with a gradient"],
 )
 def test_other_windows_go_as_torch_sends_them(data: Any) -> None:
     window = Batch.of(data)
