@@ -431,6 +431,20 @@ def test_by_rows_gradients_of_a_part_never_stand_beside_those_of_others() -> Non
     assert live.peak < 1.5 * weights_bytes
 
 
+def test_by_rows_a_sparse_gradient_stays_one() -> None:
+    class Embedding(nn.Embedding):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward((10 * input).long()) * input.unsqueeze(-1)
+
+    block, inputs = Embedding(10, 3, sparse=True), torch.rand(4, 2)
+    with within(Recompute(rows=1), nn.ModuleList([block]), inputs):
+        block(inputs).sum().backward()
+    found, block.weight.grad = block.weight.grad, None
+    block(inputs).sum().backward()
+    assert found is not None and found.is_sparse
+    torch.testing.assert_close(found.to_dense(), block.weight.grad.to_dense())
+
+
 EVERY = [Recompute(rows=2, inputs_every=count) for count in (2, 3, 9)]
 
 

@@ -240,7 +240,7 @@ class _Sums:
 
         def take(place: int, gradient: Tensor) -> Tensor:
             self._add(place, gradient)
-            return gradient.new_zeros(()).expand_as(gradient)
+            return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
 
         hooks = [weight.register_hook(partial(take, place)) for place, weight in weights.items()]
         try:
