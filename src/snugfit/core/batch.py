@@ -349,7 +349,7 @@ def _mask_of(data: Any) -> Tensor | None:
 def _lengths(mask: Tensor) -> tuple[tuple[int, ...], bool]:
     """Return where the last token of each row stands, and whether all before it are 1: a left-padded row is as long as the padded one."""
     # by numpy, to which a small array costs a third of what it costs torch
-    marks = (mask.float() if mask.dtype is torch.bfloat16 else mask).numpy()
+    marks = (mask.float() if mask.dtype is torch.bfloat16 else mask).detach().numpy()
     rows, width = marks.shape
     if width and (marks == 1).all():
         return (width,) * rows, True

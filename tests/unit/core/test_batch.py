@@ -106,6 +106,11 @@ def test_a_row_padded_on_the_left_is_as_long_as_the_padded_one() -> None:
     assert width_of(batch, [0]) == 4
 
 
+def test_a_mask_may_ask_for_a_gradient() -> None:
+    mask = torch.tensor([[1.0, 0.0], [1.0, 1.0]], requires_grad=True)
+    assert Batch.of({"inputs_embeds": torch.ones(2, 2, 3), "attention_mask": mask}).lengths == (1, 2)
+
+
 def test_holes_in_the_mask_are_kept() -> None:
     mask = torch.tensor([[1, 0, 1, 0], [1, 1, 1, 1]])
     assert Batch.of({"input_ids": mask, "attention_mask": mask}).select([0]).data[
