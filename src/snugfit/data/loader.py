@@ -231,8 +231,11 @@ class Loader:
             while (message := next_of_workers(windows)) is not None:
                 if isinstance(message, SnugfitError):
                     raise message
-                window = window_of(message)
-                yield window.pin_memory() if self._pin and isinstance(message, bytes) else window
+                with phase("data"):
+                    window = window_of(message)
+                    if self._pin and isinstance(message, bytes):
+                        window = window.pin_memory()
+                yield window
         finally:
             del windows  # ends the workers now, not when the last error that knows this frame is forgotten
 

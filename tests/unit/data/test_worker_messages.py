@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves
+from snugfit.data import loader
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.worker_messages import message_of, window_of
+from snugfit.kit.phases import watched
 
 
 def rows(columns: int) -> list[dict[str, Any]]:
@@ -38,6 +42,27 @@ def test_small_windows_come_in_the_message_and_large_ones_in_shared_memory(
             assert sent.is_shared() is shared
     for sent in leaves(there[0].data):
         sent.add_(1)  # it may be written to
+
+
+def test_a_message_is_read_in_the_time_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_phases: list[str] = []
+    seen: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def label(name: str) -> Iterator[None]:
+        open_phases.append(name)
+        yield
+        open_phases.pop()
+
+    def read(message: Any) -> Batch:
+        seen.append(tuple(open_phases))
+        return window_of(message)
+
+    monkeypatch.setattr(loader, "window_of", read)
+    data = rows(4)
+    with watched(label):
+        list(Loader(data, Order(len(data), 4), num_workers=1).windows(0, 2))
+    assert seen == [("data",)] * 2
 
 
 def test_a_window_is_the_same_behind_the_message() -> None:
