@@ -212,9 +212,13 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         return min([grades.index(finding.certainty), *map(grade, following)])
 
     ordered = sorted(once, key=lambda each: (grade(each), behind(each.pitfall)))
-    return tuple(
-        replace(each, evidence=(*each.evidence, f"may follow from {cause.pitfall}, at {cause.where}"))
-        if (cause := next((sure[name] for name in causes[each.pitfall]), None)) is not None and cause.where
-        else each
-        for each in ordered
-    )
+    causing = {name: next((sure[each] for each in causes[name]), None) for name in present}
+    return tuple(_after(each, causing[each.pitfall]) for each in ordered)
+
+
+def _after(finding: Finding, cause: Finding | None) -> Finding:
+    """Return a finding that says once what it may follow from."""
+    sentence = "" if cause is None else f"may follow from {cause.pitfall}, at {cause.where}"
+    if cause is None or not cause.where or sentence in finding.evidence:
+        return finding
+    return replace(finding, evidence=(*finding.evidence, sentence))

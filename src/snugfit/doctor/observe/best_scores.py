@@ -43,7 +43,10 @@ def _compared(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
 
 
 def _is_set(tree: ast.Module, around: list[ast.AST], best: ast.Name | ast.Attribute) -> bool:
-    """Return whether a name is set where the comparison is repeated: an attribute by any method but one that makes the object, a name in the loop."""
+    """Return whether a name is set where the comparison is repeated.
+
+    An attribute is by any method but one that makes the object, a name in the loop, or in a function to which it is not its own.
+    """
     if isinstance(best, ast.Attribute):
         makers = [e for e in ast.walk(tree) if isinstance(e, _Function) and e.name in _MAKERS]
         made = {id(each) for maker in makers for each in ast.walk(maker)}
@@ -53,6 +56,8 @@ def _is_set(tree: ast.Module, around: list[ast.AST], best: ast.Name | ast.Attrib
     function = next((each for each in reversed(around) if isinstance(each, _Function)), None)
     if loop is None or (function is not None and _spans(loop, function.lineno)):
         return True  # the loop is a caller's, which may note it
+    if any(isinstance(each, ast.Global | ast.Nonlocal) and best.id in each.names for each in ast.walk(tree)):
+        return True
     return any(isinstance(each, ast.Name) and _stores(each, best.id) for each in ast.walk(loop))
 
 

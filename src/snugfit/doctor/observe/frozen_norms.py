@@ -19,21 +19,23 @@ class FrozenNorms:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._set_aside: list[weakref.ref[nn.Module]] = []
+        self._set_aside: dict[int, weakref.ref[nn.Module]] = {}  # by id: some define a hash
         self._times = 0
 
     def switched(self, module: nn.Module, *, training: bool) -> None:
         """Note what the script itself switches to evaluation: a norm, or a part all of whose weights are frozen."""
         norms = [each for each in module.modules() if isinstance(each, NORMS)] if not training else []
         if norms and not any(each.requires_grad for each in module.parameters()):
-            self._set_aside += [weakref.ref(each) for each in norms]
+            self._set_aside.update((id(each), weakref.ref(each)) for each in norms)
 
     def before(self, root: nn.Module) -> None:
         """Note a norm that is frozen still and in training mode, when the model it is in learns."""
         if not self._set_aside or self._times >= MOST_TIMES or not torch.is_grad_enabled():
             return
         put_back = {
-            id(each) for reference in self._set_aside if (each := reference()) is not None and _learns(each)
+            number
+            for number, reference in self._set_aside.items()
+            if (each := reference()) is not None and _learns(each)
         }
         if not put_back:
             return

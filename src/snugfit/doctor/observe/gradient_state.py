@@ -75,7 +75,8 @@ class State:
         had: the last backward pass left something.
         scaled: the loss scale is still in them; `scale` how much.
         size: their magnitude after the last backward pass; no number where the update is not looked at closely.
-        left: the gradients that the last step of the first updates has used, and their versions.
+        left: the gradients that the last step of the first updates has used, and their versions; `left_size` their magnitude,
+            since what is written through `.data`, or by a graph of CUDA, has no version.
         lengths: while they are scaled, of each parameter's gradient after the last backward pass, in the first updates.
         clipped: their magnitude after torch's functions have clipped them, 0 before.
     """
@@ -90,11 +91,13 @@ class State:
     lengths: list[Length] = field(default_factory=list)
     clipped: float = 0.0
     left: list[tuple[weakref.ref[Tensor], int]] = field(default_factory=list)
+    left_size: float = 0.0
 
     def leave(self, *, looked: bool) -> None:
         """Remember the gradients that a step has used, where that is `looked` at, to know them again."""
         gradients = self.gradients() if looked else []
         self.left = [(weakref.ref(each), each._version) for each in gradients]
+        self.left_size = magnitude(gradients)
 
     def left_behind(self) -> bool:
         """Return whether the gradients are those that the last step has used, and nothing has written to one since."""
@@ -107,6 +110,7 @@ class State:
                 reference() is each and version == each._version
                 for (reference, version), each in zip(left, now, strict=True)
             )
+            and magnitude(now) == self.left_size
         )
 
     def sample(self) -> list[Tensor]:

@@ -73,7 +73,7 @@ def terms_of(node: Any, factor: float = 1.0) -> list[Term]:
 
 
 def sums_in(node: Any) -> Iterator[Any]:
-    """Yield the sums of which a value is made, near its end: through signs and numbers that it is multiplied by."""
+    """Yield the sums and products of which a value is made, near its end: through signs and numbers that it is multiplied by."""
     todo = [node]
     for _ in range(MOST_SUMS):
         if not todo:
@@ -95,13 +95,20 @@ def sum_alone(terms: list[Term], rows: int) -> float:
 
 
 def nested_mean(terms: list[Term]) -> bool:
-    """Return whether a term is the mean of a sum of which one part is one number already, a mean."""
-    for node, *_ in terms:
+    """Return whether a term is less the mean of a sum of raw scores of which one part is one number already, the mean of others.
+
+    Behind a difference, or without the sign, the mean of means is what the parts say; and other numbers may be added to each row.
+    """
+    for node, factor, *_ in terms:
         below = node.next_functions[0][0] if type(node).__name__ == "MeanBackward0" else None
-        if below is None or kind_of(below) not in ("Add", "Sub"):
+        if factor >= 0 or below is None or kind_of(below) != "Add" or factor_of_second(below) <= 0:
             continue
         parts = [each for each, _ in below.next_functions]
-        if None not in parts and sum(type(each).__name__ == "MeanBackward0" for each in parts) == 1:
+        means = [each for each in parts if type(each).__name__ == "MeanBackward0"]
+        if None in parts or len(means) != 1:
+            continue
+        makers = {made_by(each.next_functions[0][0] if each in means else each) for each in parts}
+        if len(makers) == 1 and makers.pop().startswith(_RAW):
             return True
     return False
 

@@ -38,6 +38,8 @@ class Orientations:
         pictures, masks = pair
         apart = 0
         for picture, mask, *key in zip(pictures, masks, _sums(pictures), _sums(masks), strict=True):
+            if key[0] == key[1]:
+                continue  # two views of one picture, which are to differ
             known = self._first.get((key[0], key[1]))
             if known is None:
                 if len(self._first) < MOST_PAIRS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils import data
 
 LEAST_ROWS, MOST_COLUMNS = 64, 4096
+COLUMNS = 16
+"""So many are looked at together."""
 _MEAN, _DEVIATION = 1e-3, 2e-2
 
 
@@ -18,27 +20,37 @@ def scaled_together(dataset: Any) -> tuple[int, int, float] | None:
 
     They have a mean of 0 and a deviation of 1 in each column, so that it was all of them that were scaled.
     """
-    for part, whole in _parts(dataset):
-        if len(whole) < LEAST_ROWS or len(part) >= len(whole) or not 1 < whole[0].numel() <= MOST_COLUMNS:
+    for whole, part in _parts(dataset):
+        if len(whole) < LEAST_ROWS or not 1 < whole[0].numel() <= MOST_COLUMNS or not _is_scaled(whole):
             continue
-        columns = whole.detach().reshape(len(whole), -1).double()
-        mean, deviation = columns.mean(0), columns.std(0)
-        if bool((mean.abs() < _MEAN).all()) and bool(((deviation - 1).abs() < _DEVIATION).all()):
-            shift = part.detach().reshape(len(part), -1).double().mean(0).abs().max()
+        rows = part()
+        if len(rows) < len(whole):
+            shift = rows.reshape(len(rows), -1).mean(0, dtype=torch.float64).abs().max()
             return whole.untyped_storage().data_ptr(), len(whole), float(shift)
     return None
 
 
-def _parts(dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield tensors of a data set, each with that of which it has some of the rows."""
+def _is_scaled(whole: Tensor) -> bool:
+    """Return whether each column has a mean of 0 and a deviation of 1; a few at a time, since most data is not, and all is a copy."""
+    for columns in whole.detach().reshape(len(whole), -1).split(COLUMNS, dim=1):
+        numbers = columns.double()
+        near = (numbers.mean(0).abs() < _MEAN) & ((numbers.std(0) - 1).abs() < _DEVIATION)
+        if not bool(near.all()):
+            return False
+    return True
+
+
+def _parts(dataset: Any) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+    """Yield tensors of which a data set has some of the rows, and what gives these."""
     if isinstance(dataset, data.Subset):
+        indices = dataset.indices
         for each in _tensors(dataset.dataset):
-            yield each[list(dataset.indices)], each
+            yield each, lambda each=each: each.detach()[list(indices)]  # type: ignore[misc]
         return
     for each in _tensors(dataset):
         whole = each._base
         if whole is not None and whole.dim() == each.dim() and whole.shape[1:] == each.shape[1:]:
-            yield each, whole
+            yield whole, each.detach
 
 
 def _tensors(dataset: Any) -> Iterator[Tensor]:

@@ -82,7 +82,7 @@ def summed_loss(log: Log) -> list[Finding]:
 
 
 def nested_mean(log: Log) -> list[Finding]:
-    """Detect a mean that is taken of a sum in which a mean over other rows stands already."""
+    """Detect a mean, less which is learned, of a sum of scores in which the mean of the scores of other rows stands already."""
     seen = list(log.of(MeanInMean))
     if len(seen) < LEAST_PASSES:
         return []

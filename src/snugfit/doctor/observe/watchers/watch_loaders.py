@@ -68,7 +68,7 @@ def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
     def handing(original: _Call) -> _Call:
         def __next__(iterator: Any) -> Any:
-            if recorder.resting:
+            if recorder.rests:
                 return notes.rest(original, iterator, owners.get(iterator))
             seen = owners.get(iterator) if recorder.active else None
             return original(iterator) if seen is None else notes.hand(original, iterator, seen)

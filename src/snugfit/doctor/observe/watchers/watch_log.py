@@ -362,6 +362,16 @@ class Recorder:
         self.close = self.detailed or self.log.updates % CLOSE_LOOKS == 0
 
     @property
+    def rests(self) -> bool:
+        """Return whether what happens now belongs to an update that rests; a profiler, which would count the little that is looked at, ends that."""
+        if not self.resting or threading.get_ident() != self._thread:
+            return False
+        if self._profiling():
+            self.resting = False
+            self._close_eyes()
+        return self.resting
+
+    @property
     def active(self) -> bool:
         """Return whether what happens now is the script's doing, and can be looked at: not the observer's, a loader's thread, a forked worker.
 

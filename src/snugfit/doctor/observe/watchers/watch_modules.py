@@ -185,14 +185,17 @@ class ModuleWatch:
         recorder = self.recorder
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.resting:
-                if self._resting_depth or torch.is_grad_enabled():
+            # within a model that was called in a rest, also where that has ended since
+            if torch.compiler.is_dynamo_compiling() or self._resting_depth:
+                return original(module, *args, **kwargs)
+            if recorder.rests:
+                if torch.is_grad_enabled():
                     return self._rest(original, module, args, kwargs)
                 recorder.wake()
             plain = (
                 self._depth > 0 and not recorder.detailed and "labels" not in kwargs
             )  # a part of a model, later
-            if torch.compiler.is_dynamo_compiling() or plain or not recorder.active:
+            if plain or not recorder.active:
                 return original(module, *args, **kwargs)
             with recorder.guard():
                 self._begin(module, args, kwargs, sys._getframe(1))
@@ -215,7 +218,7 @@ class ModuleWatch:
 
     def _rest(self, original: _Call, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a module in an update that rests: of one that is trained the rows are noted, while there are new ones."""
-        if not self._resting_depth and self.rows.brings_new:
+        if self.rows.brings_new:
             with self.recorder.guard():
                 seen = self._roots.get(self.recorder.number(module), (None, None))[1]
                 facts = None if seen is None else self._facts.get(seen.id)

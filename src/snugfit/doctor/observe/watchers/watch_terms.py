@@ -25,15 +25,16 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 _Call = Callable[..., Any]
 _CONSTANT, _USED = "snugfit constant", "snugfit differentiated"
 MOST_READ = 4
-"""Sums whose graph is held until the next step, to see what became of their terms."""
+"""Sums whose graph is held until each optimizer has stepped, to see what became of their terms."""
 
 
 class _Sum(NamedTuple):
-    """A sum that was read: what it was made of, and where it was read."""
+    """A sum that was read: what it was made of, where it was read, and how many optimizers have stepped since."""
 
     node: Any
     terms: tuple[Any, ...]
     at: str
+    steps: int = 0
 
 
 class TermWatch:
@@ -85,7 +86,8 @@ class TermWatch:
         """Look at the terms of a value that is about to be differentiated; `rows` of the batch, `scale` that of the loss."""
         self._stepped, self._differentiated_at, self._summed = False, where(), None
         terms = terms_of(value.grad_fn, 1 / scale)
-        for node in {each.node: None for each in terms} | {value.grad_fn: None}:
+        below = [each for node in sums_in(value.grad_fn) for each, _ in node.next_functions]
+        for node in {value.grad_fn, *below, *(each.node for each in terms)} - {None}:  # those times 0 too
             _mark(node, _USED, True)
         self._look(value, terms, rows, scale)
 
@@ -118,10 +120,15 @@ class TermWatch:
             self._recorder.add(SummedLoss(at, self._recorder.log.updates, rows, rate))
 
     def _judge(self) -> None:
+        """Note sums of which a term is used and another one is not, once every optimizer has had its turn to use that."""
         read, self._read = self._read, []
         for total in read:
             used = [_is_marked(each, _USED) for each in total.terms]
-            if not _is_marked(total.node, _USED) and any(used) and not all(used):
+            if _is_marked(total.node, _USED) or all(used):
+                continue
+            if total.steps + 1 < len(self._recorder.optimizers):
+                self._read.append(total._replace(steps=total.steps + 1))
+            elif any(used):
                 self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, total.at))
 
 

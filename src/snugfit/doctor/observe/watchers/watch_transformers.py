@@ -66,9 +66,19 @@ def _dropped(trainer: Any) -> list[tuple[str, bool]]:
     dropped = []
     for name in columns:
         read = bool(re.search(rf"""["']{re.escape(name)}["']""", source))
-        if name not in passed_on and (read or _LIKE_LABELS.search(name)):
+        like = _LIKE_LABELS.search(name) and _is_numbers(trainer.train_dataset, name)
+        if name not in passed_on and (read or like):
             dropped.append((name, read))
     return dropped
+
+
+def _is_numbers(dataset: Any, column: str) -> bool:
+    """Return whether a column may be learned from: one of names, such as `label_text`, is not, and a trainer could not stack it."""
+    feature = (getattr(dataset, "features", None) or {}).get(column)
+    while (inner := getattr(feature, "feature", None)) is not None:
+        feature = inner
+    kind = getattr(feature, "dtype", "")
+    return not isinstance(feature, dict) and "string" not in str(kind)
 
 
 def _source_of_loss(trainer: Any) -> str:

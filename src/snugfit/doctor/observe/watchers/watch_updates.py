@@ -147,7 +147,7 @@ class UpdateWatch:
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             if torch.compiler.is_dynamo_compiling() or not self.recorder.active:
-                if self.recorder.resting:
+                if self.recorder.rests:
                     self.modules.rows.backward()
                 if self.recorder.blind:
                     self.recorder.note_profiled_pass()
@@ -332,7 +332,7 @@ class UpdateWatch:
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._depth += 1
-        if self.recorder.resting:
+        if self.recorder.rests:
             return
         with self.recorder.guard():
             number = self.recorder.number(optimizer)
@@ -422,12 +422,13 @@ class UpdateWatch:
             state = self.gradients.states.get(number)
             if state is None or self._depth:
                 return
-            if self.recorder.resting:
+            if self.recorder.rests:
                 self._steps[number] = self._steps.get(number, 0) + 1
                 self.recorder.updates_made = max(self._steps.values())
                 self.modules.rested(optimizer)
                 self.recorder.count_updates()
                 self._end_step()
+                state.used = not self.recorder.resting  # by the step that ended the rest
                 return
             looked = self.recorder.active
             if not looked and not self.recorder.blind:

@@ -1,0 +1,215 @@
+"""Clean scripts that look like faulty ones, which the observer tells apart; and faults that show while fast updates rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Subset, TensorDataset
+
+from snugfit.doctor.findings import Certainty, Finding, in_order, is_ill
+from snugfit.doctor.observe.best_scores import unnoted_best
+from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.detect import diagnose
+from snugfit.doctor.observe.frozen_norms import FrozenNorms
+from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_transformers import _is_numbers
+from snugfit.doctor.observe.whole_scales import scaled_together
+
+CLEAN = {
+    "a term whose weight begins at 0": """
+net = nn.Linear(8, 8)
+optimizer = torch.optim.Adam(net.parameters())
+for update in range(10):
+    out = net(torch.randn(16, 8))
+    first, second = out.square().sum(1).mean(), out.abs().sum(1).mean()
+    loss = first + update // 8 * second
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    (first + second).item()
+""",
+    "the sum of two losses, each learned by an optimizer of its own": """
+one, two = nn.Linear(8, 2), nn.Linear(8, 1)
+of_one, of_two = (torch.optim.Adam(each.parameters()) for each in (one, two))
+for _ in range(10):
+    rows = torch.randn(16, 8)
+    first = nn.functional.cross_entropy(one(rows), (rows[:, 0] > 0).long())
+    second = nn.functional.mse_loss(two(rows), rows[:, 1:2])
+    (first + second).item()
+    of_one.zero_grad(); first.backward(); of_one.step()
+    of_two.zero_grad(); second.backward(); of_two.step()
+""",
+    "gradients that are copied into those of a second set of weights": """
+net = nn.Linear(8, 2).bfloat16()
+weights = [each.detach().float().requires_grad_() for each in net.parameters()]
+optimizer = torch.optim.SGD(weights, lr=0.05)
+for _ in range(10):
+    rows = torch.randn(16, 8)
+    net.zero_grad()
+    nn.functional.cross_entropy(net(rows.bfloat16()).float(), (rows[:, 0] > 0).long()).backward()
+    for each, low in zip(weights, net.parameters()):
+        each.grad = torch.empty_like(each) if each.grad is None else each.grad
+        each.grad.data.copy_(low.grad.data)
+    optimizer.step()
+    for each, low in zip(weights, net.parameters()):
+        low.data.copy_(each.data)
+""",
+    "the mean of what is less a mean": """
+net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1, bias=False))
+optimizer = torch.optim.RMSprop(net.parameters(), 1e-4)
+for _ in range(10):
+    loss = -torch.mean(net(torch.randn(16, 2) + 1) - torch.mean(net(torch.randn(16, 2))))
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "a mean that is added to each row": """
+body, head = nn.Linear(8, 4), nn.Linear(4, 2)
+optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()])
+for _ in range(10):
+    rows = torch.randn(16, 8)
+    hidden = body(rows)
+    of_rows = nn.functional.cross_entropy(head(hidden), (rows[:, 0] > 0).long(), reduction="none")
+    loss = (of_rows + hidden.abs().mean()).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "two views of each picture": """
+pictures = torch.rand(24, 3, 8, 8)
+class Views(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, number):
+        return [pictures[number].flip(-1) if torch.rand(()) < 0.5 else pictures[number] for _ in range(2)]
+net = nn.Sequential(nn.Flatten(), nn.Linear(192, 16))
+optimizer = torch.optim.Adam(net.parameters())
+loader = torch.utils.data.DataLoader(Views(), batch_size=8, shuffle=True)
+for _ in range(10):
+    for one, other in loader:
+        likeness = nn.functional.normalize(net(one)) @ nn.functional.normalize(net(other)).T
+        loss = nn.functional.cross_entropy(likeness / 0.1, torch.arange(8))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+}
+
+
+def findings_of(tmp_path: Path, script: str) -> list[str]:
+    path = tmp_path / "train.py"
+    path.write_text(f"import torch\nfrom torch import nn\ntorch.manual_seed(0)\n{script}")
+    log = watch_script(path)
+    assert log.complete and not log.failure, log.error
+    return [each.pitfall for each in diagnose([log]) if is_ill([each])]
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_look_alike_is_not_reported(name: str, tmp_path: Path) -> None:
+    assert not findings_of(tmp_path, CLEAN[name])
+
+
+def test_gradients_are_known_as_used_by_the_step_that_ends_a_rest(tmp_path: Path) -> None:
+    script = """
+net = nn.Linear(8, 2)
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(160):
+    rows = torch.randn(4, 8)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(rows), (rows[:, 0] > 0).long()).backward()
+    optimizer.step()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+"""
+    assert findings_of(tmp_path, script) == ["clip_after_step"]
+
+
+def test_a_model_that_ends_the_rest_within_its_forward_pass_is_still_one_model(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("""
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+    def forward(self, rows):
+        self.body.state_dict()
+        return self.head(self.body(rows))
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(120):
+    rows = torch.randn(4, 8)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(rows), (rows[:, 0] > 0).long()).backward()
+    optimizer.step()
+""")
+    log = watch_script(path)
+    assert log.complete and [each.name for each in log.models] == ["Net"]
+
+
+def test_a_profiler_counts_nothing_of_the_observers_in_updates_that_rest(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("""
+import torch
+from torch import nn
+net = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for number in range(100):
+    if number == 80:
+        profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).__enter__()
+    rows = torch.randn(4, 8)
+    optimizer.zero_grad()
+    net(rows).square().mean().backward()
+    optimizer.step()
+    if number == 81:
+        profile.__exit__(None, None, None)
+        assert not {"aten::clone", "aten::reshape"} & {each.key for each in profile.key_averages()}
+""")
+    log = watch_script(path)
+    assert log.complete and log.profiled and log.updates == 100, log.error
+
+
+def test_a_best_score_that_a_function_sets_is_noted(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "best = 1.0\ndef note(loss):\n    global best\n    best = loss\n"
+        "for loss in (0.5, 0.4):\n    if loss < best:\n        note(loss)\n        save()\n"
+    )
+    assert unnoted_best(str(script), 8) == ""
+    other = tmp_path / "other.py"
+    other.write_text(script.read_text().replace("    global best\n", ""))
+    assert unnoted_best(str(other), 7) == "best"
+
+
+def test_names_of_labels_are_nothing_to_learn_from() -> None:
+    number, name = SimpleNamespace(dtype="float32"), SimpleNamespace(dtype="string")
+    features = {
+        "row_weight": number,
+        "label_text": name,
+        "answer_numbers": SimpleNamespace(feature=number),
+        "answers": SimpleNamespace(feature=name),
+    }
+    dataset = SimpleNamespace(features=features)
+    assert [_is_numbers(dataset, each) for each in features] == [True, False, True, False]
+    assert _is_numbers(SimpleNamespace(), "row_weight"), "of a data set that does not say"
+
+
+def test_a_norm_that_is_put_aside_again_and_again_is_kept_once() -> None:
+    norms = FrozenNorms(Recorder(8, None, None))
+    part = nn.BatchNorm1d(4).requires_grad_(False)
+    for _ in range(5):
+        norms.switched(part, training=False)
+    assert len(norms._set_aside) == 1
+
+
+def test_scales_of_a_subset_are_those_of_all_its_columns() -> None:
+    rows = torch.randn(200, 40)
+    scaled = (rows - rows.mean(0)) / rows.std(0)
+    found = scaled_together(Subset(TensorDataset(scaled), range(150)))
+    assert found is not None and found[1] == 200
+    assert found[2] == pytest.approx(float(scaled[:150].mean(0).abs().max()))
+    scaled[:, 39] += 1
+    assert scaled_together(Subset(TensorDataset(scaled), range(150))) is None
+
+
+def test_findings_that_are_put_in_order_twice_say_their_cause_once() -> None:
+    cause = Finding("zero_grad", Certainty.LIKELY, "cleared", "train.py:7")
+    late = Finding("no_gradient", Certainty.CERTAIN, "none")
+    once = in_order([late, cause])
+    assert once[1].evidence and in_order(once) == once
