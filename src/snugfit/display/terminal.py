@@ -21,7 +21,7 @@ from snugfit.display.event_lines import (
     next_lines,
 )
 from snugfit.display.run_state import Standing
-from snugfit.planner.answers.plan_words import compare_line
+from snugfit.planner.answers.plan_words import compare_line, memory_note
 
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
@@ -179,6 +179,8 @@ class TerminalDisplay:
 
     def _measured(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'plan':<10}{compare_line(self._predicted, event)}")
+        if note := memory_note(self._predicted, event, self._standing.run):
+            screen.say(f"{'':<10}{note}")
         predicted, took = (each.get("seconds_per_update") for each in (self._predicted, event))
         if predicted and took and took > _MUCH_LONGER * predicted:
             screen.say(

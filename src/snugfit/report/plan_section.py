@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.planner.answers.answer import Timeline
-from snugfit.planner.answers.plan_words import compare_line
+from snugfit.planner.answers.plan_words import compare_line, memory_note
 from snugfit.report.html import facts, flat
 from snugfit.report.series import as_number
 from snugfit.report.stack import layered, place_of_peak
@@ -79,6 +79,8 @@ def planned(story: Story) -> str:
     if not line:
         return ""
     note = "In brackets: by how much what was measured lies above or below what was predicted. Memory is the peak of the whole run."
+    if reason := memory_note(story.predicted, story.compared, story.run):
+        note += f" {reason[:1].upper()}{reason[1:]}."
     return (
         f"<section><h2>Predicted and measured</h2><p>{escape(line[:1].upper() + line[1:])}.</p>"
         f"<p class=note>{note}</p></section>"

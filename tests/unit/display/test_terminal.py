@@ -248,6 +248,24 @@ def test_time_far_from_what_was_predicted_has_its_reason_looked_for():
     assert measured(0.21) and not measured(0.19)
 
 
+def test_memory_above_what_was_predicted_is_explained_where_what_was_freed_was_kept():
+    def explained(peak: int, device: str = "cpu", **machine: object) -> bool:
+        run = {
+            **RUN,
+            "plan": {**RUN["plan"], "device": device},
+            "machine": {"platform": "Linux-6.1", **machine},
+        }
+        plan = {"event": "plan", "predicted": {"peak_bytes": 1000}}
+        return any(
+            "stays with the process" in line
+            for line in shown(run, plan, {"event": "measured", "peak_bytes": peak})
+        )
+
+    assert explained(1310)
+    assert not explained(1005) and not explained(1310, "cuda")
+    assert not explained(1310, mmap_threshold_bytes=131072) and not explained(1310, platform="macOS-15")
+
+
 def test_a_run_that_computed_nothing_has_no_rate():
     assert not [line for line in shown(RUN, {**end(), "examples_per_second": 0.0}) if "examples/s" in line]
 

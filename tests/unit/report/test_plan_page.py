@@ -270,10 +270,16 @@ def test_a_run_that_was_planned_and_measured_has_both_in_its_report(tmp_path) ->
     assert "Predicted and measured" not in write_report(run_dir).read_text(encoding="utf-8")
     with Spool(run_dir / "events.jsonl") as spool:
         spool.append("measured", peak_bytes=405 * MIB, seconds_per_update=0.24)
+    page = write_report(run_dir).read_text(encoding="utf-8")
     assert (
         "<p>Predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below) and 0.24 s (14 % above).</p>"
-        in write_report(run_dir).read_text(encoding="utf-8")
+        in page
     )
+    assert "stays with the process" not in page
+    with Spool(run_dir / "events.jsonl") as spool:
+        spool.append("run", plan={"device": "cpu"}, machine={"platform": "Linux-6.1"})
+        spool.append("measured", peak_bytes=540 * MIB)
+    assert "What was freed stays with the process" in write_report(run_dir).read_text(encoding="utf-8")
 
 
 def test_the_levels_are_drawn_with_their_colours_the_choice_and_the_budget(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ KINDS = (
 )
 """The roles that bytes have, in the order in which they are told (`records.Role`, which needs torch to be imported)."""
 
+_FAR = 1.01
+"""Times what was predicted, from which on it is said why a run takes more: what is left free on a CPU."""
+
 NOT_SEARCHED = "Estimates are of the arithmetic alone; --frontier searches every level."
 
 _LONG = 48 * 3600.0  # seconds that are told in days
@@ -232,6 +235,29 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
     ranks = measured.get("peak_bytes_by_rank")
     return "; ".join(f"{word} {' and '.join(figures)}" for word, figures in parts if figures) + (
         f", the most of {len(ranks)} devices" if isinstance(ranks, list) else ""
+    )
+
+
+def memory_note(predicted: Mapping[str, Any], measured: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """Return why a run was resident with more than predicted, where it left to the C library when freed memory goes back; "" where it did not.
+
+    Args:
+        run: its header, of which the machine has `mmap_threshold_bytes` where memory went back at once.
+
+    >>> run = {"plan": {"device": "cpu"}, "machine": {"platform": "Linux-6.1-x86_64"}}
+    >>> bool(memory_note({"peak_bytes": 100}, {"peak_bytes": 131}, run)), memory_note({"peak_bytes": 100}, {"peak_bytes": 100}, run)
+    (True, '')
+    """
+    before, after = _positive(predicted.get("peak_bytes")), _positive(measured.get("peak_bytes"))
+    plan, machine = (run.get(part) or {} for part in ("plan", "machine"))
+    on_linux = str(plan.get("device")).startswith("cpu") and str(machine.get("platform")).startswith("Linux")
+    if before is None or after is None or after < _FAR * before:
+        return ""
+    if not on_linux or "mmap_threshold_bytes" in machine:
+        return ""
+    return (
+        "what was freed stays with the process, since the plan leaves room for it; "
+        "with a budget.memory near the prediction it goes back at once"
     )
 
 
