@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.findings import Certainty, Finding
+from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import profiling_test
 from snugfit.doctor.observe.watchers.watch_log import is_own, line_in
 
@@ -61,16 +62,14 @@ def speed_seen(model: nn.Module) -> Iterator[Speed]:
 
         return read
 
-    before = {name: getattr(Tensor, name) for name in _READS}
-    hook = model.register_forward_pre_hook(count)
-    for name, original in before.items():
-        setattr(Tensor, name, reading(original))
+    hook, patches = model.register_forward_pre_hook(count), Patches()
+    for name in _READS:
+        patches.wrap(Tensor, name, reading)
     try:
         yield seen
     finally:
         hook.remove()
-        for name, original in before.items():
-            setattr(Tensor, name, original)
+        patches.undo()
 
 
 def speed_faults(seen: Speed, device: torch.device) -> Iterator[Finding]:

@@ -73,6 +73,27 @@ for _ in range(10):
     loss = (of_rows + hidden.abs().mean()).mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """,
+    "targets that lie by columns in memory": """
+import numpy
+rows, table = torch.randn(80, 8), torch.randn(8, 80)
+net = nn.Linear(8, 8)
+optimizer = torch.optim.Adam(net.parameters())
+for targets in (table.T, torch.from_numpy(numpy.asfortranarray(table.T.numpy()))):
+    for one, other in zip(rows.split(8), targets.split(8)):
+        loss = nn.functional.mse_loss(net(one), other)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "a router that weighs the best expert": """
+router, experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+optimizer = torch.optim.Adam([*router.parameters(), *experts.parameters()])
+for _ in range(10):
+    rows = torch.randn(16, 8)
+    weights = router(rows).softmax(1)
+    chosen = nn.functional.one_hot(weights.argmax(1), 4).float()
+    out = (weights * chosen).unsqueeze(1) @ torch.stack([each(rows) for each in experts], 1)
+    loss = nn.functional.mse_loss(out.squeeze(1), rows.flip(1))
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
     "two views of each picture": """
 pictures = torch.rand(24, 3, 8, 8)
 class Views(torch.utils.data.Dataset):

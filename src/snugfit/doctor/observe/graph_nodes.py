@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from snugfit.doctor.observe.internals import axis_of_softmax, is_beside_mask, size_before_view
+from snugfit.doctor.observe.internals import axis_of_softmax, is_beside_mask, result_of, size_before_view
 
 _VIEWS = (
     "View",
@@ -97,14 +97,15 @@ def is_of_log_probabilities(values: Tensor) -> bool:
     return node is not None and _LOG_PROBABILITY in (getattr(node, "metadata", None) or {})
 
 
-def is_masked_softmax(node: Any) -> bool:
-    """Return whether a node is behind a softmax of which some values were set to nothing, through views."""
+def masked_softmax(node: Any) -> Tensor | None:
+    """Return what a softmax gave, of which some values were set to nothing at a node, through views; None where there is none."""
     node = _through(node, _VIEWS)
     if node is None or not kind_of(node).startswith(("MaskedFill", "Where", "Mul")):
-        return False
+        return None
     if kind_of(node) == "Mul" and not is_beside_mask(node):
-        return False
-    return any(made_by(each) == "Softmax" for each, _ in node.next_functions if each is not None)
+        return None
+    softmaxes = [_through(each, _VIEWS) for each, _ in node.next_functions if made_by(each) == "Softmax"]
+    return result_of(softmaxes[0]) if softmaxes else None
 
 
 def is_sum_of_all(number: Tensor) -> bool:

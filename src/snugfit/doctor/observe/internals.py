@@ -126,6 +126,19 @@ def axis_of_softmax(node: Any) -> int | None:
     return axis if isinstance(axis, int) and axis < 8 else None  # -1 is remembered as an unsigned number
 
 
+def result_of(node: Any) -> torch.Tensor | None:
+    """Return what a function gave that its gradient is computed from, such as a softmax; None where it is gone.
+
+    >>> result_of(torch.zeros(2, requires_grad=True).softmax(0).grad_fn).tolist()
+    [0.5, 0.5]
+    """
+    try:
+        result = getattr(node, "_saved_result", None)
+    except RuntimeError:  # it was differentiated, or changed in its place
+        return None
+    return result if isinstance(result, torch.Tensor) else None
+
+
 def size_before_view(node: Any) -> tuple[int, ...]:
     """Return the size of what a view was taken of; () where the graph does not remember it.
 

@@ -360,6 +360,14 @@ def _is_turned(values: Tensor) -> bool:
     return values.layout is torch.strided and values.stride(0) < values.stride(1)
 
 
+def _lies_by_columns(values: Tensor) -> bool:
+    """Return whether values are rows of a table whose columns lie one behind the other in memory, as those of pandas do."""
+    whole = values._base
+    if whole is None or whole.dim() != 2:
+        return False
+    return whole.stride(0) < whole.stride(1) or whole.shape[1] > len(values)
+
+
 def _look_at_targets(
     recorder: Recorder, modules: ModuleWatch, name: str, predictions: Tensor, targets: Tensor
 ) -> None:
@@ -368,7 +376,7 @@ def _look_at_targets(
     if not looked or predictions.shape != targets.shape or not targets.numel():
         return
     update = recorder.log.updates
-    if _is_turned(targets) and not _is_turned(predictions):
+    if _is_turned(targets) and not _is_turned(predictions) and not _lies_by_columns(targets):
         batch = modules.batch
         if (
             modules.time_first is None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.graph_nodes import is_masked_softmax
+from snugfit.doctor.observe.graph_nodes import masked_softmax
 from snugfit.doctor.observe.term_events import MaskedWeights
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
@@ -42,9 +42,12 @@ def watch_products(recorder: Recorder, patches: Patches) -> None:
 
 
 def _look_at(recorder: Recorder, weights: Tensor) -> None:
-    if not is_masked_softmax(weights.grad_fn):
+    """Note weights that no longer come to 1, unless the largest of each place is kept, as where a router chooses experts."""
+    given = masked_softmax(weights.grad_fn)
+    if given is None or given.shape[-1] != weights.shape[-1] or given.numel() != weights.numel():
         return
-    sums = weights.detach().float().sum(-1)
-    partial = sums[(sums > _SLACK) & (sums < 1 - _SLACK)]
-    if partial.numel():
-        recorder.add(MaskedWeights(where(), recorder.log.updates, float(partial.min())))
+    after, before = (each.detach().float().reshape(-1, weights.shape[-1]) for each in (weights, given))
+    sums = after.sum(-1)
+    partial = (sums > _SLACK) & (sums < 1 - _SLACK)
+    if bool((after.argmax(1) != before.argmax(1))[partial].any()):
+        recorder.add(MaskedWeights(where(), recorder.log.updates, float(sums[partial].min())))
