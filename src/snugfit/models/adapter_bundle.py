@@ -17,6 +17,7 @@ from snugfit.kit.adapters.adapter_files import load_adapter
 from snugfit.kit.adapters.adapters import merged
 from snugfit.models.folders import model_files
 from snugfit.models.hub import call, quiet_transformers, resolve
+from snugfit.models.tokenizer import grow_embeddings
 
 BASE = "base"
 """Where the meta data of such a bundle say on what its adapter goes."""
@@ -120,7 +121,9 @@ def _read(folder: Path, name: str, architecture: Any, more: Mapping[str, Any]) -
 
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         own: Any = AutoConfig.from_pretrained(name, trust_remote_code=False, **more)
-        rows, config.vocab_size = config.vocab_size, own.vocab_size
+        rows = getattr(config, "vocab_size", None)  # a model of pictures has none
+        if rows is not None:
+            config.vocab_size = own.vocab_size
         model: Any = architecture.from_pretrained(
             name,
             config=config,
@@ -129,8 +132,9 @@ def _read(folder: Path, name: str, architecture: Any, more: Mapping[str, Any]) -
             trust_remote_code=False,
             **more,
         )
-        if rows != own.vocab_size:
-            model.resize_token_embeddings(rows, mean_resizing=False)
+        if rows is not None and rows != own.vocab_size:
+            # rows that the adapter has not are as they were drawn for its training
+            grow_embeddings(model, rows)
         if (folder / "generation_config.json").is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     loaded: nn.Module = model

@@ -133,13 +133,19 @@ def fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, so
             "Take the tokenizer of this model.",
         )
     if len(tokenizer) > rows:
-        _grow(model, len(tokenizer), embeddings.weight)
+        grow_embeddings(model, len(tokenizer))
     # a classifier on a decoder finds the last token by the padding's id
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
-def _grow(model: PreTrainedModel, tokens: int, weight: nn.Parameter) -> None:
-    """Give a model embeddings for so many tokens: new rows are drawn around the mean of those that are there, always the same."""
+def grow_embeddings(model: PreTrainedModel, tokens: int) -> None:
+    """Give a model embeddings for so many tokens: new rows are drawn around the mean of those that are there, always the same.
+
+    Raises:
+        SettingError: each device has read a part of them.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    weight = embeddings.weight
     if is_stand_in(weight):
         raise SettingError(
             "data.add_tokens",
