@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO, Generic, TypeVar, overload
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.files.file_formats import check_no_list, decode, json_lines
+from snugfit.errors import DataError
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -47,22 +49,27 @@ class _Lazy(Sequence[B]):
 
 
 class LineRows(_Lazy[dict[str, Any]]):
-    """Rows of a file of JSON Lines that has been looked through, 16 bytes of memory for each.
+    """Rows of a file of JSON Lines that has been looked through, 20 bytes of memory for each.
 
     Args:
-        starts, sizes: the bytes of each row's line.
+        starts, sizes, sums: the bytes of each row's line, and their check sum.
     """
 
-    def __init__(self, path: Path, starts: Sequence[int], sizes: Sequence[int]) -> None:
-        self._path, self._starts, self._sizes = path, starts, sizes
+    def __init__(self, path: Path, starts: Sequence[int], sizes: Sequence[int], sums: Sequence[int]) -> None:
+        self._path, self._starts, self._sizes, self._sums = path, starts, sizes, sums
         self._lock = Lock()
-        self._file = path.open("rb")  # the file that was looked through, whatever takes its name
+        try:
+            self._file = path.open("rb")  # the file is read on where another one takes its name
+        except OSError as error:
+            raise self._changed() from error
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def value(self, place: int) -> dict[str, Any]:
         line = self._read(self._starts[place], self._sizes[place])
+        if zlib.crc32(line) != self._sums[place]:
+            raise self._changed()
         ((_, row),) = json_lines([line.decode("utf-8-sig")], str(self._path))
         assert not isinstance(row, Fault)  # it was read before
         return row
@@ -75,7 +82,14 @@ class LineRows(_Lazy[dict[str, Any]]):
             return self._file.read(size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LineRows, (self._path, self._starts, self._sizes)
+        return LineRows, (self._path, self._starts, self._sizes, self._sums)
+
+    def _changed(self) -> DataError:
+        return DataError(
+            self._path,
+            "was changed while its rows were read",
+            "Leave it as it is until the run has ended.",
+        )
 
 
 def read_large(
@@ -87,14 +101,14 @@ def read_large(
         DataError: as of a reader.
     """
     columns: dict[str, None] = {}
-    starts, sizes, numbers = array("q"), array("q"), array("q")
+    starts, sizes, sums, numbers = array("q"), array("q"), array("I"), array("q")
     faults: list[Fault] = []
-    digest, line_at = hashlib.sha256(), (0, 0)
+    digest, line_at, line_sum = hashlib.sha256(), (0, 0), 0
 
     def lines(file: BinaryIO) -> Iterator[str]:
-        nonlocal line_at
+        nonlocal line_at, line_sum
         for line in file:
-            line_at = (sum(line_at), len(line))
+            line_at, line_sum = (sum(line_at), len(line)), zlib.crc32(line)
             digest.update(line)
             yield line.decode("utf-8" if line_at[0] else "utf-8-sig", "surrogateescape")
 
@@ -109,8 +123,9 @@ def read_large(
             numbers.append(number)
             starts.append(line_at[0])
             sizes.append(line_at[1])
+            sums.append(line_sum)
     check_no_list(head, faults, source, setting)
-    return tuple(columns), LineRows(path, starts, sizes), numbers, faults, digest.hexdigest()
+    return tuple(columns), LineRows(path, starts, sizes, sums), numbers, faults, digest.hexdigest()
 
 
 class Made(_Lazy[B], Generic[A, B]):

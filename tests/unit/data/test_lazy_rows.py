@@ -58,6 +58,27 @@ def test_rows_lines_and_faults_are_those_of_a_file_in_memory(
     assert list(pickle.loads(pickle.dumps(large.rows))) == whole.rows
 
 
+def test_a_file_that_changes_while_its_rows_are_read_gives_no_other_rows(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(write("a.jsonl", "".join(f'{{"text": "row {number}"}}\n' for number in range(4))))
+    whole, large = both(str(path), monkeypatch)
+    sent, written = pickle.dumps(large.rows), path.read_text()
+    for changed in (written.replace("row", "ROW"), written[:30], "x" * len(written)):
+        path.write_text(changed)
+        with pytest.raises(DataError, match=r"a\.jsonl: was changed while its rows were read"):
+            large.rows[3]
+    path.write_text(written)
+    assert list(large.rows) == whole.rows
+    path.rename(path.with_name("b.jsonl"))
+    assert list(large.rows) == whole.rows, "the file that was looked through is read on"
+    with pytest.raises(DataError, match="was changed"):
+        pickle.loads(sent)
+    path.write_text(written.replace("row", "ROW"))
+    with pytest.raises(DataError, match="was changed"):
+        list(pickle.loads(sent))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
 def test_no_bytes_are_read_otherwise(content: bytes, tmp_path: Path) -> None:
@@ -127,3 +148,21 @@ def test_numbers_that_are_put_aside_are_those_that_were_given(
             whole = numbers.whole()
             assert whole.tolist() == every
             assert not every or whole.dtype == spooled_numbers.kind_of(min(every), max(every))
+
+
+def test_a_disk_that_fills_while_numbers_are_put_aside_leaves_them_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(spooled_numbers, "IN_MEMORY", 64)
+    resource = pytest.importorskip("resource")
+    numbers, every, before = SpooledNumbers(), [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for start in range(6):
+            numbers.add(np.arange(start, start + 100))
+            every += range(start, start + 100)
+            if start == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (350, before[1]))
+        assert numbers.whole().tolist() == every
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any, TypeAlias
+from io import FileIO
+from mmap import ACCESS_READ, mmap
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ class SpooledNumbers:
     """
 
     def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._written: list[tuple[np.dtype[Any], int]] = []  # types and counts of the parts in the file
         self._parts: list[Numbers] = []
         self._bytes = 0
@@ -59,11 +61,11 @@ class SpooledNumbers:
         if least == most:
             return np.broadcast_to(np.array(least, kind), (count,))
         try:
-            with tempfile.TemporaryFile(dir=cache_folder()) as file:
+            with _new_file() as file:
                 for numbers in self._read():
-                    file.write(numbers.astype(kind).data)
-                file.flush()
-                return np.asarray(np.memmap(file, kind, "r", shape=(count,)))
+                    _write(file, numbers.astype(kind))
+                # as no np.memmap: on Windows that would name the file, which others could not open
+                return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), kind)
         except OSError:  # the disk is full
             return np.concatenate([numbers.astype(kind) for numbers in self._read()])
 
@@ -82,16 +84,26 @@ class SpooledNumbers:
         try:
             if self._file is None:
                 cache_folder().mkdir(parents=True, exist_ok=True)
-                self._file = tempfile.TemporaryFile(dir=cache_folder())  # noqa: SIM115 (it stays open while numbers are added)
+                self._file = _new_file()
             end = sum(kind.itemsize * count for kind, count in self._written)
             self._file.seek(end)
             for part in self._parts:
-                self._file.write(np.ascontiguousarray(part).data)
-            self._file.flush()
+                _write(self._file, part)
         except OSError:
             return
         self._written += [(part.dtype, part.size) for part in self._parts]
         self._parts.clear()
+
+
+def _new_file() -> FileIO:
+    """Return a file without a name and without a buffer, in which numbers would wait that a full disk does not take."""
+    return tempfile.TemporaryFile(dir=cache_folder(), buffering=0)
+
+
+def _write(file: FileIO, numbers: Numbers) -> None:
+    left = np.ascontiguousarray(numbers).view(np.uint8).data
+    while left:
+        left = left[file.write(left) :]
 
 
 def kind_of(least: int, most: int) -> np.dtype[Any]:
