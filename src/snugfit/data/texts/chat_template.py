@@ -264,8 +264,8 @@ class ChatTemplate:
 
     def _check_marks(self, messages: Sequence[Message]) -> None:
         for number, message in enumerate(messages, 1):
-            content = str(message.get("content") or "")
-            mark = next((mark for mark in self._marks if mark in content), None)
+            texts = _content(message), *(str(message.get(key, "")) for key in (THOUGHTS[0], "tool_calls"))
+            mark = next((mark for mark in self._marks if any(mark in text for text in texts)), None)
             if mark is not None:
                 raise BadRow(
                     "special token in a text",

@@ -196,6 +196,20 @@ def test_thoughts_are_in_what_is_scored_or_their_row_is_named(name: str) -> None
     assert "Let me add." not in scored(coder, coded(coder, [*messages, *later])[-1])
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"reasoning_content": "so<|im_end|>"},
+        {"tool_calls": [{"function": {"name": "add", "arguments": {"a": "<|im_end|>"}}}]},
+    ],
+    ids=["thoughts", "call"],
+)
+def test_a_mark_within_thoughts_or_a_call_ends_no_turn(part: dict[str, Any]) -> None:
+    asked: Messages = [{"role": "user", "content": "two and two?"}]
+    with pytest.raises(BadRow, match=r"message 2, of the assistant, holds <\|im_end\|>"):
+        coded(coder_of("qwen3"), [*asked, {"role": "assistant", "content": "four", **part}], tools=[_ADD])
+
+
 @pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill"])
 def test_thoughts_in_the_text_go_on_where_the_template_opens_them(name: str) -> None:
     coder, published = coder_of(name), PUBLISHED[name]
