@@ -145,24 +145,27 @@ def load_adapter(model: nn.Module, folder: str | Path, *, dropout: float | None 
             f"{folder} is of another model, by name or shape: {names}",
             "Name an adapter of this model.",
         )
-    _check_scale(model, config, folder)
+    _check_meanings(model, config, folder)
     if not any(tensor.is_meta or is_fake(tensor) for tensor in own.values()):
         set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
     return model
 
 
-_SCALES = ("lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+_MEANINGS = (
+    *("lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"),
+    "trainable_token_indices",
+)
 """Settings of peft that say what the tensors of an adapter stand for."""
 
 
-def _check_scale(model: nn.Module, config: Any, folder: Path) -> None:
-    """See that the adapters of a model are scaled as those in the folder were.
+def _check_meanings(model: nn.Module, config: Any, folder: Path) -> None:
+    """See that the adapters of a model are scaled as those in the folder were, and are of the same tokens.
 
     Raises:
         ModelError: they are not.
     """
     own = model.peft_config[ADAPTER]  # type: ignore[index]
-    for name in _SCALES:
+    for name in _MEANINGS:
         then, now = getattr(config, name, None), getattr(own, name, None)
         if then != now:
             raise ModelError(

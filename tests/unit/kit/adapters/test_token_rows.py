@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from snugfit.errors import SettingError
+from snugfit.errors import ModelError, SettingError
 from snugfit.kit.adapters.adapter_files import load_adapter, save_adapter
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off, merge_, merged, unmerge_
 from snugfit.kit.adapters.token_rows import note_tokenizer
@@ -104,6 +104,13 @@ def test_peft_itself_and_this_load_the_saved_rows_on_the_base(tied: bool, tmp_pa
     assert {name for name, each in again.named_parameters() if each.requires_grad} == {
         name for name, each in model.named_parameters() if each.requires_grad
     }
+
+
+def test_rows_of_other_tokens_are_not_taken_for_these(tmp_path: Path) -> None:
+    save_adapter(lora_(llama(True), rank=2, tokens=[17]), tmp_path)
+    load_adapter(lora_(llama(True), rank=2, tokens=[17]), tmp_path)
+    with pytest.raises(ModelError, match="trained with trainable_token_indices"):
+        load_adapter(lora_(llama(True), rank=2, tokens=[19]), tmp_path)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
