@@ -14,6 +14,7 @@ from snugfit.deliver.model_registry import register_best
 from snugfit.errors import SettingError, short_path
 from snugfit.models.adapter_bundle import Base
 from snugfit.models.bundle import META
+from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
@@ -282,7 +283,7 @@ def _base_of(recipe: Recipe) -> Base | None:
     problem, remedy = "", "Set track.register_adapter: false."
     if not recipe.track.register:
         problem, remedy = "track.register names nothing", "Set track.register to a name."
-    elif recipe.from_scratch:
+    elif recipe.from_scratch or recipe.model.startswith(CONFIG_PREFIX):
         problem = f"the base is {recipe.model} with weights drawn anew, which are in no file"
     elif not any(Stage.ADAPT in each.card.stages for each in recipe.techniques):
         problem, remedy = "the recipe has no adapter", "Add lora, or set track.register_adapter: false."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import TrackingError
+from snugfit.errors import UserError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING, Events
 from snugfit.run.training.stop_requests import interrupts
@@ -120,7 +120,7 @@ class Trackers:
             return
         try:
             self._events("register", **register(sent.run_id))
-        except TrackingError as error:
+        except UserError as error:  # of the registry, or of the model as it is loaded again
             self._events("warning", message=f"the best model was not registered: {error}")
         except KeyboardInterrupt:
             self._events("warning", message="the best model was not registered: interrupted.")

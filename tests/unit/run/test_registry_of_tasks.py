@@ -156,10 +156,11 @@ def test_an_adapter_alone_is_registered_beside_its_base_and_answers_as_the_merge
     ("overrides", "words"),
     [
         (["techniques=[{lora: {rank: 2}}]"], "with weights drawn anew"),
+        (["model=config:base", "from_scratch=false", "techniques=[{lora: {}}]"], "with weights drawn anew"),
         (["from_scratch=false"], "has no adapter"),
         (["from_scratch=false", "techniques=[{lora: {}}]", "track.register=null"], "names nothing"),
     ],
-    ids=["from scratch", "no adapter", "no name"],
+    ids=["from scratch", "architecture", "no adapter", "no name"],
 )
 def test_an_adapter_without_a_base_or_a_name_is_not_registered(
     overrides: list[str], words: str, train: Train, tmp_path: Path
