@@ -264,7 +264,7 @@ class Data(Section):
     )
     add_tokens: tuple[str, ...] | None = setting(
         "tokens that the tokenizer gets where it does not know them, such as the marks of data.template; the model gets rows of its embeddings for "
-        "them, drawn around the mean of the others; null: none",
+        "those that it has none to spare for, drawn around the mean of the others; null: none",
         None,
         takes="a token, a list of tokens or null",
         example=("<|im_start|>", "<|im_end|>"),

@@ -75,6 +75,6 @@ def _row(model: nn.Module, token: str | int, setting: str) -> int:
         raise SettingError(
             setting,
             f"{token!r} is no token of the model's tokenizer, which knows {len(vocabulary):,}",
-            "Add it to the tokenizer, or correct it.",
+            "Add it (data.add_tokens of a language model), or correct it.",
         )
     return vocabulary[token]

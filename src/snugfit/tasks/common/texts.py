@@ -264,12 +264,13 @@ def _frozen_rows(recipe: Recipe) -> tuple[str, ...]:
     """Return what to say of new tokens whose rows of the embeddings do not train."""
     from snugfit.core.technique import Stage
 
-    tokens = recipe.data.add_tokens or ()
     adapters = [each for each in recipe.all_techniques() if Stage.ADAPT in each.card.stages]
-    if not tokens or not adapters or any(getattr(each, "tokens", ()) for each in adapters):
+    named = [token for each in adapters for token in getattr(each, "tokens", ())]
+    left = [token for token in recipe.data.add_tokens or () if token not in named]
+    if not left or not adapters or any(isinstance(token, int) for token in named):
         return ()
     return (
-        f"data.add_tokens: beside adapters the rows of {' '.join(tokens)} stay as they were drawn, unless lora.tokens names them",
+        f"data.add_tokens: beside adapters the rows of {' '.join(left)} stay as they are, unless lora.tokens names them",
     )
 
 
