@@ -21,7 +21,14 @@ _HEADER = """\
 # Train it:     snugfit train THIS_FILE [train.epochs=1 …]
 # All settings: snugfit schema
 """
-_UNSAID = {"leaks": "warn", "near_duplicates": False, "balance": None, "stream": None}
+_UNSAID = {
+    "leaks": "warn",
+    "near_duplicates": False,
+    "balance": None,
+    "stream": None,
+    "add_tokens": None,
+    "documents": "joined",
+}
 """Settings of `data` that runs of before do not know, at the values that are as they were."""
 
 _NOT_LEARNED = (
