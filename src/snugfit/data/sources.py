@@ -165,17 +165,18 @@ def _with_names(table: Table, renamed: Mapping[str, str], setting: str) -> Table
         DataError: a column is not there, or two would have one name.
     """
     columns = new_names(table.source, table.columns, renamed, setting)
-
-    def row_of(row: dict[str, Any]) -> dict[str, Any]:
-        return {renamed.get(column, column): value for column, value in row.items()}
-
-    rows = Made(table.rows, row_of)
+    rows = Made(table.rows, functools.partial(renamed_row, renamed))
     return replace(
         table,
         columns=columns,
         rows=list(rows) if isinstance(table.rows, list) else rows,
         renamed=renamed,
     )
+
+
+def renamed_row(renamed: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row by the new names of its columns."""
+    return {renamed.get(column, column): value for column, value in row.items()}
 
 
 def new_names(

@@ -104,6 +104,9 @@ def test_sources_with_other_names_of_columns_stay_in_their_files(
     written = {"a": "a.jsonl", "b": {"from": "b.jsonl", "rename": {"words": "text"}}}
     whole, large = both(sources_of(written), monkeypatch, tmp_path)
     assert seen(large) == seen(whole) and not isinstance(large.rows, list)
+    assert list(pickle.loads(pickle.dumps(large.rows))) == whole.rows, (
+        "as workers get them that are not forked"
+    )
     assert [row["text"] for row in large.rows] == ["a 0", "a 1", "a 2", "b 0", "b 1", "b 2"]
 
 

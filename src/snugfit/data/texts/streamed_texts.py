@@ -26,7 +26,7 @@ from snugfit.data.mixed_streams import MixedStreams
 from snugfit.data.named_sources import Source, Sources
 from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table, new_names
+from snugfit.data.sources import Table, new_names, renamed_row
 from snugfit.data.stream import Encode, Stream, Streamed, examples_of, rows_of
 from snugfit.data.texts.causal import (
     UNFRAMED,
@@ -451,7 +451,7 @@ def _open(settings: S, source: Source | None, folder: Path | None) -> _Part[S]:
     if renamed and names:
         names = new_names(file, names, renamed, setting)
         rows = RowStream(file, setting=setting, folder=folder, rename=renamed)
-        columns = [{renamed.get(name, name): value for name, value in row.items()} for row in columns]
+        columns = [renamed_row(renamed, row) for row in columns]
     table = Table(file, names, [dict(row) for row in columns], [row.line for row in first], "")
     return _Part(replace(settings, train=file), rows, table, source)
 
