@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -14,9 +14,11 @@ import torch
 from snugfit.core.batch import labels_of
 from snugfit.core.losses import IGNORE_INDEX, logits_of
 from snugfit.data.texts.tags import OUTSIDE, Span, spans_of
+from snugfit.deliver.shown_rows import SIDE
 from snugfit.kit.token_scores import Seen
 from snugfit.results.evaluation_details import ClassCounts, EvaluationDetails, ProbabilityBin, WorstRow
 from snugfit.step.metrics.label_metrics import are_predicted
+from snugfit.system.tolerances import in_float64
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +33,8 @@ MOST_WORST = 48
 """Rows that are shown."""
 _MOST_NUMBERS = 1000
 """Pairs of a label and its prediction that are drawn."""
+_MOST_PAIRS = 10_000
+"""Pairs of a true and a predicted class whose counts are kept, the most frequent ones: all of up to 100 classes."""
 _MOST_NAMES = 12
 """Labels or spans of a row that are predicted."""
 
@@ -127,26 +131,27 @@ def _tally_of(use: Inference, meta: Mapping[str, Any]) -> _Tally | None:
     return _Numbers() if use.counted == "numbers" else None
 
 
-@dataclass
 class _Bins:
     """Probabilities that were given, each with whether it was right."""
 
-    rows: Counter[int] = field(default_factory=Counter)
-    sums: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    right: Counter[int] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self._sums = in_float64(
+            torch.zeros(3, _BINS)
+        )  # of rows, of their probabilities, of those that are right
 
     def add(self, probabilities: Tensor, right: Tensor) -> None:
-        for probability, one in zip(probabilities.flatten().tolist(), right.flatten().tolist(), strict=True):
-            if not math.isnan(probability):
-                number = min(int(probability * _BINS), _BINS - 1)
-                self.rows[number] += 1
-                self.sums[number] += probability
-                self.right[number] += bool(one)
+        """Count probabilities, in float64 on the host; what is no number is left out."""
+        known = ~probabilities.isnan()
+        given, right = probabilities[known], in_float64(right[known])
+        numbers = (given * _BINS).long().clamp(max=_BINS - 1)
+        for sums, values in zip(self._sums, (torch.ones_like(given), given, right), strict=True):
+            sums += torch.bincount(numbers, values, minlength=_BINS)
 
     def all(self) -> list[ProbabilityBin]:
         return [
-            ProbabilityBin(count, self.sums[number] / count, self.right[number] / count)
-            for number, count in sorted(self.rows.items())
+            ProbabilityBin(int(count), total / count, right / count)
+            for count, total, right in self._sums.T.tolist()
+            if count
         ]
 
 
@@ -158,8 +163,8 @@ class _Classes:
         self._confusion: Counter[tuple[int, int]] = Counter()
 
     def add(self, outputs: Any, labels: Tensor) -> Judge:
-        probabilities = logits_of(outputs).cpu().double().softmax(dim=1)
-        labels = labels.to("cpu").long()
+        probabilities = in_float64(logits_of(outputs).cpu()).softmax(dim=1)
+        labels = labels.cpu().long()
         highest, predicted = probabilities.max(dim=1)
         given = probabilities.gather(1, labels[:, None])[:, 0]
         self._bins.add(highest, predicted == labels)
@@ -173,7 +178,9 @@ class _Classes:
 
     def details(self) -> EvaluationDetails:
         counts = _counts(self._confusion, len(self._names))
-        return EvaluationDetails(0, "row", self._names, counts, dict(self._confusion), self._bins.all())
+        return EvaluationDetails(
+            0, "row", self._names, counts, _most_frequent(self._confusion), self._bins.all()
+        )
 
 
 class _Labels:
@@ -184,9 +191,9 @@ class _Labels:
         self._counts = torch.zeros(3, len(names), dtype=torch.long)
 
     def add(self, outputs: Any, labels: Tensor) -> Judge:
-        logits = logits_of(outputs).to("cpu")
-        probabilities = logits.double().sigmoid()
-        true, predicted = labels.to("cpu") > 0, are_predicted(logits, self._threshold)
+        logits = logits_of(outputs).cpu()
+        probabilities = in_float64(logits).sigmoid()
+        true, predicted = labels.cpu() > 0, are_predicted(logits, self._threshold)
         self._bins.add(torch.maximum(probabilities, 1 - probabilities), predicted == true)
         self._counts += torch.stack([(true & predicted).sum(0), predicted.sum(0), true.sum(0)])
         return lambda row: _Judged(self._named(true[row]), self._named(predicted[row]))
@@ -262,10 +269,10 @@ class _Pixels:
         self._counts += torch.bincount(pairs, minlength=len(self._counts)).to("cpu")
 
         def judge(row: int) -> _Judged:
-            pixels = known[row].cpu()
-            right = int((predicted[row].cpu() == true[row].cpu())[pixels].sum()) / max(1, int(pixels.sum()))
-            masks = true[row].to("cpu").numpy(), predicted[row].to("cpu").numpy()
-            return _Judged(prediction=f"{right:.1%} of the pixels are right", masks=masks)
+            of_row, right = known[row], predicted[row] == true[row]
+            share = int((right & of_row).sum()) / max(1, int(of_row.sum()))
+            masks = _small(true[row]), _small(predicted[row])
+            return _Judged(prediction=f"{share:.1%} of the pixels are right", masks=masks)
 
         return judge
 
@@ -274,23 +281,47 @@ class _Pixels:
         confusion = {
             divmod(place, number): count for place, count in enumerate(self._counts.tolist()) if count
         }
-        return EvaluationDetails(0, "pixel", self._names, _counts(confusion, number), confusion)
+        return EvaluationDetails(
+            0, "pixel", self._names, _counts(confusion, number), _most_frequent(confusion)
+        )
+
+
+def _small(mask: Tensor) -> Any:
+    """Return a mask as it is shown, which holds nothing of the micro-batch that it was in."""
+    rows, columns = map(_middles, mask.shape)
+    return mask[rows][:, columns].int().cpu().numpy()
+
+
+def _middles(side: int) -> Tensor:
+    """Return the places of a side's pixels that are shown."""
+    count = min(side, SIDE)
+    return ((torch.arange(count) + 0.5) * (side / count)).long()
 
 
 class _Numbers:
-    """Labels and predictions of rows with a number each."""
+    """Labels and predictions of rows with a number each, of at most twice as many rows as are drawn, at equal distances."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[float, float]] = []
+        self._rows, self._step = 0, 1
 
     def add(self, outputs: Any, labels: Tensor) -> Judge:
         predicted, true = logits_of(outputs).flatten().tolist(), labels.flatten().tolist()
-        self._pairs += zip(true, predicted, strict=True)
+        first = -self._rows % self._step
+        self._pairs += zip(true[first :: self._step], predicted[first :: self._step], strict=True)
+        self._rows += len(true)
+        while len(self._pairs) > 2 * _MOST_NUMBERS:
+            del self._pairs[1::2]
+            self._step *= 2
         return lambda row: _Judged(f"{true[row]:.6g}", f"{predicted[row]:.6g}")
 
     def details(self) -> EvaluationDetails:
         step = math.ceil(len(self._pairs) / _MOST_NUMBERS) or 1
         return EvaluationDetails(0, numbers=self._pairs[::step])
+
+
+def _most_frequent(confusion: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    return dict(Counter(confusion).most_common(_MOST_PAIRS))
 
 
 def _counts(confusion: Mapping[tuple[int, int], int], number: int) -> list[ClassCounts]:

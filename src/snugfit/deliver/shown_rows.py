@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows
 
-_SIDE = 160
+SIDE = 160
 """Of a picture on a page, in pixels."""
 _LONGEST_CELL, _MOST_CELLS = 400, 16
 _MOST_BYTES = 64 << 20
@@ -144,9 +144,9 @@ def _pictures(data: Any, place: int, masks: Sequence[Any]) -> tuple[str, ...]:
     except (OSError, SyntaxError):
         return ()
     if not masks:
-        picture.thumbnail((_SIDE, _SIDE))
+        picture.thumbnail((SIDE, SIDE))
         return (_address(picture),)
-    picture = picture.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+    picture = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return (_address(picture), *(_address(_under(picture, mask)) for mask in masks))
 
 

@@ -25,7 +25,7 @@ _LONG = 60
 
 
 def read_details(run_dir: Path) -> EvaluationDetails | None:
-    """Return what a run has kept of its last evaluation in detail; None without any that can be read."""
+    """Return what a run has kept of its best evaluation in detail; None without any that can be read."""
     try:
         return EvaluationDetails.of(parse_json((run_dir / DETAILS).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):

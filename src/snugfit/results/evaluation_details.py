@@ -59,8 +59,8 @@ class EvaluationDetails:
         rows: that were scored.
         counted: what the counts of classes are of: row, label, span or pixel.
         classes: names; `counts` are of each, in their order.
-        confusion: counts by the numbers of the true class and of the predicted one; pairs without any are left out, and all where classes are
-            not one against the other.
+        confusion: counts by the numbers of the true class and of the predicted one; pairs without any are left out, the rarest of many
+            thousands, and all where classes are not one against the other.
         bins: of the probabilities of predictions, from low to high; empty ones are left out, and predictions whose probability is no number.
         numbers: pairs of a label and its prediction, of some rows.
         worst: the rows of the highest loss, the worst first.

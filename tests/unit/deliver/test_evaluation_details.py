@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -157,6 +159,52 @@ def test_many_classes_take_no_table_of_all_pairs_and_what_is_no_number_is_the_wo
     assert details.worst[0].place == "row 1"
     assert sum(each.rows for each in details.bins) == 2
     assert 0 <= details.calibration_error <= 1
+
+
+def test_what_an_evaluation_holds_does_not_grow_with_its_rows() -> None:
+    rows = torch.arange(20_000.0)
+    observed = Observed(use_of(counted="numbers"), {})
+    for part in rows.split(700):
+        observed.add(part, Batch.of({"labels": part}), LossTerms(part))
+    assert len(observed._tally._pairs) <= 2000
+    drawn = [label for label, _ in observed.details(Row()).numbers]
+    assert 500 <= len(drawn) <= 1000 and drawn[0] == 0 and drawn[-1] > 19_900
+    assert {after - before for before, after in itertools.pairwise(drawn)} == {drawn[1]}
+    names = tuple(map(str, range(110)))
+    pairs = torch.cartesian_prod(torch.arange(110), torch.arange(110))
+    logits = torch.zeros(len(pairs) + 1, 110)
+    logits[torch.arange(len(pairs)), pairs[:, 1]] = 1
+    logits[-1, 7] = 1
+    labels = torch.cat([pairs[:, 0], torch.tensor([7])])
+    details = seen(use_of(classes=names), {}, (logits, labels))
+    assert len(details.confusion) == 10_000 and details.confusion[7, 7] == 2
+    assert details.by_class()["7"] == {"precision": 2 / 111, "recall": 2 / 111, "f1": 2 / 111, "rows": 111}
+
+
+def test_masks_of_the_worst_pictures_are_kept_as_they_are_shown_and_not_with_their_micro_batch() -> None:
+    labels = torch.randint(0, 3, (4, 500, 90), generator=torch.Generator().manual_seed(0))
+    labels[2] = -100
+    shown = []
+
+    class Pictures(Row):
+        def pictures(self, place: int, masks: object) -> tuple[str, ...]:
+            shown.append((place, masks))
+            return ()
+
+    observed = Observed(use_of(counted="pixels"), {"labels": ["x", "y", "z"]}, most=4)
+    logits = one_hot(labels.clamp(0), 3).float()
+    observed.add(logits, Batch.of({"labels": labels}), LossTerms(torch.ones(4)))
+    details = observed.details(Pictures())
+    assert [each.prediction for each in details.worst] == [
+        f"{part} of the pixels are right" for part in ("100.0%", "100.0%", "0.0%", "100.0%")
+    ]
+    for place, (true, predicted) in shown:
+        small = Image.fromarray(labels[place].int().numpy()).resize((90, 160), Image.Resampling.NEAREST)
+        assert true.tolist() == np.asarray(small).tolist() and predicted.tolist() == true.clip(0).tolist()
+        assert (
+            max(each.nbytes if each.base is None else each.base.nbytes for each in (true, predicted))
+            <= 4 * 160 * 160
+        )
 
 
 def test_a_page_shows_the_worst_pictures_and_escapes_what_rows_say(
