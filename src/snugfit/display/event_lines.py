@@ -14,6 +14,7 @@ from snugfit.data.named_sources import LOSS_OF
 from snugfit.data.report import has_epochs, source_words
 from snugfit.display.run_state import Standing
 from snugfit.errors import short_path
+from snugfit.kit.metric_directions import is_of_class
 from snugfit.results.run_folder import QUARANTINE
 from snugfit.tasks import known
 from snugfit.units import counted, format_bytes, format_seconds
@@ -154,8 +155,9 @@ def evaluation_names(metrics: Mapping[str, Any], *, epochs: bool = True) -> list
 
 
 def _columns(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the metrics behind the loss that have a column; the losses of sources, which may be many, are on the run's page."""
-    return [name for name in metrics if name != "loss" and not name.startswith(LOSS_OF)]
+    """Return the metrics behind the loss that have a column; those of sources and of classes, which may be many, are on the run's page."""
+    behind = (name for name in metrics if name != "loss" and not name.startswith(LOSS_OF))
+    return [name for name in behind if not is_of_class(name, metrics)]
 
 
 def table_row(values: Sequence[str], names: Sequence[str]) -> str:
@@ -253,7 +255,11 @@ def _best(run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     name = str(((run.get("recipe") or {}).get("evaluate") or {}).get("best") or "").rpartition(":")[2]
     name = name if name in metrics else next(iter(metrics))
     first = f"{name} {number(metrics.pop(name))} at update {best['update']:,}"
-    others = ", ".join(f"{other} {number(value)}" for other, value in metrics.items())
+    others = ", ".join(
+        f"{other} {number(value)}"
+        for other, value in metrics.items()
+        if not is_of_class(other, best["metrics"])
+    )
     return f"{first} ({others})" if others else first
 
 

@@ -1,6 +1,8 @@
-"""Metrics by name: which direction is better."""
+"""Metrics by name: which direction is better, and which are of one class."""
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from snugfit.errors import SettingError
 
@@ -46,6 +48,20 @@ _LOWER = (
     "auxiliary_loss",
     "reward_rejected",
 )
+
+
+OF_CLASS = " of "
+"""Between the name of a metric and that of a class: the value for that class, beside the mean of all."""
+
+
+def is_of_class(name: str, names: Container[str]) -> bool:
+    """Return whether a metric is of one class, beside that of all in `names`.
+
+    >>> is_of_class("F1Score of cat", ["F1Score"]), is_of_class("part of speech", ["F1Score"])
+    (True, False)
+    """
+    whole, between, _ = name.partition(OF_CLASS)
+    return bool(between) and whole in names
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from snugfit.data.report import has_epochs
+from snugfit.kit.metric_directions import OF_CLASS, is_of_class
 from snugfit.report.series import Point, as_number, format_number
 from snugfit.report.story import Story, mapping, marks
 from snugfit.report.svg import Chart, Dot, Frame, Series
@@ -136,10 +137,12 @@ def _metric_names(events: Sequence[Event]) -> list[str]:
 
 
 def _grouped(names: Sequence[str] | Iterator[str]) -> dict[str, list[str]]:
-    """'learning_rate/head' belongs to the chart of 'learning_rate'."""
+    """'learning_rate/head' belongs to the chart of 'learning_rate', 'F1Score of cat' to that of 'F1Score'."""
     groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(name.partition("/")[0], []).append(name)
+    known = dict.fromkeys(names)
+    for name in known:
+        title = name.partition(OF_CLASS if is_of_class(name, known) else "/")[0]
+        groups.setdefault(title, []).append(name)
     return groups
 
 
