@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
-    from snugfit.step.evaluate import Observer
+    from snugfit.step.evaluate import RowObserver
     from snugfit.tasks.inference import Inference, Prediction
 
 _FOLDS, _RESULT = "fold-*", "result.json"
@@ -171,7 +171,7 @@ class Ensemble:
         return most_likely(self.inference.classes, outputs, range(len(rows.rows)), top=top, every=every)
 
     def scores(
-        self, data: str, metrics: Sequence[str], *, bad_rows: str, observer: Observer | None = None
+        self, data: str, metrics: Sequence[str], *, bad_rows: str, observer: RowObserver | None = None
     ) -> tuple[FileRows, dict[str, float]]:
         """Return a file's rows, with loss and metrics of the predictions for them: those of the mean, not the mean of each one's.
 

@@ -11,6 +11,7 @@ from snugfit.core.batch import IGNORE_INDEX
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.errors import SettingError
+from snugfit.kit.metric_directions import is_of_class
 from snugfit.step.evaluate import evaluate
 from snugfit.step.metrics.metric import made_metrics, named_metrics
 from snugfit.step.metrics.text_metrics import OfWrittenTexts, TextScore
@@ -19,7 +20,7 @@ from snugfit.strategies.base import Strategy
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
-    from snugfit.step.evaluate import Observer
+    from snugfit.step.evaluate import RowObserver
 
 
 def scores_of(
@@ -29,7 +30,7 @@ def scores_of(
     most: int | None = None,
     *,
     planned: bool = False,
-    observer: Observer | None = None,
+    observer: RowObserver | None = None,
 ) -> dict[str, float]:
     """Return loss and metrics on labelled rows, the first ones where there are more than are asked for.
 
@@ -58,7 +59,7 @@ def scores_of(
     scores = evaluate(predictor.scored(), windows, scored, observer=observer)
     scores |= _scores_of_answers(predictor, [rows.examples[place] for place in range(count)], answered)
     ordered = {name: scores[name] for name in ("loss", *made)}
-    return {**ordered, **{name: value for name, value in scores.items() if name.partition(" of ")[0] in made}}
+    return {**ordered, **{name: value for name, value in scores.items() if is_of_class(name, made)}}
 
 
 def _scores_of_answers(

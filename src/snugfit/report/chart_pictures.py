@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,15 @@ def require_matplotlib() -> None:
         raise MissingExtra("matplotlib", "plot")
 
 
+@contextmanager
+def plain_texts() -> Iterator[None]:
+    """Temporarily draw texts as they are: names of classes and metrics may have what begins a formula."""
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False, "text.usetex": False}):
+        yield
+
+
 def write_charts(run_dir: Path, folder: Path) -> dict[str, Path]:
     """Draw the charts of a run's report into a folder, and return the file of each by its name, such as `loss`.
 
@@ -46,12 +56,13 @@ def write_charts(run_dir: Path, folder: Path) -> dict[str, Path]:
 
     files = {}
     folder.mkdir(exist_ok=True)
-    for chart in charts(read_story(run_dir)):
-        drawing = Figure(figsize=_INCHES, layout="constrained")
-        _draw(chart, drawing.subplots())
-        name = re.sub(r"[^\w-]+", "-", chart.title.casefold())
-        files[name] = folder / f"{name}.png"
-        drawing.savefig(files[name], dpi=_DOTS_AN_INCH)
+    with plain_texts():
+        for chart in charts(read_story(run_dir)):
+            drawing = Figure(figsize=_INCHES, layout="constrained")
+            _draw(chart, drawing.subplots())
+            name = re.sub(r"[^\w-]+", "-", chart.title.casefold())
+            files[name] = folder / f"{name}.png"
+            drawing.savefig(files[name], dpi=_DOTS_AN_INCH)
     return files
 
 

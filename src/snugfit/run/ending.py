@@ -60,17 +60,14 @@ def show_trackers(tracking: Tracking | None, folder: RunFolder, events: Events) 
 
 def _draw_report(folder: RunFolder, events: Events) -> None:
     """Draw the charts; a run that trained is not lost to them."""
-    events(DOING, text="drawing the report for trackers")
     try:
-        drawn = write_charts(folder.path, folder.path / PICTURES)
-    except (OSError, SnugfitError) as error:
+        events(DOING, text="drawing the report for trackers")
+        if drawn := write_charts(folder.path, folder.path / PICTURES):
+            named = {f"report/{name}": f"{PICTURES}/{path.name}" for name, path in drawn.items()}
+            events("pictures", update=events.story().last_update, pictures=named)
+    except Exception as error:  # noqa: BLE001 - who draws may fail in any way, and an error of the run is the one to see
         with suppress(SnugfitError):
             events("warning", message=f"no pictures of the report for trackers: {error}")
-        return
-    if drawn:
-        update = events.story().last_update
-        named = {f"report/{name}": f"{PICTURES}/{path.name}" for name, path in drawn.items()}
-        events("pictures", update=update, pictures=named)
 
 
 def explain_memory(training: Training, events: Events, error: OutOfMemory) -> None:

@@ -46,7 +46,7 @@ from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world
 from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
-from snugfit.tasks.task import Observer, Task
+from snugfit.tasks.task import ModelObserver, Task
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.named import NAMED, trackers
 from snugfit.tracking.uri import check_uri, resolve_uri
@@ -213,13 +213,13 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
     return task if options.is_smoke else replace(task, observers=_observers(recipe, task))
 
 
-def _observers(recipe: Recipe, task: Task) -> tuple[Observer, ...]:
+def _observers(recipe: Recipe, task: Task) -> tuple[ModelObserver, ...]:
     """Return what looks at the model at each evaluation.
 
     Raises:
         SettingError: it cannot, at models of this task or where the weights are not on one device.
     """
-    track, observers = recipe.track, list[Observer]()
+    track, observers = recipe.track, list[ModelObserver]()
     if track.answers is not None:
         observers.append(sample_answers(recipe, task, track.answers))
     if track.pictures is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from snugfit.errors import SettingError
-from snugfit.tasks.task import Observer, Task
+from snugfit.tasks.task import ModelObserver, Task
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
@@ -21,7 +21,7 @@ _ANSWER_TOKENS = 64
 """Tokens at most of an answer that is shown while a model trains."""
 
 
-def sample_answers(recipe: Recipe, task: Task, count: int) -> Observer:
+def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
     """Return what asks a model for its answers to the first examples of the task.
 
     Raises:

@@ -19,6 +19,7 @@ from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.kit.metric_directions import OF_CLASS
 from snugfit.kit.phases import phase
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import Run, Seen, in_token_chunks, visible_part
@@ -78,7 +79,7 @@ class Scored:
         )
 
 
-class Observer(Protocol):
+class RowObserver(Protocol):
     """Looks on while rows are evaluated, micro-batch by micro-batch; `seen` says what it looks at of their outputs."""
 
     seen: Seen
@@ -92,7 +93,7 @@ def evaluate(
     metrics: Mapping[str, AnyMetric],
     tell: Callable[[Replan], None] = lambda _: None,
     sources: RowSources | None = None,
-    observer: Observer | None = None,
+    observer: RowObserver | None = None,
 ) -> dict[str, float]:
     """Loss, its parts where it names some, and metrics over all rows of `batches`, each row (or token) counted once.
 
@@ -141,7 +142,7 @@ def evaluate(
         if isinstance(value, dict):  # of each class; the mean is what may decide which weights are best
             known = [own for own in value.values() if not math.isnan(own)]
             scores[name] = sum(known) / len(known) if known else math.nan
-            scores |= {f"{name} of {own}": each for own, each in value.items()}
+            scores |= {f"{name}{OF_CLASS}{own}": each for own, each in value.items()}
             continue
         of_loss = name not in made or isinstance(made[name], BytePerplexity)
         scores[name] = perplexity(scores["loss"] * value) if of_loss else value

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from snugfit.step.build import Material
 
 
-Observer = Callable[["nn.Module", int, Path], tuple[str, Mapping[str, Any]]]
+ModelObserver = Callable[["nn.Module", int, Path], tuple[str, Mapping[str, Any]]]
 """From the model that is scored after an update, the number of that update and the run's folder to an event: its kind and what it tells."""
 
 
@@ -44,7 +44,7 @@ class Task:
     example: list[list[Any]] = field(default_factory=list)
     delivered: Callable[[nn.Module], nn.Module] = lambda model: model
     left_out: tuple[Fault, ...] = ()
-    observers: tuple[Observer, ...] = ()
+    observers: tuple[ModelObserver, ...] = ()
 
     @property
     def class_counts(self) -> dict[str, int] | None:

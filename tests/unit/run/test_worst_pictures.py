@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from snugfit.deliver.predict import load_predictor
+from snugfit.data.examples import FILE
+from snugfit.deliver.predict import Predictor, load_predictor
 from snugfit.errors import SettingError
 from snugfit.models.small import write_small_picture_model
 from snugfit.recipe import load_recipe
+from snugfit.results.evaluation_details import WorstRow
 from snugfit.run import worst_pictures as module
 from snugfit.run.from_recipe import train_recipe
 
@@ -40,8 +43,11 @@ def test_those_whose_class_was_given_least_are_shown_at_each_evaluation(
     Path("recipe.yaml").write_text(RECIPE)
     drawn = []
     draw = module._draw
-    monkeypatch.setattr(module, "_draw", lambda wrong, *rest: (drawn.append(wrong), draw(wrong, *rest)))
-    result = train_recipe(load_recipe(Path("recipe.yaml")))
+    with monkeypatch.context() as during:
+        during.setattr(module, "_draw", lambda rows, *rest: (drawn.append(rows), draw(rows, *rest)))
+        # which would keep the probability of every class of every row, and decode each picture twice
+        during.setattr(Predictor, "predict_examples", None)
+        result = train_recipe(load_recipe(Path("recipe.yaml")))
     run = Path(result.run_dir)
     shown = EventAccumulator(str(run / "tensorboard"))
     shown.Reload()
@@ -62,3 +68,12 @@ def test_those_whose_class_was_given_least_are_shown_at_each_evaluation(
 
     with pytest.raises(SettingError, match=r"track\.pictures: needs data\.validation"):
         train_recipe(load_recipe(Path("recipe.yaml"), ["data.validation=null"]))
+
+
+def test_names_of_classes_are_no_formulas(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
+    pictures = SimpleNamespace(rows=[{FILE: str(tmp_path / "a.png")}])
+    row = WorstRow(0, "a.png", 1.0, "$10_{", "over $20", given=0.1)
+    module._draw([row], pictures, tmp_path / "pictures" / "worst.png")
+    with Image.open(tmp_path / "pictures" / "worst.png") as sheet:
+        assert sheet.size == (800, 240)

@@ -50,7 +50,7 @@ from snugfit.step.step import Step
 from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
-from snugfit.tasks.task import Observer
+from snugfit.tasks.task import ModelObserver
 from snugfit.units import counted
 
 
@@ -86,7 +86,7 @@ class Training:
     planned: MicroBatch = None
     deterministic: bool = False
     accept_changes: Sequence[str] = ()
-    observers: Sequence[Observer] = ()
+    observers: Sequence[ModelObserver] = ()
     details: ValidationDetails | None = None
 
     def __post_init__(self) -> None:
