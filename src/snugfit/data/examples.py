@@ -316,12 +316,13 @@ def origin_of(dataset: Any, index: int, split: str) -> str:
     >>> origin_of(Subset(list("abcd"), [1, 3]), 1, "validation")
     'row 3 (validation)'
     """
-    dataset, index = _whole(dataset, index)
+    dataset, index = place_in_whole(dataset, index)
     origin = dataset.origin(index) if isinstance(dataset, Examples) else f"row {index}"
     return f"{origin} ({split})"
 
 
-def _whole(dataset: Any, index: int) -> tuple[Any, int]:
+def place_in_whole(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the examples that a data set is made of, or a part of, and the place of one of its own among them."""
     while isinstance(dataset, (Subset, FromRows)):
         if isinstance(dataset, FromRows):
             dataset = dataset.rows

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from snugfit.data.examples import FILE, origin_of, whole_examples
+from snugfit.data.examples import FILE, Examples, origin_of, place_in_whole, whole_examples
 from snugfit.data.sources import read_table
 from snugfit.errors import SnugfitError
 from snugfit.system.user_objects import is_python_path
@@ -17,7 +17,6 @@ from snugfit.system.user_objects import is_python_path
 if TYPE_CHECKING:
     from PIL import Image
 
-    from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows
 
 SIDE = 160
@@ -126,6 +125,12 @@ def _table_of(examples: Examples | None) -> Sequence[Mapping[str, Any]] | None:
         return None
 
 
+def file_of_row(data: Any, place: int) -> str | None:
+    """Return the file that an example is; None where it is none."""
+    examples, place = place_in_whole(data, place)
+    return examples[place][FILE] if isinstance(examples, Examples) and examples.unit == FILE else None
+
+
 def _pictures(data: Any, place: int, masks: Sequence[Any]) -> tuple[str, ...]:
     """Return a picture, small, and the same under each mask.
 
@@ -136,11 +141,11 @@ def _pictures(data: Any, place: int, masks: Sequence[Any]) -> tuple[str, ...]:
 
     from snugfit.data.pictures.pixels import opened
 
-    examples = whole_examples(data)
-    if examples is None or examples.unit != FILE:
+    file = file_of_row(data, place)
+    if file is None:
         return ()
     try:
-        picture = opened(examples[place][FILE])
+        picture = opened(file)
     except (OSError, SyntaxError):
         return ()
     if not masks:

@@ -12,7 +12,7 @@ from torch import nn
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.deliver.evaluation_details import Observed
-from snugfit.deliver.shown_rows import ValidationShown
+from snugfit.deliver.shown_rows import ValidationShown, file_of_row
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import PICTURES
 from snugfit.run.sample_answers import require_whole_model
@@ -77,7 +77,6 @@ def _draw(rows: Sequence[WorstRow], pictures: Any, path: Path) -> None:
     """Draw a sheet of pictures, each under its class and what was predicted."""
     from matplotlib.figure import Figure
 
-    from snugfit.data.examples import FILE
     from snugfit.data.pictures.pixels import opened
     from snugfit.report.chart_pictures import plain_texts
 
@@ -88,7 +87,7 @@ def _draw(rows: Sequence[WorstRow], pictures: Any, path: Path) -> None:
         for axes in every:
             axes.set_axis_off()
         for axes, row in zip(every, rows, strict=False):
-            picture = opened(pictures.rows[row.row][FILE])
+            picture = opened(str(file_of_row(pictures, row.row)))
             picture.thumbnail((_MOST_DOTS, _MOST_DOTS))
             axes.imshow(picture)
             axes.set_title(f"{row.label} {row.given:.0%}\npredicted {row.prediction}", fontsize=8)

@@ -32,7 +32,8 @@ from snugfit.system.tolerances import NO_FLOAT64
 class Material:
     """The material of a training: a module and map-style data sets, however they came about.
 
-    `metrics` are those that a task makes of its data, by their names; `class_counts` as `core.technique.Context` has them.
+    `metrics` are those that a task makes of its data, by their names; `class_counts` as `core.technique.Context` has them;
+    `class_names` are those of labels, tags or pixels, in the order of their numbers.
     """
 
     model: nn.Module
@@ -44,6 +45,7 @@ class Material:
     load: Callable[[str], nn.Module] | None = None
     metrics: Mapping[str, RowMetric] = field(default_factory=dict)
     class_counts: Mapping[str, int] | None = None
+    class_names: tuple[str, ...] = ()
 
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:

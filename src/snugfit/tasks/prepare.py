@@ -53,7 +53,8 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
         if (examples := whole_examples(side)) is not None:
             examples.drop_table()
     trim_malloc()  # else the memory of rows and of a tokenizer's work would stay with this process for as long as it trains
-    return replace(task, material=replace(task.material, class_counts=task.class_counts))
+    names = tuple(task.meta.get("labels") or ())
+    return replace(task, material=replace(task.material, class_counts=task.class_counts, class_names=names))
 
 
 def _check_pictures(recipe: Recipe) -> None:

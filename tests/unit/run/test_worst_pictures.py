@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.data import Subset
 
-from snugfit.data.examples import FILE
+from snugfit.data.examples import FILE, Examples
 from snugfit.deliver.predict import Predictor, load_predictor
 from snugfit.errors import SettingError
 from snugfit.models.small import write_small_picture_model
@@ -72,7 +72,8 @@ def test_those_whose_class_was_given_least_are_shown_at_each_evaluation(
 
 def test_names_of_classes_are_no_formulas(tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
-    pictures = SimpleNamespace(rows=[{FILE: str(tmp_path / "a.png")}])
+    rows = [{FILE: str(tmp_path / f"{name}.png")} for name in ("gone", "a")]
+    pictures = Subset(Examples(rows, "rows", [0, 1], unit=FILE), [1])  # as of a fold
     row = WorstRow(0, "a.png", 1.0, "$10_{", "over $20", given=0.1)
     module._draw([row], pictures, tmp_path / "pictures" / "worst.png")
     with Image.open(tmp_path / "pictures" / "worst.png") as sheet:

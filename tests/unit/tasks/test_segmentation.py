@@ -25,6 +25,7 @@ from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.step.metrics.metric import make_metric
 from snugfit.strategies.base import Strategy
+from snugfit.tasks.prepare import prepare
 from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
@@ -59,6 +60,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def train(*overrides: str, options: RunOptions | None = None) -> Any:
     return train_recipe(load_recipe(Path("shapes.yaml"), overrides), options or RunOptions())
+
+
+def test_classes_have_their_names_in_metrics_of_each(project: Path) -> None:
+    task = prepare(load_recipe(Path("shapes.yaml"), ["data.classes=[ground, disc, square]"]), empty=True)
+    assert task.material.class_names == ("ground", "disc", "square")
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def assemble(
         step=step,
         loader=train,
         validation=held_out,
-        metrics=made_metrics(metrics, material.metrics, material.class_counts or ()),
+        metrics=made_metrics(metrics, material.metrics, material.class_names or material.class_counts or ()),
         folder=folder,
         emit=emit,
         save_best=save_best,

@@ -17,6 +17,7 @@ from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, nearest
 from snugfit.step.metrics.metrics_over_all import check_numbers
 from snugfit.strategies.base import Strategy
+from snugfit.system.memory import is_out_of_memory
 from snugfit.system.torchvision_operators import declare_torchvision_operators
 from snugfit.system.user_objects import describe
 
@@ -83,6 +84,8 @@ class TorchMetric:
             if len(true):
                 self._metric.update(predicted, true)
         except (TypeError, ValueError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise self._failed(error) from error
 
     def compute(self, strategy: Strategy) -> float | dict[str, float]:
@@ -90,9 +93,8 @@ class TorchMetric:
         settings = next((each for each in strategy.tell(self._settings) if each is not None), None)
         if settings is None:
             return math.nan
-        metric = (self._metric or self._new(settings)).to(
-            "cpu"
-        )  # a rank that has had no row takes part in the exchange too
+        # a rank that has had no row takes part in the exchange too
+        metric = (self._metric or self._new(settings)).to("cpu")
         if strategy.world_size > 1:
             metric.distributed_available_fn = lambda: True
             metric.dist_sync_fn = lambda value, **_: _without_empty(strategy.tell(value))

@@ -118,6 +118,18 @@ def test_one_for_each_class_is_told_by_names_beside_its_mean() -> None:
     assert math.isnan(TorchMetric(OfTorchmetrics("torchmetrics.CohenKappa")).compute(Strategy()))
 
 
+def test_memory_that_runs_out_is_no_mistake_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TorchMetric(OfTorchmetrics("torchmetrics.CohenKappa"))
+    made.update(LOGITS, Batch.of({"labels": LABELS}))
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(made._metric, "update", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        made.update(LOGITS, Batch.of({"labels": LABELS}))
+
+
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
