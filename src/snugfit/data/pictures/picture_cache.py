@@ -1,7 +1,8 @@
 """Decoded pictures in the user's cache, each a file that is mapped into memory: a picture is decoded once, and by every later epoch and run read as it is.
 
-An entry is named by a digest of the picture's path, its size in bytes and the time of its last change. It begins with the size of the picture and a checksum of
-its pixels, and appears under its name when it is whole; one that is broken is made anew.
+An entry is named by a digest of the picture's path, its size in bytes, the time of its last change, and that at which the system has seen it change, which no
+copy of a file takes along: pictures without compression have one size. It begins with the size of the picture and a checksum of its pixels, and appears under its
+name when it is whole; one that is broken is made anew.
 """
 
 from __future__ import annotations
@@ -83,6 +84,10 @@ class PictureCache:
             _write(entry, picture, channels)
             self._own += size
         except OSError as error:
+            if (
+                _read(entry) is not None
+            ):  # another process has kept it meanwhile, and Windows replaces no file that is mapped
+                return
             self._closed = True
             warnings.warn(
                 f"Decoded pictures cannot be kept in {self._folder} ({disk_problem(error)}): they are decoded in each epoch.",
@@ -100,7 +105,7 @@ def _name(source: str, channels: int) -> tuple[str, str]:
     path = os.path.abspath(source)
     inside = split_member(path)
     status = os.stat(path if inside is None else inside[0])
-    described = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{channels}"
+    described = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0{channels}"
     digest = hashlib.sha256(described.encode("utf-8", "surrogateescape")).hexdigest()
     return digest[:2], digest[2:40]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +74,38 @@ def test_another_picture_under_the_name_is_decoded_anew() -> None:
     drawn("a.png", seed=1)
     os.utime(path, ns=(1, time.time_ns() + 5))
     assert cache.opened(path).tobytes() == opened(path).tobytes() != before
+
+
+def test_another_picture_of_the_same_size_and_time_is_decoded_anew(folder: Path) -> None:
+    (first, second) = (drawn(f"{seed}.bmp", seed) for seed in (0, 1))
+    cache = PictureCache(LIMIT)
+    for path in (first, second):
+        os.utime(path, (5, 5))
+    before = cache.opened(first).tobytes()
+    assert Path(first).stat().st_size == Path(second).stat().st_size
+    shutil.copy2(second, first)  # as archives do, with its time
+    assert Path(first).stat().st_mtime == 5
+    assert cache.opened(first).tobytes() == opened(second).tobytes() != before
+
+
+def test_an_entry_that_another_process_has_made_and_mapped_is_as_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, own = drawn("a.png"), PictureCache(LIMIT)
+    other, read = PictureCache(LIMIT), picture_cache._read
+
+    def late(entry: Path) -> Any:
+        monkeypatch.setattr(picture_cache, "_read", read)
+        other.opened(path)
+        monkeypatch.setattr(os, "replace", refused)
+        return None
+
+    def refused(*_: object) -> None:  # as Windows does
+        raise PermissionError(13, "Access is denied")
+
+    monkeypatch.setattr(picture_cache, "_read", late)
+    assert own.opened(path).tobytes() == opened(path).tobytes()
+    assert not own._closed and len(kept()) == 1
 
 
 def test_a_broken_entry_is_made_anew() -> None:
