@@ -116,7 +116,9 @@ class ClientProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # a Ctrl-C is for the run, which ends this one when it is done
+            # a Ctrl-C is for the run, which ends this one when it is done
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # as Windows calls that
         )
         assert process.stdin is not None
         pickle.dump(self._client, process.stdin)
