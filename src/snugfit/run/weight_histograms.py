@@ -38,7 +38,8 @@ def _histogram(weight: Tensor) -> dict[str, Any]:
         low, high = low - width, high + width
     counts = torch.zeros(BINS, dtype=torch.int64)
     for part in _finite(weight):
-        counts += torch.histc(part, BINS, low, high).cpu().long()
+        places = ((part - low) * (BINS / (high - low))).long().clamp_(0, BINS - 1)
+        counts += places.bincount(minlength=BINS).cpu()  # histc has no deterministic form on CUDA
     return {"low": low, "high": high, "counts": counts.tolist(), "not_finite": not_finite}
 
 
