@@ -325,7 +325,8 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     if folder is None:
         return result
     if training.details is not None:
-        with suppress(SnugfitError):  # what was kept goes without the columns of its rows
+        # what was kept goes without the columns of its rows, as where the run went on with others
+        with suppress(SnugfitError, LookupError, TypeError, ValueError):
             training.details.finish()
     report(folder, events)
     show_trackers(spec.tracking, folder, events)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from snugfit.core.loss_terms import LossTerms
 from snugfit.deliver.evaluation_details import Observed
 from snugfit.recipe import load_recipe
 from snugfit.results.evaluation_details import EvaluationDetails
+from snugfit.results.run_folder import RunFolder
 from snugfit.run.call_options import RunOptions
-from snugfit.run.from_recipe import train_recipe
+from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.training.loop import Training
+from snugfit.strategies.base import Strategy
 from snugfit.tasks.inference import Inference
 
 CLASSES = ("a", "b", "c", "never")
@@ -269,5 +273,14 @@ def test_the_report_of_a_run_has_the_worst_rows_of_its_best_evaluation_as_the_fi
         "Predictions beside labels" in report
         and f"&lt;{details.worst[0].cells['name'].strip('<>')}&gt;" in report
     )
+    kept = folder / "details.json"
+    kept.write_text(json.dumps({**details.as_dict(), "worst": [{**asdict(details.worst[0]), "row": 99}]}))
+    resume_run(folder)  # with fewer rows, as it might be
+    assert kept.exists()
+    several: Any = SimpleNamespace(
+        details=None, folder=RunFolder(folder), step=SimpleNamespace(strategy=Strategy())
+    )
+    Training._keep_details(several, None)  # a best evaluation of several ranks, which look at none in detail
+    assert not kept.exists()
     smoke = train_recipe(load_recipe(Path("recipe.yaml")), RunOptions(fast_dev_run=True))
     assert not Path(str(smoke.run_dir), "details.json").exists()

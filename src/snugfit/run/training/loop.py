@@ -19,7 +19,7 @@ from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
 from snugfit.deliver.evaluation_details import Observed
 from snugfit.errors import RunFolderError, TrainingFailed
-from snugfit.results.run_folder import RunFolder
+from snugfit.results.run_folder import DETAILS, RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.checkpoint.unsaved import Unsaved
@@ -196,8 +196,8 @@ class Training:
             self.watch.stand_by(standing)
         else:
             keep_models(self, metrics, best=best)
-        if best and self.details is not None and observed is not None:
-            self._keep_details(self.details, observed)
+        if best:
+            self._keep_details(observed)
         self.emit(
             "evaluation",
             update=progress.updates,
@@ -219,10 +219,14 @@ class Training:
                 f"{before['update']}.",
             )
 
-    def _keep_details(self, details: ValidationDetails, observed: Observed) -> None:
+    def _keep_details(self, observed: Observed | None) -> None:
+        """Keep what was seen of the best evaluation; where nothing looked, what was kept of an earlier one goes."""
         try:
-            details.keep(observed)
-        except RunFolderError as error:  # a run goes on without what its report would show
+            if self.details is not None and observed is not None:
+                self.details.keep(observed)
+            elif self.folder is not None and self.step.strategy.rank == 0:
+                (self.folder.path / DETAILS).unlink(missing_ok=True)
+        except (RunFolderError, OSError) as error:  # a run goes on without what its report would show
             self.emit("warning", message=f"the report has no details of this evaluation: {error}")
 
     def _observe(self) -> None:
