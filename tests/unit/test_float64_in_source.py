@@ -22,7 +22,6 @@ PLACES: dict[str, dict[str, str]] = {
     "data/series/series_windows.py": {"__init__": HOST},
     "data/tables/table_rows.py": {"load_table": HOST},
     "deliver/ensemble.py": {"_values": HOST},
-    "deliver/evaluation_details.py": {"add": HOST},
     "deliver/export/comparison.py": {"differences": HOST},
     "deliver/export/gguf.py": {"_of_llama_cpp": HOST},
     "deliver/export/label_unit.py": {"_folded": HOST},
