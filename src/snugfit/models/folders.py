@@ -160,12 +160,28 @@ def most_tokens(source: str, folder: Path | None = None) -> int | None:
     Args:
         source: the folder of a model, looked for in `folder`, or a name that is in the hub's cache.
     """
+    place = _place_of(source, folder)
+    limits = _positions(_values(place / CONFIG)), tokenizer_limit(place)
+    return min((each for each in limits if each is not None), default=None)
+
+
+def vocabulary_size(source: str, folder: Path | None = None) -> int | None:
+    """Return how many tokens a model has embeddings for, as its files say it; None where they do not, or where there are none here.
+
+    Args:
+        source, folder: as of `most_tokens`.
+    """
+    size = _values(_place_of(source, folder) / CONFIG).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def _place_of(source: str, folder: Path | None) -> Path:
+    """Return the folder in which the files of a model are, where they are here."""
     named = Path(source).expanduser()
     place = named if folder is None else folder / named
     if not named.is_absolute() and not place.is_dir():
         place = _in_hub_cache(source) or place
-    limits = _positions(_values(place / CONFIG)), tokenizer_limit(place)
-    return min((each for each in limits if each is not None), default=None)
+    return place
 
 
 def _in_hub_cache(name: str) -> Path | None:

@@ -17,6 +17,7 @@ from snugfit.deliver.export.read_back import judged, prompts_of, read
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.errors import ModelError
 from snugfit.models.adapter_bundle import ADAPTER, BASE
+from snugfit.models.folders import vocabulary_size
 from snugfit.models.tokenizer import save_tokenizer
 
 _QUANTISED_SLACK = 2e-2
@@ -27,7 +28,14 @@ import transformers
 from peft import PeftModel
 
 base = transformers.AUTO.from_pretrained("BASE"MORE)
+"""
+
+_LOADED = """\
 model = PeftModel.from_pretrained(base, "FOLDER")
+"""
+
+_NEW_TOKENS = """\
+base.resize_token_embeddings(ROWS, mean_resizing=False)  # the adapter has the rows of new tokens
 """
 
 _STOPS = """\
@@ -79,6 +87,9 @@ def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored:
         more += f", quantization_config=transformers.BitsAndBytesConfig({settings})"
     base = _base_elsewhere(subject)
     usage = _USAGE.replace("AUTO", auto_class(subject)).replace("BASE", base).replace("MORE", more)
+    if rows := _new_rows(subject):
+        usage += _NEW_TOKENS.replace("ROWS", str(rows))
+    usage += _LOADED
     if subject.generates:
         usage += _STOPS
     notes = []
@@ -90,6 +101,12 @@ def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored:
         bits = 4 if "load_in_4bit" in quantization else 8
         notes.append(f"It was trained on a base in {bits} bits.")
     return Written(usage=usage, notes=notes, header={"library_name": "peft"})
+
+
+def _new_rows(subject: ExportedModel) -> int | None:
+    """Return how many tokens the model has embeddings for; None where its base has as many."""
+    own, base = getattr(subject.config, "vocab_size", None), vocabulary_size(_base(subject))
+    return own if base is not None and own != base else None
 
 
 def _base_elsewhere(subject: ExportedModel) -> str:
@@ -106,6 +123,7 @@ def _read_back(
         "auto": auto_class(subject),
         "base": _base(subject),
         "settings": _settings(subject),
+        "vocabulary": _new_rows(subject),
         "quantization": quantization,
         **prompts_of(scored),
     }

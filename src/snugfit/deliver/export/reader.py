@@ -55,6 +55,8 @@ def read_peft(request: Request, _inputs: Inputs) -> Outputs:
     if request.get("quantization"):
         more["quantization_config"] = transformers.BitsAndBytesConfig(**request["quantization"])
     base = kind.from_pretrained(request["base"], **more)
+    if request.get("vocabulary"):
+        base.resize_token_embeddings(request["vocabulary"], mean_resizing=False)
     model = peft.PeftModel.from_pretrained(base, request["folder"]).eval()
     if Path(request["folder"], "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(request["folder"])

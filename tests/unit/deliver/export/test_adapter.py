@@ -22,17 +22,22 @@ pytest.importorskip("peft")
 pytestmark = pytest.mark.slow
 
 
-def with_adapter(folder: Path, *techniques: Any, **recipe: Any) -> tuple[Path, str]:
-    """A run of a model whose adapters are not zero, beside its base."""
+def with_adapter(folder: Path, *techniques: Any, new_rows: int = 0, **recipe: Any) -> tuple[Path, str]:
+    """A run of a model whose adapters are not zero, beside its base, which has so many rows of its embeddings less."""
     tokenizer = of_bytes()
     model = language_model("qwen2", tokenizer)
     model.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    for technique in (*techniques, LoRA(rank=4, alpha=8)):
+    known = model.config.vocab_size
+    if new_rows:
+        model.resize_token_embeddings(known + new_rows, mean_resizing=False)
+    tokens = tuple(range(known, known + new_rows))
+    for technique in (*techniques, LoRA(rank=4, alpha=8, tokens=tokens)):
         model = technique.prepare(model)
     torch.manual_seed(1)
     for layer in adapted(model).values():
-        torch.nn.init.normal_(layer.lora_B["default"].weight, std=0.2)
+        if hasattr(layer, "lora_B"):
+            torch.nn.init.normal_(layer.lora_B["default"].weight, std=0.2)
     meta = {
         "task": "instruction",
         "conversations": "messages",
@@ -71,6 +76,17 @@ def test_peft_gives_with_the_adapter_what_the_merged_model_was_scored_with(
     assert stops == list(load_predictor(run / "best", "cpu").inference.stops)
     assert "GenerationConfig.from_pretrained" in card
     assert 'from_pretrained("./base")' in card and "`./base` stands for a local folder" in card
+
+
+def test_rows_of_new_tokens_are_made_before_peft_reads_them(tmp_path: Path, reading_here: None) -> None:
+    run, _ = with_adapter(tmp_path, new_rows=2)
+    assert export_source(run, "adapter", tmp_path / "out")["compared"][0]["difference"] < 1e-5
+    usage = (tmp_path / "out" / "README.md").read_text()
+    grown, read = (
+        usage.index("base.resize_token_embeddings("),
+        usage.index("model = PeftModel.from_pretrained"),
+    )
+    assert grown < read
 
 
 def test_a_base_in_four_bits_stays_so_beside_its_adapter_and_is_merged_or_quantised_anew_where_that_is_asked_for(
