@@ -116,7 +116,8 @@ def load_causal(
             "Give more text, or lower data.max_length.",
         )
     lengths = [length for own in streams for part in own for length in _rows_of(part).lengths().tolist()]
-    longer = [length for length in lengths if length > settings.max_length]
+    # a single last token is left out
+    longer = [length - 1 for length in lengths if length - 1 > settings.max_length]
     apart = settings.documents == APART
     return CausalData(
         train=blocks,

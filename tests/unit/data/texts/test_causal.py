@@ -58,6 +58,14 @@ def test_documents_that_stay_apart_begin_an_example_each(write, decoder):
     ]
 
 
+def test_a_last_token_that_is_left_out_is_no_window_of_its_document(write, decoder):
+    texts = ["a good film and a", "a good film and a bad book good film bad"]
+    path = write("a.jsonl", "".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    data = load_causal(CausalSettings(path, validation=None, max_length=5, documents="apart"), decoder)
+    assert [len(example["input_ids"]) for example in data.train] == [5, 5, 5]
+    assert (data.report.windowed, data.report.windows) == (1, 2)
+
+
 def test_padding_of_labels_is_ignored(write, decoder):
     path = write("a.txt", "a good film and a bad book")
     data = load_causal(CausalSettings(path, validation=None, max_length=5), decoder)
