@@ -296,7 +296,7 @@ class CrossValidation(Outcome):
         """Return the scores of each fold, the mean of those of its seeds: these share all rows, and would make the error of the mean too small."""
         groups: dict[str, list[Mapping[str, float]]] = {}
         for each in self.scores:
-            groups.setdefault(each.fold.partition(_SEED)[0], []).append(getattr(each, part))
+            groups.setdefault(_without_seed(each), []).append(getattr(each, part))
         return [group[0] if len(group) == 1 else summarise(group, math.nan).mean for group in groups.values()]
 
     @property
@@ -310,12 +310,17 @@ class CrossValidation(Outcome):
             f"{name} {mean:.4g} ± {self.summary.spread[name].deviation:.2g}"
             for name, mean in self.summary.mean.items()
         ]
-        return f"{', '.join(means) or 'nothing yet'}, over {len(self.scores)} of {self.planned} folds"
+        folds, runs = len({_without_seed(each) for each in self.scores}), len(self.scores)
+        over = f"{runs} of {self.planned} folds"
+        if any(_SEED in each.fold for each in self.scores):  # of which a fold counts once
+            over = f"{counted(folds, 'fold')}, {runs} of {self.planned} runs from several seeds"
+        return f"{', '.join(means) or 'nothing yet'}, over {over}"
 
     def summary_lines(self) -> list[str]:
         """Return the means, and each fold's scores."""
         folds = [
-            f"  fold {number}  " + ", ".join(f"{name} {value:.4g}" for name, value in each.best.items())
+            f"  {each.fold if _SEED in each.fold else f'fold {number}'}  "
+            + ", ".join(f"{name} {value:.4g}" for name, value in each.best.items())
             for number, each in enumerate(self.scores, 1)
         ]
         return [f"CrossValidation: {self.message}", *folds, f"  folder  {self.folder}"]
@@ -336,6 +341,10 @@ class CrossValidation(Outcome):
             "notes": list(self.notes),
             "folder": self.folder,
         }
+
+
+def _without_seed(score: FoldScore) -> str:
+    return score.fold.partition(_SEED)[0]
 
 
 def _check_counts(

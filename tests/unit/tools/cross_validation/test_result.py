@@ -133,6 +133,17 @@ def test_best_and_last_weights_are_summed_up_apart():
     assert not found.finished
 
 
+def test_what_is_said_of_several_seeds_counts_a_fold_once():
+    names = ["fold-1-1", "fold-1-1-seed-2", "fold-1-2"]
+    scores = tuple(
+        FoldScore(name, 8, 2, {"accuracy": 0.1 * number}, 3, {"accuracy": 0.0}, 5, 1.0, "run")
+        for number, name in enumerate(names)
+    )
+    found = CrossValidation(scores, name="mine", planned=4, folder="cv")
+    assert found.message.endswith("over 2 folds, 3 of 4 runs from several seeds")
+    assert "fold-1-1-seed-2  accuracy 0.1" in "".join(found.summary_lines())
+
+
 @given(st.lists(st.integers(0, 30), min_size=4, max_size=60), st.integers(2, 6))
 @settings(max_examples=200, deadline=None)
 def test_parts_in_time_follow_one_another_and_each_fold_trains_on_those_before_it(times, folds):
