@@ -7,7 +7,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from snugfit.system.redaction import redacted
@@ -208,7 +208,7 @@ def _rows(event: Event, batch: Batch) -> None:
 def _pictures(event: Event, batch: Batch) -> None:
     step, time_ms = int(event["update"]), _time_ms(event)
     batch.pictures += [
-        Picture(tracker_name(name), path, time_ms, step) for name, path in event["pictures"].items()
+        Picture(tracker_name(name), _within(path), time_ms, step) for name, path in event["pictures"].items()
     ]
 
 
@@ -223,7 +223,19 @@ def _histograms(event: Event, batch: Batch) -> None:
 
 
 def _files(event: Event, batch: Batch) -> None:
-    batch.files += event["files"]
+    batch.files += [_within(path) for path in event["files"]]
+
+
+def _within(path: str) -> str:
+    """Return a path in the run's folder, which may be someone else's: what is elsewhere is not sent.
+
+    Raises:
+        ValueError: it leads out of it.
+    """
+    parts = PureWindowsPath(path)  # which knows both separators
+    if parts.anchor or ".." in parts.parts:
+        raise ValueError(path)
+    return path
 
 
 def _end(event: Event, batch: Batch) -> None:

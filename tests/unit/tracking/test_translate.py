@@ -13,6 +13,13 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"event": kind, "time": 2.5, **fields}
 
 
+@pytest.mark.parametrize("path", ["../id_rsa", "/etc/passwd", "a/../../b", "C:\\secrets", "..\\b", "C:b"])
+def test_files_out_of_the_run_s_folder_are_not_sent(path: str) -> None:
+    events = [event("files", files=[path]), event("pictures", update=1, pictures={"worst": path})]
+    batch, malformed = to_batch([*events, event("files", files=["report.html"])])
+    assert (batch.files, batch.pictures, malformed) == (["report.html"], [], 2)
+
+
 def test_updates_and_evaluations_become_metrics_at_their_update() -> None:
     batch, malformed = to_batch(
         [
