@@ -83,6 +83,20 @@ for targets in (table.T, torch.from_numpy(numpy.asfortranarray(table.T.numpy()))
         loss = nn.functional.mse_loss(net(one), other)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """,
+    "a frozen network for exploration": """
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.policy, self.exploration = nn.Linear(8, 2), nn.Linear(8, 2).requires_grad_(False)
+    def forward(self, rows):
+        return self.policy(rows) + self.exploration(rows)
+net = Agent()
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(10):
+    rows = torch.randn(16, 8)
+    loss = nn.functional.cross_entropy(net(rows), (rows[:, 0] > 0).long())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
     "a router that weighs the best expert": """
 router, experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
 optimizer = torch.optim.Adam([*router.parameters(), *experts.parameters()])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.mode_faults import trained_models
@@ -17,6 +19,8 @@ from snugfit.doctor.observe.run_events import (
     SteppedAgain,
 )
 
+_ADAPTER = re.compile(r"(^|[^A-Za-z])q?lora|L[Oo][Rr]A|Lora")
+"""The name of an adapter's parameter, not that of an `exploration`."""
 LEAST_TIMES = 3
 FAR_OFF = 0.1
 """Deviations between the mean of all rows and that of those which are trained on, from which it matters."""
@@ -138,7 +142,7 @@ def best_overwritten(log: Log) -> list[Finding]:
 def idle_adapter(log: Log) -> list[Finding]:
     """Detect adapters in a model that trains, none of which moves."""
     for model in log.models:
-        own = [each for each in log.parameters if each.model == model.id and "lora" in each.name.lower()]
+        own = [each for each in log.parameters if each.model == model.id and _ADAPTER.search(each.name)]
         idle = own and not any(each.moved or each.moved_outside for each in own)
         learned = (
             own and max(each.updates for each in log.parameters if each.model == model.id) >= LEAST_UPDATES
