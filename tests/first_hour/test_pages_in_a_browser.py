@@ -11,7 +11,7 @@ import pytest
 from snugfit.report.evaluation_page import write_evaluation_page
 from snugfit.report.page import write_report
 from snugfit.report.plan_page import write_plan_page
-from snugfit.results.class_details import ClassDetails, ProbabilityBin, WrongRow
+from snugfit.results.evaluation_details import ClassCounts, EvaluationDetails, ProbabilityBin, WorstRow
 from snugfit.tools.cross_validation.page import render_cv_page
 from snugfit.tools.tune.page import render_tune_page
 from tests.first_hour.browser import CHROMIUM, measured
@@ -53,7 +53,7 @@ def searches(folder: Path) -> list[Path]:
 
 
 def evaluations(folder: Path) -> list[Path]:
-    def of_classes(count: int) -> ClassDetails:
+    def of_classes(count: int) -> EvaluationDetails:
         classes = tuple(
             f"{'news of the day' if number % 2 else 'Sports'} {number}" for number in range(count)
         )
@@ -61,18 +61,22 @@ def evaluations(folder: Path) -> list[Path]:
             (true, told): true + told for true in range(count) for told in (true, (true + 1) % count)
         }
         bins = [ProbabilityBin(10, each / 10, each / 11) for each in range(3, 10)]
-        wrong = [
-            WrongRow(
+        worst = [
+            WorstRow(
                 line,
+                f"line {line}",
+                2.3,
                 classes[0],
-                0.1,
                 classes[1],
+                0.1,
                 0.8,
                 {"title": "a short one", "text": "words and words " * 20},
             )
             for line in range(2, 8)
         ]
-        return ClassDetails(classes, confusion, bins, wrong)
+        counts = [ClassCounts(number, 2 * number + 1, 3 * number) for number in range(count)]
+        rows = sum(confusion.values())
+        return EvaluationDetails(rows, "row", classes, counts, confusion, bins, worst=worst)
 
     scores = {"loss": 0.5, "macro_precision": 0.25}
     return [
