@@ -12,7 +12,7 @@ from snugfit.data.files.file_formats import TEXT_COLUMN, json_lines, text_lines
 from snugfit.data.files.file_kinds import path_of
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, opened_hub, opened_saved
 from snugfit.data.files.shards import is_shards, rows_of_shard, shard_files
-from snugfit.data.sources import find_file
+from snugfit.data.sources import find_file, renamed_row
 from snugfit.data.stream import Stream
 from snugfit.errors import DataError, MissingExtra, SettingError
 from snugfit.system.user_objects import is_python_path, load_object
@@ -89,8 +89,14 @@ class RowStream:
     def _renamed(self, row: StreamedRow) -> StreamedRow:
         if row.columns is None:
             return row
-        names = self._rename
-        return row._replace(columns={names.get(name, name): value for name, value in row.columns.items()})
+        columns = renamed_row(self._rename, row.columns)
+        if len(columns) < len(row.columns):  # which the first rows, by which names are checked, need not show
+            names = [self._rename.get(name, name) for name in row.columns]
+            twice = next(name for name in names if names.count(name) > 1)
+            return row._replace(
+                columns=None, reason="two columns", detail=f"two of its columns would be called '{twice}'"
+            )
+        return row._replace(columns=columns)
 
     def _reader(self) -> Callable[[], Iterator[StreamedRow]]:
         """Return what yields the rows of a pass.

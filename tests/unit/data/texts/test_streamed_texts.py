@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from snugfit.core.job import Job, Train
 from snugfit.core.random import derive_seed
+from snugfit.data.files.row_stream import RowStream
 from snugfit.data.loader import Loader
 from snugfit.data.named_sources import sources_of
 from snugfit.data.order import training_order
@@ -328,6 +329,14 @@ def test_bad_rows_are_told_by_their_line_or_left_out(tokenizer, tmp_path):
     assert len(told) == 2, "one for each kind"
     usable = [None if number in (9, 12) else text for number, text in enumerate(TEXTS)]
     assert read == by_hand(tokenizer, usable, 60)
+
+
+def test_a_later_row_with_a_column_of_the_new_name_is_named(tmp_path):
+    lines(tmp_path / "a.jsonl", [{"q": "one"}, {"q": "two", "text": "other"}])
+    stream = RowStream("a.jsonl", setting="data.train", folder=tmp_path, rename={"q": "text"})
+    first, second = stream
+    assert first.columns == {"text": "one"} and (second.columns, second.line) == (None, 2)
+    assert second.detail == "two of its columns would be called 'text'"
 
 
 def test_sources_with_weights_take_turns_each_in_its_own_form(tokenizer, tmp_path):
