@@ -25,7 +25,7 @@ def scaled_together(dataset: Any) -> tuple[int, int, float] | None:
             continue
         rows = part()
         if len(rows) < len(whole):
-            shift = rows.reshape(len(rows), -1).mean(0, dtype=torch.float64).abs().max()
+            shift = rows.cpu().reshape(len(rows), -1).mean(0, dtype=torch.float64).abs().max()
             return whole.untyped_storage().data_ptr(), len(whole), float(shift)
     return None
 
@@ -33,7 +33,7 @@ def scaled_together(dataset: Any) -> tuple[int, int, float] | None:
 def _is_scaled(whole: Tensor) -> bool:
     """Return whether each column has a mean of 0 and a deviation of 1; a few at a time, since most data is not, and all is a copy."""
     for columns in whole.detach().reshape(len(whole), -1).split(COLUMNS, dim=1):
-        numbers = columns.double()
+        numbers = columns.cpu().double()  # MPS has no float64
         near = (numbers.mean(0).abs() < _MEAN) & ((numbers.std(0) - 1).abs() < _DEVIATION)
         if not bool(near.all()):
             return False
