@@ -228,10 +228,13 @@ class Loader:
         with unchanged_child_handler():
             windows = iter(loader)
         try:
-            while (message := next_of_workers(windows)) is not None:
-                if isinstance(message, SnugfitError):
-                    raise message
+            while True:
                 with phase("data"):
+                    message = next_of_workers(windows)
+                    if isinstance(message, SnugfitError):
+                        raise message
+                    if message is None:
+                        break
                     window = window_of(message)
                     if self._pin and isinstance(message, bytes):
                         window = window.pin_memory()
@@ -243,8 +246,7 @@ class Loader:
 def next_of_workers(windows: Iterator[Any]) -> Any:
     """Return what workers load next, an error where one of them has died, or None at the end."""
     try:
-        with phase("data"):
-            return next(windows, None)
+        return next(windows, None)
     # torch says that a worker died in a RuntimeError, or lets through what broke in the middle of a transfer
     except (RuntimeError, OSError, EOFError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": .")
