@@ -216,9 +216,11 @@ class InChunks(torch.autograd.Function):
         again = _Again(work, parameters, _autocast(hidden.device.type), random_state(hidden.device))
         if tracked and not _narrow(hidden):
             by_hidden = torch.empty_like(hidden)
+        # what a hook keeps as it is holds the node that saves it, if it is what that node gives: never freed where no gradient is taken
+        keep = Tensor.detach if by_hidden is not None else _nothing
         # with gradients, as autocast keeps its copy of a weight, and one without them would be of no use to others; hooks around, such as
         # those that copy to the host, get nothing of what is used at once
-        with torch.set_grad_enabled(learns), saved_tensors_hooks(_as_is, _as_is):
+        with torch.set_grad_enabled(learns), saved_tensors_hooks(keep, _as_is):
             for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
                 part = chunk.seen(hidden).detach().requires_grad_(by_hidden is not None)
                 logits = work.head(
@@ -399,6 +401,10 @@ def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
 
 def _as_is(tensor: Tensor) -> Tensor:
     return tensor
+
+
+def _nothing(_tensor: Tensor) -> None:
+    return None
 
 
 def _narrow(hidden: Tensor) -> bool:
