@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from snugfit.recipe.declarations import COLUMNS
+from snugfit.recipe.data_section import COLUMNS
 from snugfit.system.code_consent import named_code
 from snugfit.tasks import find
 

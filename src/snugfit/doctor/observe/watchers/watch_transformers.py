@@ -58,8 +58,8 @@ def _dropped(trainer: Any) -> list[tuple[str, bool]]:
     if not trainer.args.remove_unused_columns or not isinstance(columns, list):
         return []
     model = trainer.model
-    while hasattr(model, "get_base_model"):
-        model = model.get_base_model()
+    while hasattr(model, "get_base_model") and (base := model.get_base_model()) is not model:
+        model = base
     taken = set(inspect.signature(model.forward).parameters)
     passed_on = taken | _OF_LABELS | set(trainer.args.label_names or trainer.label_names or ())
     source = _source_of_loss(trainer)
