@@ -1,24 +1,20 @@
-"""Rows, and what is made of them, that are read when they are asked for: of a file that is larger than one would like to hold."""
+"""Rows that are read when they are asked for: of a file that is larger than one would like to hold."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import zlib
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Generic, TypeVar, overload
+from typing import Any, BinaryIO
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.files.file_formats import check_no_list, decode, json_lines
+from snugfit.data.lazy_sequence import LazySequence
 from snugfit.errors import DataError
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 LARGE_FILE = 64 << 20
 """Bytes of a file of JSON Lines from which on its rows stay in it."""
@@ -26,29 +22,7 @@ LARGE_FILE = 64 << 20
 _HEAD = 8192
 
 
-class _Lazy(Sequence[B]):
-    """A sequence of which each value is made when it is asked for."""
-
-    def value(self, place: int) -> B:
-        """Return the value at a place that there is."""
-        raise NotImplementedError
-
-    @overload
-    def __getitem__(self, place: int) -> B: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[B]: ...
-    def __getitem__(self, place: int | slice) -> B | list[B]:
-        if isinstance(place, slice):
-            return [self.value(each) for each in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        return self.value(place % len(self))
-
-    def __iter__(self) -> Iterator[B]:
-        return map(self.value, range(len(self)))
-
-
-class LineRows(_Lazy[dict[str, Any]]):
+class LineRows(LazySequence[dict[str, Any]]):
     """Rows of a file of JSON Lines that has been looked through, 20 bytes of memory for each.
 
     Args:
@@ -126,39 +100,3 @@ def read_large(
             sums.append(line_sum)
     check_no_list(head, faults, source, setting)
     return tuple(columns), LineRows(path, starts, sizes, sums), numbers, faults, digest.hexdigest()
-
-
-class Made(_Lazy[B], Generic[A, B]):
-    """Values that a function makes of the values of a sequence.
-
-    >>> list(Made([3, 1], str)), Made([3, 1], str)[0:1]
-    (['3', '1'], ['3'])
-    """
-
-    def __init__(self, values: Sequence[A], make: Callable[[A], B]) -> None:
-        self._values, self._make = values, make
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def value(self, place: int) -> B:
-        return self._make(self._values[place])
-
-
-class Chained(_Lazy[B]):
-    """Sequences one after the other.
-
-    >>> list(Chained([[1, 2], [], [3]]))
-    [1, 2, 3]
-    """
-
-    def __init__(self, parts: Sequence[Sequence[B]]) -> None:
-        self._parts = list(parts)
-        self._starts = list(itertools.accumulate(map(len, self._parts), initial=0))
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def value(self, place: int) -> B:
-        part = bisect_right(self._starts, place) - 1
-        return self._parts[part][place - self._starts[part]]

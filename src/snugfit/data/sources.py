@@ -18,7 +18,8 @@ from snugfit.data.files.file_formats import READERS
 from snugfit.data.files.file_kinds import path_of
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.files.shards import is_shards, read_shards
-from snugfit.data.lazy_rows import LARGE_FILE, Chained, Made, read_large
+from snugfit.data.lazy_rows import LARGE_FILE, read_large
+from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
 from snugfit.errors import DataError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object

@@ -13,7 +13,7 @@ from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, FromRows
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
-from snugfit.data.lazy_rows import Chained, Made
+from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from snugfit.data.lazy_sequence import LazySequence
 from snugfit.data.texts.spooled_numbers import Numbers, SpooledNumbers, small
 
 Example: TypeAlias = dict[str, Any]
@@ -18,7 +19,7 @@ _PENDING = 1 << 16
 """Tokens that are Python numbers until they become an array."""
 
 
-class ArrayExamples(Sequence[Example]):
+class ArrayExamples(LazySequence[Example]):
     """Examples that are made of arrays when they are asked for: dicts of lists of numbers, as those that are in memory."""
 
     sequences: int = 0
@@ -55,23 +56,9 @@ class ArrayExamples(Sequence[Example]):
             for name, values in columns.items()
         }
 
-    def example(self, place: int) -> Example:
+    def value(self, place: int) -> Example:
         """Return the example at a place that there is."""
         return {name: _plain(value) for name, value in self.arrays(place).items()}
-
-    @overload
-    def __getitem__(self, place: int) -> Example: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Example]: ...
-    def __getitem__(self, place: int | slice) -> Example | list[Example]:
-        if isinstance(place, slice):
-            return [self.example(each) for each in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        return self.example(place % len(self))
-
-    def __iter__(self) -> Iterator[Example]:
-        return map(self.example, range(len(self)))
 
 
 class TokenRows(ArrayExamples):
