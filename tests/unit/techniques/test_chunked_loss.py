@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -386,6 +387,22 @@ def test_the_gradient_of_a_plain_head_is_added_up_where_it_stands() -> None:
     weight_bytes, chunk_bytes = head.weight.nbytes, 4 * chunk * vocabulary
     # the weight, one buffer of its size; logits, a masked copy, their log-softmax and two gradients; the rest is small
     assert 2 * weight_bytes < seen.peak < 2 * weight_bytes + 6 * chunk_bytes < 3 * weight_bytes
+
+
+def test_chunks_over_hidden_states_that_are_not_learned_are_freed_one_by_one() -> None:
+    vocabulary, chunk = 4000, 2
+    head, hidden = nn.Linear(WIDTH, vocabulary, bias=False), torch.randn(1, 64, WIDTH)
+    labels = torch.randint(0, vocabulary, (1, 64))
+    gc.collect()
+    gc.disable()  # what waits for it stands in memory until then
+    try:
+        with postponed(head), Largest() as seen:
+            terms = in_chunks(over_batches(cross_entropy), head(hidden), Batch.of((hidden, labels)), chunk)
+    finally:
+        gc.enable()
+    assert terms.values.requires_grad
+    # the weight, and what one chunk takes; the log-softmax of all of them would be 32 chunks
+    assert seen.peak < head.weight.nbytes + 6 * 4 * chunk * vocabulary
 
 
 def gradients_in_order(step: Step) -> list[str]:
