@@ -20,8 +20,8 @@ from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.files.file_kinds import SOURCE_LINE
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
-from snugfit.deliver.evaluation_details import Observed
 from snugfit.deliver.files import check_data, check_output
+from snugfit.deliver.observed_evaluation import Observed
 from snugfit.deliver.scores import scores_of
 from snugfit.deliver.shown_rows import FileShown
 from snugfit.errors import DataError, ModelError, SettingError

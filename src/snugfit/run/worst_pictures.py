@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.deliver.evaluation_details import Observed
+from snugfit.deliver.observed_evaluation import Observed
 from snugfit.deliver.shown_rows import ValidationShown, file_of_row
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import PICTURES

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from snugfit.planner.trace.operators import Operator
+from snugfit.planner.trace.operator_properties import Operator
 
 _LIMIT = 1 << 20
 """Elements of a value that is still worth computing."""

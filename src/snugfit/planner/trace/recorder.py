@@ -33,7 +33,7 @@ from snugfit.planner.trace.accumulation import is_sole
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
 from snugfit.planner.trace.operator_cache import Call, OperatorCache, call_of
-from snugfit.planner.trace.operators import Operator
+from snugfit.planner.trace.operator_properties import Operator
 from snugfit.planner.trace.python_overhead import Overhead, interposing
 from snugfit.planner.trace.sequence import node_number, sequence_number
 

@@ -17,7 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
-from snugfit.deliver.evaluation_details import Observed
+from snugfit.deliver.observed_evaluation import Observed
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.results.run_folder import DETAILS, RunFolder
 from snugfit.run.checkpoint import checkpoint_files

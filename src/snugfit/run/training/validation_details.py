@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from snugfit.deliver.evaluation_details import Observed
+from snugfit.deliver.observed_evaluation import Observed
 from snugfit.deliver.shown_rows import ValidationShown, columns_again
 from snugfit.results.evaluation_details import EvaluationDetails
 from snugfit.results.run_folder import DETAILS

@@ -15,7 +15,7 @@ from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage
 from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter
 from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
-from snugfit.kit.adapters.token_rows import token_rows
+from snugfit.kit.adapters.embedding_rows import token_rows
 from snugfit.kit.quantized.quantize import matched_by
 
 

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from snugfit.errors import ModelError, SettingError
 from snugfit.kit.adapters.adapter_files import load_adapter, save_adapter
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off, merge_, merged, unmerge_
-from snugfit.kit.adapters.token_rows import note_tokenizer
+from snugfit.kit.adapters.embedding_rows import note_tokenizer
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW

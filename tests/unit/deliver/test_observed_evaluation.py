@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from snugfit.cli import main
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms
-from snugfit.deliver.evaluation_details import Observed
+from snugfit.deliver.observed_evaluation import Observed
 from snugfit.recipe import load_recipe
 from snugfit.results.evaluation_details import EvaluationDetails
 from snugfit.results.run_folder import RunFolder
