@@ -111,7 +111,15 @@ def dry_run(
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
     sharding = nullcontext() if strategy is None else shards_followed(recorder.resized)
-    with explaining(), as_real(), sharding, own_garbage(), deterministic(plan.deterministic), mode:
+    with (
+        explaining(),
+        as_real(),
+        sharding,
+        own_garbage(),
+        deterministic(plan.deterministic),
+        torch.autograd.set_multithreading_enabled(False),  # another thread frees a pass when it comes to it
+        mode,
+    ):
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)

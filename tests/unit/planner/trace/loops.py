@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,10 +91,11 @@ def figures(techniques: Sequence[Technique], machine: Machine, sharded: bool = F
     """All that is predicted, and how many operators were dispatched for it."""
     own, plan = subject(), Plan(device=machine.type, micro_batch=4)
     optimizer = [] if any("optimizer" in each.card.seams for each in techniques) else [sf.AdamW()]
-    dispatched, call_of = Counter[str](), recorder.call_of
+    dispatched, threads, call_of = Counter[str](), set[int](), recorder.call_of
 
     def counted(func: Any, *given: Any) -> Any:  # a mock would hold the tensors
         dispatched[str(func)] += 1
+        threads.add(threading.get_ident())
         return call_of(func, *given)
 
     with (
@@ -106,6 +108,7 @@ def figures(techniques: Sequence[Technique], machine: Machine, sharded: bool = F
     found = prediction_of(run, own, machine, exact=True, micro_batch=4)
     return {
         "operators": sum(dispatched.values()),
+        "threads": len(threads),
         "bytes": [found.peak_bytes, found.peak_by_kind, found.peak_by_phase, found.host_peak_bytes],
         "pieces": [[*each.key, each.bytes, each.host] for each in run.segments],
         "reserved": found.reserved_bytes,

@@ -199,6 +199,7 @@ def test_what_the_first_part_has_made_for_all_is_not_copied() -> None:
 
 def agree(some: dict[str, Any], whole: dict[str, Any]) -> None:
     assert some["operators"] < whole["operators"]
+    assert some["threads"] == whole["threads"] == 1  # so what is freed, and when, is the same each time
     for name in ("bytes", "pieces", "reserved"):
         assert some[name] == whole[name], name
     assert some["numbers"] == pytest.approx(whole["numbers"], rel=1e-9)
