@@ -4,9 +4,10 @@ A plan is the recipe's techniques, a format (how numbers are kept and computed),
 micro-batch. The ladder of plans that an expert would try goes first (`ladder`): formats from the most faithful on, each with placements from
 the fastest on until one fits. Then the neighbours of the choice are tried, with one rung more, less or another, until none is better.
 
-Three bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
+Four bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
 already is too slow, and what takes some away from a set that fits in no micro-batch does not fit either, unless recomputation is taken
-away from what is done to activations. No level is faster than its arithmetic at the device's peak. And a level below `mixed` is looked at
+away from what is done to activations. No level is faster than its arithmetic at the device's peak, and
+no micro-batch faster than one of fewer examples. And a level below `mixed` is looked at
 only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
 """
 
@@ -317,7 +318,8 @@ class Search(Trials):
         between = [size for size in self._sizes if smallest < size < largest]
         for size in between:
             if self._on_cpu:  # what its caches hold is faster, which is on no line
-                self._trace(added, size)
+                if self._may_be_faster_in(added, size, last):
+                    self._trace(added, size)
             else:
                 self._tell(added, size)
         # a line lies above what it stands for: the first size that does not fit by it may
@@ -338,6 +340,12 @@ class Search(Trials):
         return made is not None and made.fits
 
     # ------------------------------------------------------------------ bounds
+
+    def _may_be_faster_in(self, added: Techniques, size: int, smallest: Candidate) -> bool:
+        """Return whether micro-batches of a size may be fast enough to be the choice: none of them takes less time than one of the smallest size."""
+        share = math.ceil(self.rows / size) / math.ceil(self.rows / smallest.micro_batch)
+        least = smallest.prediction.seconds_per_update * share
+        return least < self._limit(self.level(added))
 
     def _may_fit_whole(self, last: Candidate) -> bool:
         """Return whether the window may fit in one pass where its smallest micro-batches do not.

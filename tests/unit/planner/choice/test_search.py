@@ -725,7 +725,7 @@ class Heavy(Laws):
         return replace(super().law(names, size), peak_by_kind=kinds)
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [("cuda", {ROWS}), ("cpu", {*SIZES})])
+@pytest.mark.parametrize(("kind", "sizes"), [("cuda", {ROWS}), ("cpu", {*SIZES} - {2})])
 def test_what_fits_in_one_pass_and_is_too_slow_is_tried_in_several_on_a_cpu_alone(
     kind: str, sizes: set[int]
 ) -> None:
@@ -734,6 +734,18 @@ def test_what_fits_in_one_pass_and_is_too_slow_is_tried_in_several_on_a_cpu_alon
     searched(laws, 4000, Fidelity.COMPACT).best()
     asked = {size for names, size in laws.asked if {*names} == {"adamw_4bit", "bf16"}}
     assert asked == sizes
+
+
+def test_sizes_that_are_too_slow_by_the_smallest_one_are_not_run_on_a_cpu() -> None:
+    laws = Laws(overhead=0.5, cache=1.0)
+    laws.machine.type = "cpu"
+    search = searched(laws, 4000, Fidelity.FULL)
+    search.best()
+    seconds = {size: laws.law((), size).seconds_per_update for size in SIZES}
+    best, one = min(seconds.values()), seconds[min(SIZES)] / ROWS
+    run = {each.micro_batch for each in search.tried if each.techniques == search.asked.techniques}
+    assert {size for size in SIZES if one * math.ceil(ROWS / size) < best} < run < {*SIZES}
+    assert next(size for size, each in seconds.items() if each == best) in run
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:
