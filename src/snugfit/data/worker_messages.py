@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeGuard
 
 import torch
@@ -12,6 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import parts
+from snugfit.errors import DataError
+from snugfit.system.user_objects import describe
 
 _MOST_BYTES = 1 << 17
 """Of a window that is sent in a message: of a larger one shared memory is the faster way, as nothing is copied."""
@@ -22,20 +26,36 @@ _NUMPY = frozenset(
 
 
 def message_of(window: Batch) -> Batch | bytes:
-    """Return a small window of plain tensors as bytes, any other as it is."""
+    """Return a small window of plain tensors as bytes, any other as it is.
+
+    Raises:
+        DataError: it cannot be sent. Torch would say so in a thread of the worker, and who waits for the window would wait for ever.
+    """
+    if _is_small(window):
+        message = io.BytesIO()
+        # what is in it may say in any way that it cannot be pickled; torch sends more
+        with suppress(Exception):
+            _Pickler(message, pickle.HIGHEST_PROTOCOL).dump(window)
+            return message.getvalue()
+    try:
+        _Attempt(io.BytesIO(), pickle.HIGHEST_PROTOCOL, True, lambda _buffer: None).dump(window)
+    except Exception as error:
+        raise DataError(
+            "data",
+            f"a window cannot be sent by the worker that loaded it: {describe(error)}",
+            "Have examples hold tensors, numbers and texts, or set plan.num_workers: 0, which loads in the main process.",
+        ) from error
+    return window
+
+
+def _is_small(window: Batch) -> bool:
+    """Return whether it takes little to copy the tensors of a window, each of which is a plain one in memory of its own."""
     tensors = [each for each in parts([window.data, window.extras]) if _is_plain(each)]
     if len(tensors) < sum(1 for _ in parts([window.data, window.extras])):
-        return window
+        return False
     if sum(each.nbytes for each in tensors) > _MOST_BYTES:
-        return window
-    if len({each.untyped_storage().data_ptr() for each in tensors}) < len(tensors):
-        return window  # those that share memory are to share it again
-    message = io.BytesIO()
-    try:
-        _Pickler(message, pickle.HIGHEST_PROTOCOL).dump(window)
-    except Exception:  # noqa: BLE001 - what is in it may say so in any way
-        return window  # torch sends more, and says what of it cannot be sent
-    return message.getvalue()
+        return False
+    return len({each.untyped_storage().data_ptr() for each in tensors}) == len(tensors)
 
 
 def window_of(message: Batch | bytes) -> Batch:
@@ -55,6 +75,17 @@ def _is_plain(tensor: Tensor | PackedSequence) -> TypeGuard[Tensor]:
         and tensor.numel() > 0
         and not tensor.is_neg()
     )
+
+
+class _Attempt(ForkingPickler):
+    """Pickles as torch does, but for the numbers of tensors and arrays, and keeps nothing: it fails where torch would."""
+
+    def persistent_id(self, value: Any) -> str | None:
+        if not isinstance(value, Tensor):
+            return None
+        if value.requires_grad and not value.is_leaf:
+            raise ValueError("a tensor is on the way of a gradient: detach it")
+        return "tensor"
 
 
 class _Pickler(pickle.Pickler):

@@ -16,6 +16,7 @@ from snugfit.data import loader
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.worker_messages import message_of, window_of
+from snugfit.errors import DataError
 from snugfit.kit.phases import watched
 
 
@@ -102,3 +103,31 @@ TENSOR = torch.arange(6.0).view(2, 3)
 def test_other_windows_go_as_torch_sends_them(data: Any) -> None:
     window = Batch.of(data)
     assert message_of(window) is window and window_of(window) is window
+
+
+class Unsent:
+    """What no process can be told of."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("stays here")
+
+
+WAY = torch.ones(3, requires_grad=True) * 2
+
+
+@pytest.mark.parametrize(("value", "reason"), [(Unsent(), "stays here"), (Holder(WAY), "way of a gradient")])
+@pytest.mark.parametrize("columns", [4, 40_000])
+def test_what_no_process_can_be_sent_is_an_error_and_nobody_waits_for_it(
+    value: Any, reason: str, columns: int
+) -> None:
+    data = [{"x": torch.ones(columns), "held": value} for _ in range(2)]
+    windows = Loader(
+        data,
+        Order(2, 2),
+        collate=lambda rows: (torch.stack([row["x"] for row in rows]), value),
+        num_workers=1,
+    )
+    with pytest.raises(
+        DataError, match=rf"cannot be sent by the worker that loaded it: .*{reason}.*num_workers: 0"
+    ):
+        list(windows.windows(0, 1))
