@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -304,15 +303,14 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
-    # a comma within brackets is between settings of one metric
-    asked = tuple(name.strip() for name in re.split(r",(?![^(]*\))", metrics) if name.strip())
     with Activity("evaluate", f"loading the model, then scoring {data} …"):
         from snugfit.deliver.predict import evaluate_file
+        from snugfit.step.metrics.metric import metrics_in
 
         scores = evaluate_file(
             source,
             data,
-            asked,
+            metrics_in(metrics),
             others=tuple(others or ()),
             views=number_or_word(views),
             num_beams=num_beams,

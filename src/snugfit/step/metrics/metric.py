@@ -45,7 +45,9 @@ RowMetric = Callable[[Any, Any], Any]
 class Metric(Protocol):
     """A metric that adds up over the batches of an evaluation; one that looks at less than whole outputs says so by its attribute `seen`."""
 
-    def update(self, outputs: Any, part: Batch) -> None: ...
+    def update(self, outputs: Any, part: Batch) -> None:
+        """Add the rows of a micro-batch, or fail and have added none: where memory ran out they come again, fewer at a time."""
+        ...
 
     def compute(self, strategy: Strategy) -> float | dict[str, float]:
         """Return the value over the rows of all ranks, or one for each class by its name."""
@@ -300,6 +302,29 @@ def metric_name(metric: str) -> str:
     if is_of_torchmetrics(metric):
         return name_of(metric)
     return metric.rpartition(":")[2]
+
+
+def metrics_in(listed: str) -> tuple[str, ...]:
+    """Return the metrics of a list in one text; a comma within brackets or quotes is one of a metric's settings.
+
+    >>> metrics_in("accuracy, torchmetrics.FBetaScore(beta=2.0, average='macro'), my_metrics:f2")
+    ('accuracy', "torchmetrics.FBetaScore(beta=2.0, average='macro')", 'my_metrics:f2')
+    >>> metrics_in("torchmetrics.CohenKappa(thresholds=(0.1, (0.5), 0.9)),mae,")
+    ('torchmetrics.CohenKappa(thresholds=(0.1, (0.5), 0.9))', 'mae')
+    """
+    names, depth, quote = [""], 0, ""
+    for each in listed:
+        if quote:
+            quote = "" if each == quote else quote
+        elif each in "'\"":
+            quote = each
+        else:
+            depth += (each in "([{") - (each in ")]}")
+        if each == "," and not depth and not quote:
+            names.append("")
+        else:
+            names[-1] += each
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def check_metrics(names: Iterable[str]) -> None:
