@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snugfit.core.batch import Batch
     from snugfit.core.loss_terms import LossTerms
     from snugfit.deliver.shown_rows import ShownRows
+    from snugfit.strategies.base import Strategy
     from snugfit.tasks.inference import Inference
 
 _BINS = 15
@@ -52,21 +53,38 @@ class Observed:
         self._tally, self._most = _tally_of(use, meta), most
         self.seen = Seen.NOTHING if self._tally is None else Seen.OUTPUTS
         self._rows = 0
-        self._worst: list[tuple[float, int, _Judged]] = []
+        self._worst: list[_Worst] = []
 
-    def add(self, outputs: Any, part: Batch, terms: LossTerms) -> None:
-        """Count the rows of a micro-batch."""
+    def add(self, outputs: Any, part: Batch, terms: LossTerms, first: int) -> None:
+        """Count the rows of a micro-batch.
+
+        Args:
+            first: the place of its first row among those of all ranks.
+        """
         losses = [math.inf if math.isnan(each) else each for each in terms.by_row().values.tolist()]
         order = heapq.nlargest(self._most, range(len(losses)), key=lambda row: (losses[row], -row))
-        judge = None if self._tally is None else self._tally.add(outputs, labels_of(part.data))
-        for row in order:
-            if len(self._worst) == self._most and losses[row] <= self._worst[-1][0]:
-                break
-            judged = _Judged() if judge is None else judge(row)
-            self._worst.append((losses[row], -(self._rows + row), judged))
-            self._worst.sort(key=lambda each: each[:2], reverse=True)
-            del self._worst[self._most :]
-        self._rows += len(losses)
+        judge: Judge = _unjudged
+        counts = None
+        if self._tally is not None:
+            judge, counts = self._tally.judged(outputs, labels_of(part.data), first)
+        full = len(self._worst) == self._most
+        order = [row for row in order if not (full and losses[row] <= self._worst[-1][0])]
+        worst = [(losses[row], -(first + row), judge(row)) for row in order]
+        self._take_in(len(losses), worst, counts)  # once nothing more can fail
+
+    def join_ranks(self, strategy: Strategy) -> None:
+        """Take in what the other ranks have seen; all of them call this, once no row is left."""
+        own = self._rows, self._worst, None if self._tally is None else self._tally.counts()
+        for rank, seen in enumerate(strategy.tell(own)):
+            if rank != strategy.rank:
+                self._take_in(*seen)
+
+    def _take_in(self, rows: int, worst: Sequence[_Worst], counts: Any) -> None:
+        self._rows += rows
+        both = sorted([*self._worst, *worst], key=lambda each: each[:2], reverse=True)
+        self._worst = both[: self._most]
+        if self._tally is not None:
+            self._tally.take_in(counts)
 
     def details(self, shown: ShownRows) -> EvaluationDetails:
         """Return what was seen.
@@ -103,15 +121,34 @@ class _Judged:
     masks: tuple[Any, ...] = ()
 
 
+_Worst = tuple[float, int, _Judged]
+"""The loss of a row, its place less than zero, and the verdict on it."""
+
 Judge = Callable[[int], _Judged]
 """From a row of a micro-batch to what is said of it."""
+
+
+def _unjudged(_row: int) -> _Judged:
+    return _Judged()
 
 
 class _Tally(Protocol):
     """Counts of what a task tells."""
 
-    def add(self, outputs: Any, labels: Tensor) -> Judge:
-        """Count the rows of a micro-batch, and return what says of each whether it is right."""
+    def judged(self, outputs: Any, labels: Tensor, first: int) -> tuple[Judge, Any]:
+        """Return what says of each row of a micro-batch whether it is right, and the counts of its rows.
+
+        Args:
+            first: the place of its first row among those of all ranks.
+        """
+        ...
+
+    def take_in(self, counts: Any) -> None:
+        """Add the counts of a micro-batch, or of another rank."""
+        ...
+
+    def counts(self) -> Any:
+        """Return what was counted, as another rank takes it in."""
         ...
 
     def details(self) -> EvaluationDetails:
@@ -131,55 +168,70 @@ def _tally_of(use: Inference, meta: Mapping[str, Any]) -> _Tally | None:
     return _Numbers() if use.counted == "numbers" else None
 
 
-class _Bins:
-    """Probabilities that were given, each with whether it was right."""
+def _bin_sums(probabilities: Tensor, right: Tensor) -> Tensor:
+    """Return for each bin the number of probabilities, their sum, and how many are right, shape (3, bins).
 
-    def __init__(self) -> None:
-        self._sums = in_float64(
-            torch.zeros(3, _BINS)
-        )  # of rows, of their probabilities, of those that are right
+    Args:
+        probabilities: in float64 on the host; what is no number is left out.
+    """
+    known = ~probabilities.isnan()
+    given, right = probabilities[known], in_float64(right[known])
+    numbers = (given * _BINS).long().clamp(max=_BINS - 1)
+    values = torch.ones_like(given), given, right
+    return torch.stack([torch.bincount(numbers, each, minlength=_BINS) for each in values])
 
-    def add(self, probabilities: Tensor, right: Tensor) -> None:
-        """Count probabilities, in float64 on the host; what is no number is left out."""
-        known = ~probabilities.isnan()
-        given, right = probabilities[known], in_float64(right[known])
-        numbers = (given * _BINS).long().clamp(max=_BINS - 1)
-        for sums, values in zip(self._sums, (torch.ones_like(given), given, right), strict=True):
-            sums += torch.bincount(numbers, values, minlength=_BINS)
 
-    def all(self) -> list[ProbabilityBin]:
-        return [
-            ProbabilityBin(int(count), total / count, right / count)
-            for count, total, right in self._sums.T.tolist()
-            if count
-        ]
+def _bins(sums: Tensor) -> list[ProbabilityBin]:
+    return [
+        ProbabilityBin(int(count), total / count, right / count)
+        for count, total, right in sums.T.tolist()
+        if count
+    ]
 
 
 class _Classes:
     """Counts of rows with one class each."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._names, self._bins = names, _Bins()
+        self._names, self._bins = names, in_float64(torch.zeros(3, _BINS))
         self._confusion: Counter[tuple[int, int]] = Counter()
 
-    def add(self, outputs: Any, labels: Tensor) -> Judge:
-        probabilities = in_float64(logits_of(outputs).cpu()).softmax(dim=1)
+    def judged(self, outputs: Any, labels: Tensor, _first: int) -> tuple[Judge, Any]:
+        probabilities = self._probabilities(logits_of(outputs))
         labels = labels.cpu().long()
         highest, predicted = probabilities.max(dim=1)
         given = probabilities.gather(1, labels[:, None])[:, 0]
-        self._bins.add(highest, predicted == labels)
-        self._confusion.update(zip(labels.tolist(), predicted.tolist(), strict=True))
+        pairs = Counter(zip(labels.tolist(), predicted.tolist(), strict=True))
 
         def judge(row: int) -> _Judged:
             label, likeliest = self._names[int(labels[row])], self._names[int(predicted[row])]
             return _Judged(label, likeliest, float(given[row]), float(highest[row]))
 
-        return judge
+        return judge, (pairs, _bin_sums(highest, predicted == labels))
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, in float64 on the host.
+
+        A single logit is that of the second of two classes; a class that the model has no logit for has no probability.
+        """
+        logits = in_float64(logits.cpu())
+        if logits.ndim == 1 or logits.shape[1] == 1 < len(self._names):
+            logits = torch.nn.functional.pad(logits.reshape(-1, 1), (1, 0))
+        missing = len(self._names) - logits.shape[1]
+        return torch.nn.functional.pad(logits.softmax(dim=1), (0, max(0, missing)))
+
+    def take_in(self, counts: Any) -> None:
+        pairs, bins = counts
+        self._confusion.update(pairs)
+        self._bins += bins
+
+    def counts(self) -> Any:
+        return self._confusion, self._bins
 
     def details(self) -> EvaluationDetails:
         counts = _counts(self._confusion, len(self._names))
         return EvaluationDetails(
-            0, "row", self._names, counts, _most_frequent(self._confusion), self._bins.all()
+            0, "row", self._names, counts, _most_frequent(self._confusion), _bins(self._bins)
         )
 
 
@@ -187,23 +239,32 @@ class _Labels:
     """Counts of rows with any number of labels: each label of each row counts by itself."""
 
     def __init__(self, names: tuple[str, ...], threshold: float) -> None:
-        self._names, self._threshold, self._bins = names, threshold, _Bins()
+        self._names, self._threshold = names, threshold
+        self._bins = in_float64(torch.zeros(3, _BINS))
         self._counts = torch.zeros(3, len(names), dtype=torch.long)
 
-    def add(self, outputs: Any, labels: Tensor) -> Judge:
+    def judged(self, outputs: Any, labels: Tensor, _first: int) -> tuple[Judge, Any]:
         logits = logits_of(outputs).cpu()
         probabilities = in_float64(logits).sigmoid()
         true, predicted = labels.cpu() > 0, are_predicted(logits, self._threshold)
-        self._bins.add(torch.maximum(probabilities, 1 - probabilities), predicted == true)
-        self._counts += torch.stack([(true & predicted).sum(0), predicted.sum(0), true.sum(0)])
-        return lambda row: _Judged(self._named(true[row]), self._named(predicted[row]))
+        bins = _bin_sums(torch.maximum(probabilities, 1 - probabilities), predicted == true)
+        counts = torch.stack([(true & predicted).sum(0), predicted.sum(0), true.sum(0)])
+        return lambda row: _Judged(self._named(true[row]), self._named(predicted[row])), (counts, bins)
 
     def _named(self, row: Tensor) -> str:
         return _listed([self._names[place] for place in row.nonzero().flatten().tolist()]) or "no label"
 
+    def take_in(self, counts: Any) -> None:
+        of_labels, bins = counts
+        self._counts += of_labels
+        self._bins += bins
+
+    def counts(self) -> Any:
+        return self._counts, self._bins
+
     def details(self) -> EvaluationDetails:
         counts = [ClassCounts(*column) for column in self._counts.T.tolist()]
-        return EvaluationDetails(0, "label", self._names, counts, bins=self._bins.all())
+        return EvaluationDetails(0, "label", self._names, counts, bins=_bins(self._bins))
 
 
 class _Spans:
@@ -211,14 +272,15 @@ class _Spans:
 
     def __init__(self, tags: tuple[str, ...], scheme: Any) -> None:
         self._tags, self._scheme = tags, scheme
-        self._of: dict[str, list[int]] = {label: [0, 0, 0] for label in self._labels()}
+        self._counts: Counter[tuple[str, int]] = Counter()  # by label: right, predicted, true
 
     def _labels(self) -> list[str]:
         named = (tag if self._scheme == "plain" else tag[2:] for tag in self._tags if tag != OUTSIDE)
         return list(dict.fromkeys(named))
 
-    def add(self, outputs: Any, labels: Tensor) -> Judge:
+    def judged(self, outputs: Any, labels: Tensor, _first: int) -> tuple[Judge, Any]:
         likeliest, rows = logits_of(outputs).argmax(dim=-1).tolist(), []
+        counts: Counter[tuple[str, int]] = Counter()
         for own_classes, true in zip(likeliest, labels.tolist(), strict=True):
             places = [place for place, label in enumerate(true) if label != IGNORE_INDEX]
             predicted, wanted = (
@@ -226,15 +288,20 @@ class _Spans:
                 for row in (own_classes, true)
             )
             for number, own in enumerate(({*predicted} & {*wanted}, {*predicted}, {*wanted})):
-                for span in own:
-                    self._of[span.label][number] += 1
+                counts.update((span.label, number) for span in own)
             rows.append((wanted, predicted))
-        return lambda row: _Judged(_words(rows[row][0]), _words(rows[row][1]))
+        return lambda row: _Judged(_words(rows[row][0]), _words(rows[row][1])), counts
+
+    def take_in(self, counts: Any) -> None:
+        self._counts.update(counts)
+
+    def counts(self) -> Any:
+        return self._counts
 
     def details(self) -> EvaluationDetails:
-        return EvaluationDetails(
-            0, "span", tuple(self._of), [ClassCounts(*each) for each in self._of.values()]
-        )
+        labels = self._labels()
+        counts = [ClassCounts(*(self._counts[label, number] for number in range(3))) for label in labels]
+        return EvaluationDetails(0, "span", tuple(labels), counts)
 
 
 def _words(spans: Sequence[Span]) -> str:
@@ -262,11 +329,11 @@ class _Pixels:
         self._names = names
         self._counts = torch.zeros(len(names) ** 2, dtype=torch.long)
 
-    def add(self, outputs: Any, labels: Tensor) -> Judge:
+    def judged(self, outputs: Any, labels: Tensor, _first: int) -> tuple[Judge, Any]:
         predicted, true = logits_of(outputs).argmax(dim=-1), labels.long()
         known = true != IGNORE_INDEX
         pairs = true[known] * len(self._names) + predicted[known]
-        self._counts += torch.bincount(pairs, minlength=len(self._counts)).to("cpu")
+        counts = torch.bincount(pairs, minlength=len(self._counts)).to("cpu")
 
         def judge(row: int) -> _Judged:
             of_row, right = known[row], predicted[row] == true[row]
@@ -274,7 +341,13 @@ class _Pixels:
             masks = _small(true[row]), _small(predicted[row])
             return _Judged(prediction=f"{share:.1%} of the pixels are right", masks=masks)
 
-        return judge
+        return judge, counts
+
+    def take_in(self, counts: Any) -> None:
+        self._counts += counts
+
+    def counts(self) -> Any:
+        return self._counts
 
     def details(self) -> EvaluationDetails:
         number = len(self._names)
@@ -302,26 +375,39 @@ class _Numbers:
     """Labels and predictions of rows with a number each, of at most twice as many rows as are drawn, at equal distances."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[float, float]] = []
-        self._rows, self._step = 0, 1
+        self._pairs: dict[int, tuple[float, float]] = {}  # by the place of their row
+        self._step = 1
 
-    def add(self, outputs: Any, labels: Tensor) -> Judge:
+    def judged(self, outputs: Any, labels: Tensor, first: int) -> tuple[Judge, Any]:
         predicted, true = logits_of(outputs).flatten().tolist(), labels.flatten().tolist()
-        first = -self._rows % self._step
-        self._pairs += zip(true[first :: self._step], predicted[first :: self._step], strict=True)
-        self._rows += len(true)
+        rows = range(-first % self._step, len(true), self._step)
+        pairs = {first + row: (true[row], predicted[row]) for row in rows}
+        return lambda row: _Judged(f"{true[row]:.6g}", f"{predicted[row]:.6g}"), (self._step, pairs)
+
+    def take_in(self, counts: Any) -> None:
+        step, pairs = counts
+        self._pairs |= pairs
+        if step != self._step:
+            self._thin(max(self._step, step))
         while len(self._pairs) > 2 * _MOST_NUMBERS:
-            del self._pairs[1::2]
-            self._step *= 2
-        return lambda row: _Judged(f"{true[row]:.6g}", f"{predicted[row]:.6g}")
+            self._thin(2 * self._step)
+
+    def _thin(self, step: int) -> None:
+        self._step = step
+        self._pairs = {place: pair for place, pair in self._pairs.items() if place % step == 0}
+
+    def counts(self) -> Any:
+        return self._step, self._pairs
 
     def details(self) -> EvaluationDetails:
         step = math.ceil(len(self._pairs) / _MOST_NUMBERS) or 1
-        return EvaluationDetails(0, numbers=self._pairs[::step])
+        return EvaluationDetails(0, numbers=[self._pairs[place] for place in sorted(self._pairs)][::step])
 
 
 def _most_frequent(confusion: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
-    return dict(Counter(confusion).most_common(_MOST_PAIRS))
+    """Return the most frequent pairs, in an order that does not hang on who counted which rows."""
+    ordered = sorted(confusion.items(), key=lambda each: (-each[1], each[0]))
+    return dict(ordered[:_MOST_PAIRS])
 
 
 def _counts(confusion: Mapping[tuple[int, int], int], number: int) -> list[ClassCounts]:

@@ -178,7 +178,7 @@ def execute(spec: RunSpec) -> RunResult:
                 strategy=strategy,
             )
             training.observers = task.observers
-            if spec.details and folder is not None and world.size == 1:
+            if spec.details and folder is not None:
                 training.details = ValidationDetails.of(task, folder)
             if spec.predicted is not None:
                 training.expect(spec.predicted)

@@ -25,7 +25,7 @@ from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import Run, Seen, in_token_chunks, visible_part
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics.byte_perplexity import BytePerplexity
-from snugfit.step.metrics.metric import AnyMetric, make_metric, perplexity, seen_by
+from snugfit.step.metrics.metric import AnyMetric, Metric, make_metric, perplexity, seen_by
 from snugfit.step.micro_batching import Replan, first_line, sizes
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.strategies.base import Strategy
@@ -84,7 +84,13 @@ class RowObserver(Protocol):
 
     seen: Seen
 
-    def add(self, outputs: Any, part: Batch, terms: LossTerms) -> None: ...
+    def add(self, outputs: Any, part: Batch, terms: LossTerms, first: int) -> None:
+        """Look at a micro-batch, or fail and have seen nothing of it.
+
+        Args:
+            first: the place of its first row among those of all ranks.
+        """
+        ...
 
 
 def evaluate(
@@ -113,17 +119,23 @@ def evaluate(
     seen = max(seen_by(made.values()), Seen.NOTHING if observer is None else observer.seen)
     every, by_source = _Totals(), [_Totals() for _ in (sources.names if sources else ())]
     by_part: dict[str, _Totals] = {}
+
+    def add_losses(_outputs: Any, part: Batch, terms: LossTerms, _first: int) -> None:
+        parts = {name: LossTerms(values, terms.weights) for name, values in (terms.parts or {}).items()}
+        added = [
+            (every, terms),
+            *((by_source[number], own) for number, own in _of_sources(part, terms, sources)),
+        ]
+        added += [(by_part.setdefault(name, _Totals()), own) for name, own in parts.items()]
+        sums = [(own.weighted_sum(), own.weight()) for _, own in added]  # all of them, before any is kept
+        for (totals, _), own in zip(added, sums, strict=True):
+            totals.add(*own)
+
+    observers = _Observers([add_losses, *(_updating(metric) for metric in made.values())])
+    if observer is not None:
+        observers.each.append(observer.add)
     with scoring(scored):
-        for part, outputs, terms in _scored_parts(scored, batches, seen=seen, tell=tell):
-            every.add(terms)
-            for name, values in (terms.parts or {}).items():
-                by_part.setdefault(name, _Totals()).add(LossTerms(values, terms.weights))
-            for number, own in _of_sources(part, terms, sources):
-                by_source[number].add(own)
-            for metric in made.values():
-                metric.update(outputs, part)
-            if observer is not None:
-                observer.add(outputs, part, terms)
+        _score_batches(scored, batches, observers, seen=seen, tell=tell)
     read = _read([every, *by_source, *by_part.values()])
     of_parts = read[2 * (1 + len(by_source)) :]
     parts = dict(zip(by_part, zip(of_parts[::2], of_parts[1::2], strict=True), strict=True))
@@ -169,9 +181,40 @@ class _Totals:
     sums: list[Tensor] = field(default_factory=list)
     weights: list[Tensor | float] = field(default_factory=list)
 
-    def add(self, terms: LossTerms) -> None:
-        self.sums.append(terms.weighted_sum())
-        self.weights.append(terms.weight())
+    def add(self, total: Tensor, weight: Tensor | float) -> None:
+        self.sums.append(total)
+        self.weights.append(weight)
+
+
+Observe = Callable[[Any, Batch, LossTerms, int], None]
+"""As `RowObserver.add`."""
+
+
+def _updating(metric: Metric) -> Observe:
+    return lambda outputs, part, _terms, _first: metric.update(outputs, part)
+
+
+@dataclass
+class _Observers:
+    """Observers of rows that are scored, each of whom sees every row once: where memory runs out in one, those before it have seen the rows that come again."""
+
+    each: list[Observe]
+    _seen: list[int] = field(default_factory=list)
+
+    def begin_batch(self) -> None:
+        """Begin with the first row of a batch."""
+        self._seen = [0] * len(self.each)
+
+    def until(self, start: int, stop: int) -> int:
+        """Return where rows from `start` on have to end at the latest, so that nobody has seen some of them alone."""
+        return min([stop, *(end for end in self._seen if end > start)])
+
+    def tell(self, rows: range, outputs: Any, part: Batch, terms: LossTerms, first: int) -> None:
+        """Show rows of the batch to all who have not seen them."""
+        for number, observe in enumerate(self.each):
+            if self._seen[number] <= rows.start:
+                observe(outputs, part, terms, first)
+                self._seen[number] = rows.stop
 
 
 def _of_sources(part: Batch, terms: LossTerms, sources: RowSources | None) -> Iterator[tuple[int, LossTerms]]:
@@ -234,18 +277,25 @@ def scoring(scored: Scored) -> Iterator[None]:
         yield
 
 
-def _scored_parts(
-    scored: Scored, batches: Iterable[Batch], *, seen: Seen, tell: Callable[[Replan], None]
-) -> Iterator[tuple[Batch, Any, LossTerms]]:
-    """Yield micro-batches, what is seen of their outputs, and losses.
+def _score_batches(
+    scored: Scored,
+    batches: Iterable[Batch],
+    observers: _Observers,
+    *,
+    seen: Seen,
+    tell: Callable[[Replan], None],
+) -> None:
+    """Show micro-batches, what is seen of their outputs, and losses to observers.
 
     All rows of a batch come as one where the loss compares them, so that no plan changes the score.
     """
-    micro_batch, strategy = scored.micro_batch, scored.strategy
+    micro_batch, strategy, first = scored.micro_batch, scored.strategy, 0
     for batch in batches:
         counts = (batch.rows,) if batch.share is None else batch.share.counts
         own, start, all_outputs = counts[strategy.rank], 0, []
+        own_first = first + sum(counts[: strategy.rank])
         parts: list[Batch] = []
+        observers.begin_batch()
         if len(counts) > 1 or len(split(own, micro_batch)) > 1:
             batch = scored.settled(batch)
         # where weights are gathered for each of them, ranks with fewer rows make as many passes
@@ -254,24 +304,22 @@ def _scored_parts(
         for _ in range(most - passes[strategy.rank]):
             outputs = _score(scored, batch.select(range(1)), seen)[1]
         while start < own:
-            count = len(split(own - start, micro_batch)[0])
-            rows = range(start, start + count)
+            stop = observers.until(start, start + len(split(own - start, micro_batch)[0]))
+            rows = range(start, stop)
             try:
-                part, outputs, terms = _score(scored, batch.select(rows), seen)
+                coupled = _score_rows(scored, batch, rows, observers, seen, own_first + start)
             except Exception as error:
                 if not is_out_of_memory(error) or strategy.shards:
                     raise
                 reason = first_line(error)
             else:
-                if terms is None:
-                    all_outputs.append(outputs)
-                    parts.append(part)
-                else:
-                    yield part, outputs, terms
-                start += count
+                if coupled is not None:
+                    parts.append(coupled[0])
+                    all_outputs.append(coupled[1])
+                start = stop
                 continue
             release_memory(scored.device)  # behind the handler, where the error holds nothing any more
-            replan = _finer(count, reason)
+            replan = _finer(len(rows), reason)
             micro_batch = replan.after
             tell(replan)
         if scored.couples_rows:
@@ -283,7 +331,22 @@ def _scored_parts(
                 terms = scored.loss(outputs, part)
                 outputs = visible_part(outputs, seen)
             if strategy.rank == 0:  # all have computed the same
-                yield part, outputs, terms
+                observers.tell(range(part.rows), outputs, part, terms, first)
+        first += sum(counts)
+
+
+def _score_rows(
+    scored: Scored, batch: Batch, rows: range, observers: _Observers, seen: Seen, first: int
+) -> tuple[Batch, Any] | None:
+    """Score some rows of a batch for observers; those whose loss compares rows are returned with their outputs, and nobody has seen them.
+
+    Outputs that nobody keeps are gone on return, before others are made or memory is looked for.
+    """
+    part, outputs, terms = _score(scored, batch.select(rows), seen)
+    if terms is None:
+        return part, outputs
+    observers.tell(rows, outputs, part, terms, first)
+    return None
 
 
 def _score(scored: Scored, part: Batch, seen: Seen) -> tuple[Batch, Any, LossTerms | None]:

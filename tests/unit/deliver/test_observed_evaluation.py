@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -50,12 +51,19 @@ def seen(
     use: Inference, meta: dict[str, Any], *parts: tuple[torch.Tensor, torch.Tensor]
 ) -> EvaluationDetails:
     """Return the details of logits and labels, micro-batch by micro-batch, and with each row's distance of both as its loss."""
+    return observed_of(use, meta, *parts).details(Row())
+
+
+def observed_of(
+    use: Inference, meta: dict[str, Any], *parts: tuple[torch.Tensor, torch.Tensor], first: int = 0
+) -> Observed:
     observed = Observed(use, meta, most=3)
     for logits, labels in parts:
         part = Batch.of({"labels": labels})
         flat = logits.flatten(1)[:, :1] if logits.ndim > 1 else (logits - labels)[:, None]
-        observed.add(logits, part, LossTerms(flat.abs().double()))
-    return observed.details(Row())
+        observed.add(logits, part, LossTerms(flat.abs().double()), first)
+        first += len(labels)
+    return observed
 
 
 def use_of(**told: Any) -> Inference:
@@ -152,6 +160,51 @@ def test_the_worst_rows_are_those_of_the_highest_loss_whatever_the_micro_batches
     assert json.dumps(EvaluationDetails.of(json.loads(written)).as_dict()) == written
 
 
+RANKS = {
+    "classes": (use_of(classes=CLASSES), {}, (4,)),
+    "labels": (use_of(classes=CLASSES, any_number=True), {"threshold": 0.5}, (4,)),
+    "spans": (use_of(counted="spans"), {"labels": ["O", "B-P", "I-P", "B-L"], "scheme": "bio"}, (5, 4)),
+    "pixels": (use_of(counted="pixels"), {"labels": [*CLASSES]}, (3, 3, 4)),
+    "numbers": (use_of(counted="numbers"), {}, ()),
+}
+
+
+@pytest.mark.parametrize("kind", RANKS)
+def test_what_ranks_have_seen_of_their_rows_is_what_one_sees_of_all(kind: str) -> None:
+    use, meta, shape = RANKS[kind]
+    generator = torch.Generator().manual_seed(0)
+    rows = 5000 if kind == "numbers" else 60
+    logits = torch.randn(rows, *shape, generator=generator)
+    labels = torch.randint(0, 4, (rows, *shape[:-1]), generator=generator)
+    if kind in ("labels", "numbers"):
+        labels = torch.randint(0, 2, (rows, *shape), generator=generator).float()
+    parts = [*zip(logits.split(rows // 6), labels.split(rows // 6), strict=True)]
+    alone = seen(use, meta, *parts)
+    ranks = [Observed(use, meta, most=3) for _ in range(3)]  # of which the last one has no rows
+    for number, (own, true) in enumerate(parts):
+        part, flat = Batch.of({"labels": true}), own.flatten(1)[:, :1] if shape else (own - true)[:, None]
+        ranks[number // 4].add(own, part, LossTerms(flat.abs().double()), number * (rows // 6))
+    said = pickle.dumps([(each._rows, each._worst, cast(Any, each._tally).counts()) for each in ranks])
+    for rank, each in enumerate(ranks):
+        each.join_ranks(cast(Strategy, SimpleNamespace(rank=rank, tell=lambda _: pickle.loads(said))))
+        joined = each.details(Row()).as_dict()
+        bins, expected = joined.pop("bins"), (whole := alone.as_dict()).pop("bins")
+        assert joined == whole
+        assert [[*each.values()] for each in bins] == [pytest.approx([*each.values()]) for each in expected]
+
+
+def test_a_single_logit_is_that_of_the_second_class_and_classes_without_one_have_no_probability() -> None:
+    one = torch.tensor([[2.0], [-1.0], [0.5]])
+    labels = torch.tensor([1, 0, 0])
+    single = seen(use_of(classes=("a", "b")), {}, (one, labels))
+    two = seen(use_of(classes=("a", "b")), {}, (torch.cat([torch.zeros(3, 1), one], 1), labels))
+    assert single.confusion == two.confusion == {(1, 1): 1, (0, 0): 1, (0, 1): 1}
+    assert single.bins == two.bins
+    fewer = seen(use_of(classes=CLASSES), {}, (torch.zeros(3, 2), torch.tensor([0, 1, 3])))
+    (row,) = (each for each in fewer.worst if each.label == "never")
+    assert row.given == 0 and row.probability == 0.5
+
+
 def test_many_classes_take_no_table_of_all_pairs_and_what_is_no_number_is_the_worst() -> None:
     names = tuple(map(str, range(40_000)))  # of which a table of pairs would take 12 GB
     logits = torch.zeros(3, len(names))
@@ -168,8 +221,8 @@ def test_many_classes_take_no_table_of_all_pairs_and_what_is_no_number_is_the_wo
 def test_what_an_evaluation_holds_does_not_grow_with_its_rows() -> None:
     rows = torch.arange(20_000.0)
     observed = Observed(use_of(counted="numbers"), {})
-    for part in rows.split(700):
-        observed.add(part, Batch.of({"labels": part}), LossTerms(part))
+    for number, part in enumerate(rows.split(700)):
+        observed.add(part, Batch.of({"labels": part}), LossTerms(part), 700 * number)
     assert len(observed._tally._pairs) <= 2000
     drawn = [label for label, _ in observed.details(Row()).numbers]
     assert 500 <= len(drawn) <= 1000 and drawn[0] == 0 and drawn[-1] > 19_900
@@ -197,7 +250,7 @@ def test_masks_of_the_worst_pictures_are_kept_as_they_are_shown_and_not_with_the
 
     observed = Observed(use_of(counted="pixels"), {"labels": ["x", "y", "z"]}, most=4)
     logits = one_hot(labels.clamp(0), 3).float()
-    observed.add(logits, Batch.of({"labels": labels}), LossTerms(torch.ones(4)))
+    observed.add(logits, Batch.of({"labels": labels}), LossTerms(torch.ones(4)), 0)
     details = observed.details(Pictures())
     assert [each.prediction for each in details.worst] == [
         f"{part} of the pixels are right" for part in ("100.0%", "100.0%", "0.0%", "100.0%")
@@ -280,7 +333,7 @@ def test_the_report_of_a_run_has_the_worst_rows_of_its_best_evaluation_as_the_fi
     several: Any = SimpleNamespace(
         details=None, folder=RunFolder(folder), step=SimpleNamespace(strategy=Strategy())
     )
-    Training._keep_details(several, None)  # a best evaluation of several ranks, which look at none in detail
+    Training._keep_details(several, None)  # a best evaluation that nobody has looked at in detail
     assert not kept.exists()
     smoke = train_recipe(load_recipe(Path("recipe.yaml")), RunOptions(fast_dev_run=True))
     assert not Path(str(smoke.run_dir), "details.json").exists()

@@ -21,7 +21,8 @@ from snugfit.core.losses import causal_lm as causal_lm_loss
 from snugfit.core.losses import cross_entropy as cross_entropy_loss
 from snugfit.core.losses import mse as mse_loss
 from snugfit.data.named_sources import RowSources
-from snugfit.errors import SettingError
+from snugfit.errors import OutOfMemory, SettingError
+from snugfit.kit.token_scores import Seen
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics.metric import check_fit, check_metrics
 from snugfit.step.metrics.metrics_over_all import over_all_rows
@@ -372,6 +373,42 @@ def test_labels_that_accuracy_cannot_compare_are_refused(labels: Tensor, outputs
             [Batch.of((torch.zeros(3, 2), labels))],
             {"accuracy": "accuracy"},
         )
+
+
+class Seeing:
+    """Looks at rows, and has no memory for more than so many at once."""
+
+    seen = Seen.OUTPUTS
+
+    def __init__(self, most: int) -> None:
+        self.most, self.rows = most, list[int]()
+
+    def add(self, outputs: Tensor, part: Batch, terms: LossTerms, first: int) -> None:
+        if part.rows > self.most:
+            raise torch.OutOfMemoryError("in looking on")
+        assert outputs.shape == (part.rows, 5) and len(terms.values) == part.rows
+        self.rows += range(first, first + part.rows)
+
+
+def test_rows_that_run_out_of_memory_where_they_are_looked_at_come_again_and_count_once(
+    model: nn.Module, data: tuple[Tensor, Tensor]
+) -> None:
+    def narrow(outputs: Tensor, _data: Any) -> Tensor:
+        if len(outputs) > 4:
+            raise torch.OutOfMemoryError("in a metric")
+        return outputs[:, 0]
+
+    names = {"accuracy": "accuracy", "auroc": "auroc"}
+    metrics = {**names, "narrow": narrow, "macro_f1": "macro_f1", "first": lambda out, _: out[:, 0]}
+    whole = evaluate(scored(model), cut(data, UNEVEN), {**names, "macro_f1": "macro_f1"})
+    replans, looking = list[Any](), Seeing(3)
+    found = evaluate(scored(model), cut(data, UNEVEN), metrics, replans.append, observer=looking)
+    assert looking.rows == [*range(ROWS)]
+    assert found.pop("narrow") == found.pop("first")
+    assert found == pytest.approx(whole, rel=1e-6)
+    assert {each.reason for each in replans} == {"in a metric", "in looking on"}
+    with pytest.raises(OutOfMemory, match="a single example"):
+        evaluate(scored(model), cut(data, UNEVEN), {}, observer=Seeing(0))
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:

@@ -220,11 +220,16 @@ class Training:
             )
 
     def _keep_details(self, observed: Observed | None) -> None:
-        """Keep what was seen of the best evaluation; where nothing looked, what was kept of an earlier one goes."""
+        """Keep what was seen of the best evaluation, on all ranks; where nothing looked, what was kept of an earlier one goes."""
+        strategy = self.step.strategy
+        if observed is not None:
+            observed.join_ranks(strategy)
+        if strategy.rank > 0:
+            return
         try:
             if self.details is not None and observed is not None:
                 self.details.keep(observed)
-            elif self.folder is not None and self.step.strategy.rank == 0:
+            elif self.folder is not None:
                 (self.folder.path / DETAILS).unlink(missing_ok=True)
         except (RunFolderError, OSError) as error:  # a run goes on without what its report would show
             self.emit("warning", message=f"the report has no details of this evaluation: {error}")

@@ -67,8 +67,9 @@ class Collected:
 
     def update(self, outputs: Any, part: Batch) -> None:
         logits = self.reduced(logits_of(outputs).detach())
-        self.logits.append(_on_host(logits.to(torch.promote_types(logits.dtype, torch.float32))))
-        self.labels.append(_on_host(labels_of(part.data).detach()))
+        on_host = _on_host(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        self.labels.append(_on_host(labels_of(part.data).detach()))  # what may fail comes before what is kept
+        self.logits.append(on_host)
 
     def compute(self, strategy: Strategy) -> float:
         # a rank that has had no row takes part in the exchange too
