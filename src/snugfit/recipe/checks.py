@@ -37,6 +37,7 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
         ("budget", "memory"): recipe.budget.memory,
         ("budget", "host_memory"): recipe.budget.host_memory,
         ("data", "picture_cache"): recipe.data.picture_cache,
+        ("data", "feature_cache"): recipe.data.feature_cache,
     }
     for keys, size in sizes.items():
         with placed(places, keys):

@@ -172,6 +172,13 @@ class Data(Section):
         takes=SIZE,
         example="20GiB",
     )
+    feature_cache: int | str | None = setting(
+        "disk that the features of sounds may take in the user's cache, where each sound is decoded and made into features once for all epochs and runs; "
+        "null: none are kept",
+        None,
+        takes=SIZE,
+        example="20GiB",
+    )
     mask_probability: Annotated[float, Bound(above=0, below=1)] | None = setting(
         "part of the tokens of a text, or of a picture, that is hidden and predicted, drawn anew in each epoch; null: 0.15 of tokens, 0.6 of a picture",
         None,

@@ -41,6 +41,7 @@ _NOT_LEARNED = (
     "hooks",
     "budget",
     "data.picture_cache",
+    "data.feature_cache",
     "plan.micro_batch",
     "plan.device",
     "plan.devices",

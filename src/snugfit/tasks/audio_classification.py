@@ -13,7 +13,7 @@ from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 from snugfit.tasks.task_card import Card
-from snugfit.units import counted
+from snugfit.units import counted, parse_bytes
 
 if TYPE_CHECKING:
     from snugfit.data.examples import Examples
@@ -28,6 +28,7 @@ _LABELS = ("label", "labels", "class", "category", "target", "y")
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.files.labelled_files import collate
+    from snugfit.data.sounds.feature_cache import FeatureCache
     from snugfit.data.sounds.labelled_sounds import SoundSettings, load_sounds
     from snugfit.data.sounds.sound_format import sound_format_of
     from snugfit.models.huggingface import PICTURES, SOUNDS, hears_sounds, input_settings, load_classifier
@@ -47,7 +48,9 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         seed=recipe.train.seed,
         leaks=data.leak_settings,
     )
-    sounds = load_sounds(settings, sound_format, folder=folder)
+    size = data.feature_cache
+    features = None if size is None else FeatureCache(sound_format, parse_bytes(size, "data.feature_cache"))
+    sounds = load_sounds(settings, sound_format, folder=folder, features=features)
     of = SOUNDS if of_sounds else PICTURES
     load = partial(load_classifier, labels=sounds.labels, of=of, folder=folder, empty=empty)
     _check_features(recipe, sound_format, of)
@@ -94,7 +97,7 @@ def _check_features(recipe: Recipe, sound_format: SoundFormat, of: str) -> None:
         return
     model = load_classifier(recipe.model, ("0", "1"), of=of, folder=recipe.folder, empty=True).model
     silence = np.zeros(sound_format.samples, dtype=np.float32)
-    features = sound_format.inputs(silence)[sound_format.input_name]
+    features = sound_format.inputs_of(sound_format.features(silence))[sound_format.input_name]
     try:
         model(torch.zeros(1, *features.shape, device="meta"))
     except (ValueError, RuntimeError) as error:
@@ -167,7 +170,7 @@ CARD = Card(
     summary="Tell which class a sound is of.",
     loss="cross_entropy",
     metrics=("accuracy", "macro_f1"),
-    settings=("audio", "label", "seconds", "augment_audio", "bad_rows"),
+    settings=("audio", "label", "seconds", "augment_audio", "feature_cache", "bad_rows"),
     load=_load,
     classes=True,
     inference=_inference,

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 
 from snugfit.data.bad_rows import check_policy
 from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.files.file_kinds import SOUND_AUGMENTATIONS, check_augmentations
 from snugfit.data.files.labelled_files import load_files
-from snugfit.data.files.tar_members import file_of
 from snugfit.data.report import DataReport
 from snugfit.data.sounds.sound_files import SOUND_FILES, sound_library
 from snugfit.data.sounds.sound_format import SoundFormat
+from snugfit.data.sounds.waveforms import resampler, waveform
 from snugfit.data.sources import RowSource
 from snugfit.data.splits.leaks import LeakSettings
 from snugfit.data.splits.sides import Validation, check_validation
-from snugfit.errors import MissingExtra, SettingError
+from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
 _MASKS = 2
 _WIDEST_MASK = 0.2
 """Part of a sound, or of its frequencies, that a mask covers at most."""
+
+
+class MakeFeatures(Protocol):
+    """Makes the features of sounds, as `features_of` does or from a cache."""
+
+    def __call__(self, source: Any, /, *, drawn: bool) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,26 @@ class Sounds(FromRows):
         rows: each with the path of its file, or with what `waveform` takes beside one, and the number of its class.
         sound_format: of the examples.
         augment: names of what is done to each sound that is trained on, drawn from torch's global generator.
+        features: makes their features.
     """
 
-    def __init__(self, rows: Examples, sound_format: SoundFormat, augment: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        rows: Examples,
+        sound_format: SoundFormat,
+        augment: Sequence[str] = (),
+        *,
+        features: MakeFeatures | None = None,
+    ) -> None:
         super().__init__(rows, alike=True)
         self.format, self.augment = sound_format, tuple(augment)
+        self._features = features or partial(features_of, sound_format)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         row = self.rows[place]
         label = {"labels": row["labels"]} if "labels" in row else {}
-        wave = waveform(row[FILE], self.format.rate, self.format.samples, drawn="crop" in self.augment)
-        return {**self.format.inputs(wave, partial(masked, augment=self.augment)), **label}
+        features = self._features(row[FILE], drawn="crop" in self.augment)
+        return {**self.format.inputs_of(features, partial(masked, augment=self.augment)), **label}
 
 
 @dataclass(frozen=True)
@@ -108,10 +120,16 @@ class SoundData:
 
 
 def load_sounds(
-    settings: SoundSettings, sound_format: SoundFormat, *, folder: Path | None = None
+    settings: SoundSettings,
+    sound_format: SoundFormat,
+    *,
+    folder: Path | None = None,
+    features: MakeFeatures | None = None,
 ) -> SoundData:
     """Read, validate and split.
 
+    Args:
+        features: makes the features of sounds; None for anew each time.
     Raises:
         DataError: a source cannot be used, sounds are faulty and the policy is 'fail', or too little is left.
         SettingError: what is to be drawn does not go with the format.
@@ -132,8 +150,8 @@ def load_sounds(
         folder=folder,
     )
     return SoundData(
-        train=Sounds(files.train, sound_format, augment),
-        validation=Sounds(files.validation, sound_format) if files.validation else None,
+        train=Sounds(files.train, sound_format, augment, features=features),
+        validation=Sounds(files.validation, sound_format, features=features) if files.validation else None,
         labels=files.labels,
         report=files.report,
         fingerprints=files.fingerprints,
@@ -142,36 +160,13 @@ def load_sounds(
     )
 
 
-def waveform(source: Any, rate: int, samples: int, *, drawn: bool = False) -> NDArray[np.float32]:
-    """Return a sound of one channel, the mean of those that it has, at `rate` samples a second, at most `samples` long.
-
-    No more of a file is read than that: its beginning, or a part that is drawn from torch's global generator. What is cut out is resampled
-    by a polyphase filter (scipy's `resample_poly`).
+def features_of(sound_format: SoundFormat, source: Any, /, *, drawn: bool) -> dict[str, Tensor]:
+    """Return the features of a sound, or of the part of a longer one that is heard, which may be drawn.
 
     Args:
-        source: a path, or a mapping with `array` (samples, or samples and channels) and `sampling_rate`, as data sets of Hugging Face hold sounds.
-    Raises:
-        ValueError: it ends before it should, or holds what is no number.
+        source: as `waveform` takes it.
     """
-    if isinstance(source, Mapping):
-        own, whole = int(source["sampling_rate"]), np.asarray(source["array"], dtype=np.float32)
-        start, count = _part(len(whole), own, rate, samples, drawn=drawn)
-        values = whole[start : start + count].reshape(count, -1)
-    else:
-        with file_of(source) as file, sound_library().SoundFile(file) as sound:
-            own = int(sound.samplerate)
-            start, count = _part(sound.frames, own, rate, samples, drawn=drawn)
-            sound.seek(start)
-            values = sound.read(count, dtype="float32", always_2d=True)
-        if len(values) < count:
-            raise ValueError(f"it ends in the middle of the sound, after {start + len(values):,} samples")
-    if not np.isfinite(values).all():
-        raise ValueError("it holds samples that are NaN or infinite")
-    wave = values.mean(axis=1)
-    if own != rate:
-        divisor = math.gcd(own, rate)
-        wave = resampler()(wave, rate // divisor, own // divisor)
-    return np.ascontiguousarray(wave[:samples], dtype=np.float32)
+    return sound_format.features(waveform(source, sound_format.rate, sound_format.samples, drawn=drawn))
 
 
 def masked(features: Tensor, time_axis: int, augment: Sequence[str]) -> Tensor:
@@ -192,25 +187,6 @@ def masked(features: Tensor, time_axis: int, augment: Sequence[str]) -> Tensor:
             width = _below(int(_WIDEST_MASK * length) + 1)
             hidden.narrow(axis, _below(length - width + 1), width).fill_(True)
     return torch.where(hidden, mean, features)
-
-
-def resampler() -> Any:
-    """Return scipy's `resample_poly`.
-
-    Raises:
-        MissingExtra: scipy is not installed.
-    """
-    try:
-        from scipy.signal import resample_poly
-    except ImportError as error:
-        raise MissingExtra("scipy", "audio") from error
-    return resample_poly
-
-
-def _part(frames: int, own: int, rate: int, samples: int, *, drawn: bool) -> tuple[int, int]:
-    """Return where to begin to read, and how many frames at the sound's own rate."""
-    count = min(frames, -(-samples * own // rate))
-    return (_below(frames - count + 1) if drawn else 0), count
 
 
 def _below(limit: int) -> int:

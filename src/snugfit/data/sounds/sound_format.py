@@ -65,16 +65,11 @@ class SoundFormat:
     def _time_axis(self) -> int:
         return 1 if self.extractor[_TYPE] == _WHISPER else 0
 
-    def inputs(
-        self,
-        wave: NDArray[np.float32],
-        change: Callable[[Tensor, int], Tensor] = lambda features, _: features,
-    ) -> dict[str, Tensor]:
-        """Return a sound as inputs of the model, float32, all of one shape; `attention_mask` is among them where the model wants it.
+    def features(self, wave: NDArray[np.float32]) -> dict[str, Tensor]:
+        """Return the features of a sound as transformers makes them, all of one shape; `attention_mask` is among them where the model wants it.
 
         Args:
             wave: one channel at `rate`, at most `samples` long.
-            change: of the features, given their axis of time too; the other one, where there is one, is that of frequencies.
         """
         extractor = _made(json.dumps(dict(self.extractor), sort_keys=True))
         how: dict[str, Any] = {}
@@ -83,12 +78,23 @@ class SoundFormat:
         elif len(wave) < _LEAST_SAMPLES:  # less than one frame
             wave = np.pad(wave, (0, _LEAST_SAMPLES - len(wave)))
         made = extractor(wave, sampling_rate=self.rate, return_tensors="np", **how)
-        inputs = {name: torch.from_numpy(np.asarray(made[name][0])) for name in made}
+        return {name: torch.from_numpy(np.ascontiguousarray(made[name][0])) for name in made}
+
+    def inputs_of(
+        self,
+        features: Mapping[str, Tensor],
+        change: Callable[[Tensor, int], Tensor] = lambda features, _: features,
+    ) -> dict[str, Tensor]:
+        """Return features as inputs of the model, float32.
+
+        Args:
+            change: of the features, given their axis of time too; the other one, where there is one, is that of frequencies.
+        """
         name = _INPUTS[self.extractor[_TYPE]]
-        features = change(inputs.pop(name).to(torch.float32), self._time_axis)
+        changed = change(features[name].to(torch.float32), self._time_axis)
         if self.channels:
-            return {self.input_name: features.expand(self.channels, *features.shape)}
-        return {name: features, **inputs}
+            return {self.input_name: changed.expand(self.channels, *changed.shape)}
+        return {name: changed, **{other: each for other, each in features.items() if other != name}}
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from snugfit.data.files.file_cache import code_digest
 from snugfit.data.texts.spooled_numbers import Numbers
 from snugfit.data.texts.token_rows import TokenRows, mapped_array
 from snugfit.errors import SnugfitWarning
@@ -283,8 +284,4 @@ def _versions() -> tuple[str, ...]:
 
 @functools.cache
 def _code() -> str:
-    """Return the sha256 of the code that makes examples of rows: with another one tokens may be others."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+    return code_digest(Path(__file__).parent)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
 
 from snugfit.cli import main
 from snugfit.data.examples import FILE, Examples
+from snugfit.data.files.file_cache import FileCache
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.pictures import picture_cache
@@ -76,6 +78,14 @@ def test_another_picture_under_the_name_is_decoded_anew() -> None:
     assert cache.opened(path).tobytes() == opened(path).tobytes() != before
 
 
+def test_what_another_version_of_pillow_has_decoded_is_decoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = drawn("a.png")
+    PictureCache(LIMIT).opened(path)
+    monkeypatch.setattr(PIL, "__version__", "1.0")
+    PictureCache(LIMIT).opened(path)
+    assert len(kept()) == 2
+
+
 def test_another_picture_of_the_same_size_and_time_is_decoded_anew(folder: Path) -> None:
     (first, second) = (drawn(f"{seed}.bmp", seed) for seed in (0, 1))
     cache = PictureCache(LIMIT)
@@ -92,10 +102,10 @@ def test_an_entry_that_another_process_has_made_and_mapped_is_as_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, own = drawn("a.png"), PictureCache(LIMIT)
-    other, read = PictureCache(LIMIT), picture_cache._read
+    other, read = PictureCache(LIMIT), FileCache.read
 
-    def late(entry: Path) -> Any:
-        monkeypatch.setattr(picture_cache, "_read", read)
+    def late(self: FileCache, entry: Path) -> Any:
+        monkeypatch.setattr(FileCache, "read", read)
         other.opened(path)
         monkeypatch.setattr(os, "replace", refused)
         return None
@@ -103,9 +113,9 @@ def test_an_entry_that_another_process_has_made_and_mapped_is_as_good(
     def refused(*_: object) -> None:  # as Windows does
         raise PermissionError(13, "Access is denied")
 
-    monkeypatch.setattr(picture_cache, "_read", late)
+    monkeypatch.setattr(FileCache, "read", late)
     assert own.opened(path).tobytes() == opened(path).tobytes()
-    assert not own._closed and len(kept()) == 1
+    assert not own._files._closed and len(kept()) == 1
 
 
 def test_a_broken_entry_is_made_anew() -> None:

@@ -16,9 +16,10 @@ from snugfit.data.files.labelled_files import collate
 from snugfit.data.files.path_rows import read_files
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
-from snugfit.data.sounds.labelled_sounds import Sounds, SoundSettings, load_sounds, masked, waveform
+from snugfit.data.sounds.labelled_sounds import Sounds, SoundSettings, load_sounds, masked
 from snugfit.data.sounds.sound_files import SOUND_FILES
 from snugfit.data.sounds.sound_format import sound_format_of
+from snugfit.data.sounds.waveforms import waveform
 from snugfit.errors import DataError, MissingExtra, ModelError
 from tests.unit.tasks.drawn_sounds import write_tones
 
@@ -60,9 +61,9 @@ def test_features_are_those_of_transformers(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "tone.wav", 0.5 * tone(8000, seconds=0.5), 8000)
     wave, _ = soundfile.read(tmp_path / "tone.wav", dtype="float32")
     expected = EXTRACTOR(wave, sampling_rate=8000, return_tensors="pt")["input_values"][0]
-    assert torch.equal(FORMAT.inputs(wave)["input_values"], expected.float())
+    assert torch.equal(FORMAT.features(wave)["input_values"], expected.float())
     assert FORMAT.of(FORMAT.as_dict()) == FORMAT
-    assert FORMAT.inputs(wave[:9])["input_values"].shape == (40, 16)
+    assert FORMAT.features(wave[:9])["input_values"].shape == (40, 16)
 
 
 def test_masks_cover_a_fifth_of_time_and_of_frequencies_at_most_each() -> None:
@@ -164,13 +165,13 @@ def test_a_model_without_a_feature_extractor_has_that_of_its_configuration() -> 
     ast = sound_format_of(
         {"num_mel_bins": 16, "max_length": 40, "patch_size": 4}, None, "ast", None, of_sounds=True
     )
-    assert ast.inputs(np.zeros(100, np.float32))["input_values"].shape == (40, 16)
+    assert ast.features(np.zeros(100, np.float32))["input_values"].shape == (40, 16)
     whisper = sound_format_of(
         {"num_mel_bins": 16, "max_source_positions": 100}, None, "w", None, of_sounds=True
     )
-    assert whisper.inputs(np.zeros(100, np.float32))["input_features"].shape == (16, 200)
+    assert whisper.features(np.zeros(100, np.float32))["input_features"].shape == (16, 200)
     waves = sound_format_of({}, None, "wav2vec2", 0.5, of_sounds=True)
-    assert waves.inputs(np.zeros(100, np.float32))["input_values"].shape == (8000,) and waves.hears_waves
+    assert waves.features(np.zeros(100, np.float32))["input_values"].shape == (8000,) and waves.hears_waves
 
 
 def test_without_soundfile_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
