@@ -34,7 +34,7 @@ from snugfit.tools.init.door import begin_here
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
 from tests.unit.tasks.drawn_sounds import RATE, write_tones
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
+from tests.unit.tasks.trained_runs import check_parts
 
 RECIPE = """\
 name: tones
@@ -190,12 +190,6 @@ def test_weights_are_those_of_a_plain_loop(project: Path) -> None:
 @pytest.mark.slow
 def test_a_window_in_parts_is_the_window(project: Path) -> None:
     check_parts(*(train(PLAIN, f"plan.micro_batch={size}") for size in (8, 3)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
-    check_resume(train(), train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 @pytest.mark.slow

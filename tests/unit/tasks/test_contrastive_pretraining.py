@@ -36,7 +36,7 @@ from snugfit.tools.setup import recipe_setup
 from tests.unit.core.test_nt_xent import equation
 from tests.unit.tasks.coloured_pictures import VIT, write_pictures
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume, weights
+from tests.unit.tasks.trained_runs import check_parts, weights
 
 RECIPE = """\
 name: pairs
@@ -96,12 +96,6 @@ def test_a_window_in_parts_is_the_window_and_needs_the_gradient_cache(project: P
     check_parts(train(plain, "techniques=[]", "plan.micro_batch=null"), train(plain))
     with pytest.raises(SettingError, match="Add the technique 'gradient_cache'"):
         train("techniques=[]")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
-    check_resume(train(), train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_the_encoder_alone_is_delivered_and_embeds_alike_after_a_reload(project: Path) -> None:

@@ -23,7 +23,6 @@ from snugfit.tasks.forecasting import CARD
 from snugfit.tasks.recognition import Rows
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: loads
@@ -118,16 +117,6 @@ def test_the_scores_of_a_file_are_those_of_its_windows_one_by_one(project: Path)
     assert scored["metrics"]["mase"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
     assert scored["metrics"]["coverage"] == pytest.approx(sum(inside) / len(inside))
     assert set(scored["baseline"]) == {"mase", "mae"}
-
-
-def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    (project / "net.json").write_text(NET % 0)
-    plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    check_parts(*(train(plain, f"plan.micro_batch={size}") for size in (16, 5)))
-
-
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(train(), train(options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_a_series_that_was_not_trained_on_is_predicted(project: Path) -> None:

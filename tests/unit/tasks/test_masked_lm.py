@@ -32,7 +32,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.out_of_fold import write_out_of_fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import PIECES, write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, check_resume, weights
+from tests.unit.tasks.trained_runs import weights
 
 RECIPE = """\
 name: texts
@@ -171,13 +171,6 @@ def test_three_updates_in_parts_are_a_plain_loop_over_whole_windows_with_the_sam
     assert max(float((theirs[name] - before[name]).abs().max()) for name in theirs) > 1e-2
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(
-        train("plan.micro_batch=5"), train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4))), 4
-    )
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.coloured_pictures import SIZES, write_pictures
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume, weights
+from tests.unit.tasks.trained_runs import weights
 
 RECIPE = """\
 name: squares
@@ -139,18 +139,6 @@ def test_squares_are_drawn_anew_in_each_epoch_and_once_for_validation(project: P
     assert all(map(torch.equal, *held_out))
     masks = [data.validation[place]["mask"] for place in range(len(data.validation))]
     assert not torch.equal(masks[0], masks[1])
-
-
-@pytest.mark.slow
-def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    plain = "optimizer={sgd: {learning_rate: 0.05}}"
-    check_parts(train(plain, "plan.micro_batch=null"), train(plain))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, workers: int) -> None:
-    check_resume(train(), train(f"plan.num_workers={workers}", options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_the_encoder_alone_is_delivered_and_embeds_alike_after_a_reload(project: Path) -> None:

@@ -24,7 +24,6 @@ from snugfit.tools.cross_validation.door import cross_validate
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: rows
@@ -106,17 +105,6 @@ def test_a_model_of_labels_comes_back_from_the_registry(
     uri = new_store("mlflow.db")
     result = train(f"track={{mlflow: true, register: labels, uri: '{uri}'}}", "train.epochs=1")
     assert load("models:/labels@champion", uri=uri).predict(rows()) == result.predict(rows())
-
-
-@pytest.mark.slow
-def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    check_parts(*(train(plain, f"plan.micro_batch={size}") for size in (16, 5)))
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(train(), train(options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
 from snugfit.tools.setup import recipe_setup
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume, weights
+from tests.unit.tasks.trained_runs import weights
 
 RECIPE = """\
 name: lamps
@@ -117,17 +117,6 @@ def test_an_update_is_that_of_a_plain_loop(project: Path) -> None:
     assert float(result.loss) == pytest.approx(loss.item(), abs=1e-6)
     for ours, theirs in zip(step.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs - 0.1 * theirs.grad, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    check_parts(*(train(plain, f"plan.micro_batch={size}") for size in (8, 3)))
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(train(), train("plan.num_workers=1", options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 @pytest.mark.parametrize("form", [(), (COLUMNS,)])

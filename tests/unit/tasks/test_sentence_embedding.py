@@ -25,7 +25,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
+from tests.unit.tasks.trained_runs import check_parts
 
 RECIPE = """\
 name: rows
@@ -119,13 +119,6 @@ def test_a_window_in_parts_is_the_window(project: Path, negative: str) -> None:
 def test_parts_without_the_gradient_cache_are_refused(project: Path) -> None:
     with pytest.raises(SettingError, match="Add the technique 'gradient_cache'"):
         train("techniques=[]", "plan.micro_batch=5")
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(
-        train("plan.micro_batch=5"), train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4))), 4
-    )
 
 
 def test_folds_have_all_texts_of_each_row(project: Path) -> None:

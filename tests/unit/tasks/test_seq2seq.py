@@ -31,7 +31,7 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_writer import END, write_bart, write_reversed, write_t5
-from tests.unit.tasks.trained_runs import AfterWindows, check_resume, weights
+from tests.unit.tasks.trained_runs import weights
 
 RECIPE = """\
 name: rows
@@ -167,13 +167,6 @@ def test_texts_are_learned_and_written_alike_after_a_reload_alone_and_by_transfo
         assert model.generation_config.max_new_tokens == 8
     with pytest.raises(ModelError, match="form of a model's inputs"):
         reloaded.export("onnx", "graph")
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(
-        train("plan.micro_batch=5"), train("plan.micro_batch=5", options=RunOptions(stop=AfterWindows(4))), 4
-    )
 
 
 @pytest.mark.slow

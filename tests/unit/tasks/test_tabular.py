@@ -22,7 +22,6 @@ from snugfit.run.trained_model import load
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from tests.unit.tasks.devices import planned_for_a_gpu, without_float64
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: rows
@@ -72,7 +71,7 @@ def rows() -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("model", ["./net.json", pytest.param("mlp", marks=pytest.mark.slow)])
 def test_classes_are_learned_and_predicted_alike_after_a_reload(project: Path, model: str) -> None:
-    result = train("classification", f"model={model}", "train.epochs=20")
+    result = train("classification", f"model={model}", "train.epochs=20", "evaluate.every=25")
     assert result.best["metrics"]["accuracy"] > 0.9
     here, again = result.predict(rows()), load(result.run_dir).predict(rows())
     assert here == again and {each["prediction"] for each in here} == {"yes", "no"}
@@ -83,7 +82,7 @@ def test_classes_are_learned_and_predicted_alike_after_a_reload(project: Path, m
 
 @pytest.mark.parametrize("model", [pytest.param("./net.json", marks=pytest.mark.slow), "mlp"])
 def test_a_number_is_learned_in_its_own_unit(project: Path, model: str) -> None:
-    result = train("regression", f"model={model}", "train.epochs=60")
+    result = train("regression", f"model={model}", "train.epochs=60", "evaluate.every=100")
     assert result.best["metrics"]["r2"] > 0.9
     predicted = [each["prediction"] for each in load(result.run_dir).predict(rows())]
     errors = [each - float(row["price"]) for each, row in zip(predicted, rows(), strict=True)]
@@ -94,19 +93,6 @@ def test_a_number_is_learned_in_its_own_unit(project: Path, model: str) -> None:
     with Path("out.csv").open() as file:
         written = [float(row["prediction"]) for row in csv.DictReader(file)]
     assert written == pytest.approx(predicted, rel=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_a_window_in_parts_is_the_window(project: Path, kind: str) -> None:
-    # no dropout, which draws for each part; plain gradients, as Adam divides those that are zero but for rounding by their own size
-    (project / "net.json").write_text('{"width": 16, "members": 4, "embedding": 4, "bins": 4, "dropout": 0}')
-    plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    check_parts(*(train(kind, plain, f"plan.micro_batch={size}") for size in (16, 5)))
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path, kind: str) -> None:
-    check_resume(train(kind), train(kind, options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_the_bundle_makes_its_network_again(project: Path) -> None:

@@ -26,7 +26,6 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tools.init.door import begin_here
 from tests.unit.tasks.tiny_encoder import write_encoder
-from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
 RECIPE = """\
 name: names
@@ -143,17 +142,6 @@ def test_a_prediction_file_has_lists_as_json(project: Path) -> None:
     ]
     with pytest.raises(ModelError, match="no named classes with probabilities"):
         predict_file(run, "rows.jsonl", Path("out.csv"), proba=True)
-
-
-@pytest.mark.slow
-def test_a_window_in_parts_is_the_window(project: Path) -> None:
-    plain = "optimizer={sgd: {learning_rate: 0.1}}"
-    check_parts(*(train(plain, f"plan.micro_batch={size}") for size in (8, 3)))
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_to_the_same_weights(project: Path) -> None:
-    check_resume(train(), train(options=RunOptions(stop=AfterWindows(4))), 4)
 
 
 def test_folds_are_made_of_whole_texts(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,12 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 def check_resume(whole: Any, stopped: Any, updates: int) -> None:
     """See that a run which was stopped after so many updates goes on to the weights of one that was not."""
     assert stopped.updates == updates
-    expected, after = weights(whole.run_dir), weights(resume_run(stopped.run_dir).run_dir)
+    check_weights(resume_run(stopped.run_dir).run_dir, weights(whole.run_dir))
+
+
+def check_weights(run: Path, expected: Mapping[str, torch.Tensor]) -> None:
+    """See that the model in a run's folder has these parameters and buffers."""
+    after = weights(run)
     assert after.keys() == expected.keys()
     assert all(torch.equal(after[name], expected[name]) for name in expected)
 
