@@ -1,4 +1,7 @@
-"""Rows that are read when they are asked for: of a file that is larger than one would like to hold."""
+"""Rows that are read when they are asked for: of a file that is larger than one would like to hold.
+
+Lines that are rows stay where they are. Rows of files whose parts cannot be read by themselves are read once, and put into a file of the user's cache.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,55 @@ import hashlib
 import os
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
 
 from snugfit.data.bad_rows import Fault
-from snugfit.data.files.file_formats import check_no_list, decode, json_lines
+from snugfit.data.files.file_formats import (
+    TEXT_COLUMN,
+    check_no_list,
+    decode,
+    is_plain_text,
+    json_lines,
+    parquet_bytes,
+    text_lines,
+)
+from snugfit.data.files.file_lines import open_text
+from snugfit.data.files.rows_in_order import NumberedRow, is_json_list, rows_in_order
 from snugfit.data.lazy_sequence import LazySequence
+from snugfit.data.spooled_rows import SpooledRows
 from snugfit.errors import DataError
 
 LARGE_FILE = 64 << 20
-"""Bytes of a file of JSON Lines from which on its rows stay in it."""
+"""Bytes of a file, or of rows as JSON, from which on its rows are not held."""
+
+_PARQUET, _BY_LINES = ".parquet", (".jsonl", ".ndjson", ".txt")
 
 _HEAD = 8192
+_SPACE = " \t\n\r\x0b\x0c"
+
+Read = Callable[[Iterable[str], str], Iterator[NumberedRow]]
+"""Yields the number of each line that is a row, and the row or what is wrong with it, given the lines and their source."""
+
+Large = tuple[tuple[str, ...], Sequence[dict[str, Any]], Sequence[int], list[Fault], str]
+"""Columns, rows, the line on which each begins, the faults of rows that cannot be read, and the sha256 of the file."""
 
 
 class LineRows(LazySequence[dict[str, Any]]):
-    """Rows of a file of JSON Lines that has been looked through, 20 bytes of memory for each.
+    """Rows that are lines of a file that has been looked through, 20 bytes of memory for each.
 
     Args:
+        read: makes the row of a line.
         starts, sizes, sums: the bytes of each row's line, and their check sum.
     """
 
-    def __init__(self, path: Path, starts: Sequence[int], sizes: Sequence[int], sums: Sequence[int]) -> None:
-        self._path, self._starts, self._sizes, self._sums = path, starts, sizes, sums
+    def __init__(
+        self, path: Path, read: Read, starts: Sequence[int], sizes: Sequence[int], sums: Sequence[int]
+    ) -> None:
+        self._path, self._of_lines = path, read
+        self._starts, self._sizes, self._sums = starts, sizes, sums
         self._lock = Lock()
         try:
             self._file = path.open("rb")  # the file is read on where another one takes its name
@@ -41,10 +68,11 @@ class LineRows(LazySequence[dict[str, Any]]):
         return len(self._starts)
 
     def value(self, place: int) -> dict[str, Any]:
-        line = self._read(self._starts[place], self._sizes[place])
+        start = self._starts[place]
+        line = self._read(start, self._sizes[place])
         if zlib.crc32(line) != self._sums[place]:
             raise self._changed()
-        ((_, row),) = json_lines([line.decode("utf-8-sig")], str(self._path))
+        ((_, row),) = self._of_lines([_text_of(line, start)], str(self._path))
         assert not isinstance(row, Fault)  # it was read before
         return row
 
@@ -56,7 +84,7 @@ class LineRows(LazySequence[dict[str, Any]]):
             return self._file.read(size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LineRows, (self._path, self._starts, self._sizes, self._sums)
+        return LineRows, (self._path, self._of_lines, self._starts, self._sizes, self._sums)
 
     def _changed(self) -> DataError:
         return DataError(
@@ -66,15 +94,74 @@ class LineRows(LazySequence[dict[str, Any]]):
         )
 
 
-def read_large(
-    path: Path, source: str, setting: str
-) -> tuple[tuple[str, ...], LineRows, Sequence[int], list[Fault], str]:
-    """Return what a reader of JSON Lines returns, and the file's sha256, with the rows in the file.
+def is_larger(path: Path, kind: str, most: int) -> bool:
+    """Return whether the values of a file are more than so many bytes, and its rows can be read when they are asked for.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    if kind == _PARQUET:  # which is compressed
+        size = max(size, parquet_bytes(path))
+    return size >= most and hasattr(os, "pread")
+
+
+def read_large(path: Path, kind: str, source: str, setting: str) -> Large:
+    """Return what a reader of files of this kind returns, and the file's sha256, with rows that are read when they are asked for.
 
     Raises:
         DataError: as of a reader.
+        OSError: the file cannot be read.
     """
-    columns: dict[str, None] = {}
+    beginning = _beginning(path, source, setting) if kind != _PARQUET else kind
+    if not beginning:
+        return (), [], [], [], ""
+    if kind in _BY_LINES or (kind == ".json" and not is_json_list(path)):
+        read = _left_in_lines(path, source, text_lines if is_plain_text(path) else json_lines)
+        if not is_plain_text(path):
+            check_no_list(beginning, read[3], source, setting)
+        return read
+    return _put_aside(path, *rows_in_order(path, source, setting))
+
+
+def _beginning(path: Path, source: str, setting: str) -> str:
+    """Return the first characters of a file behind white space; none where there are no others.
+
+    Raises:
+        DataError: it is no text.
+    """
+    with path.open("rb") as file:
+        decode(file.read(_HEAD), source, setting)
+    with open_text(path) as text:
+        while block := text.read(_HEAD):
+            if beginning := block.lstrip(_SPACE):
+                return beginning
+    return ""
+
+
+def _put_aside(path: Path, columns: tuple[str, ...], read: Iterable[NumberedRow]) -> Large:
+    """Return rows that are read from a file one after the other, and are kept in another one.
+
+    Args:
+        columns: of all rows; none where each has its own.
+    """
+    rows, numbers, faults = SpooledRows(), array("q"), list[Fault]()
+    names = dict.fromkeys(columns)
+    for number, row in read:
+        if isinstance(row, Fault):
+            faults.append(row)
+            continue
+        names.update(dict.fromkeys(row))
+        rows.add(row)
+        numbers.append(number)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return tuple(names), rows, numbers, faults, digest
+
+
+def _left_in_lines(path: Path, source: str, read: Read) -> Large:
+    """Return rows that are lines of a file, in which they stay."""
+    columns = dict.fromkeys((TEXT_COLUMN,) if read is text_lines else ())
     starts, sizes, sums, numbers = array("q"), array("q"), array("I"), array("q")
     faults: list[Fault] = []
     digest, line_at, line_sum = hashlib.sha256(), (0, 0), 0
@@ -84,12 +171,10 @@ def read_large(
         for line in file:
             line_at, line_sum = (sum(line_at), len(line)), zlib.crc32(line)
             digest.update(line)
-            yield line.decode("utf-8" if line_at[0] else "utf-8-sig", "surrogateescape")
+            yield _text_of(line, line_at[0])
 
     with path.open("rb") as file:
-        head = decode(file.read(_HEAD), source, setting)
-        file.seek(0)
-        for number, row in json_lines(lines(file), source):
+        for number, row in read(lines(file), source):
             if isinstance(row, Fault):
                 faults.append(row)
                 continue
@@ -98,5 +183,9 @@ def read_large(
             starts.append(line_at[0])
             sizes.append(line_at[1])
             sums.append(line_sum)
-    check_no_list(head, faults, source, setting)
-    return tuple(columns), LineRows(path, starts, sizes, sums), numbers, faults, digest.hexdigest()
+    return tuple(columns), LineRows(path, read, starts, sizes, sums), numbers, faults, digest.hexdigest()
+
+
+def _text_of(line: bytes, start: int) -> str:
+    """Return the text of a line of a file; bytes that are no UTF-8 become lone surrogates."""
+    return line.decode("utf-8" if start else "utf-8-sig", "surrogateescape")

@@ -6,9 +6,8 @@ import functools
 import hashlib
 import itertools
 import json
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from snugfit.data.files.file_formats import READERS
 from snugfit.data.files.file_kinds import path_of
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, read_hub, read_saved
 from snugfit.data.files.shards import is_shards, read_shards
-from snugfit.data.lazy_rows import LARGE_FILE, read_large
+from snugfit.data.lazy_rows import LARGE_FILE, is_larger, read_large
 from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
+from snugfit.data.spooled_rows import SpooledRows
 from snugfit.errors import DataError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
@@ -111,7 +111,7 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
         return _together(source, setting, folder)
     if callable(source):
         name = getattr(source, "__qualname__", type(source).__name__)
-        return _read_function(source, name, setting, folder)
+        return _table_of(_rows_of_function(source, name, setting, folder), name, setting)
     if isinstance(source, str) and is_python_path(source):
         function = load_object(source, setting=setting, folder=folder, error=DataError)
         if not callable(function):
@@ -120,7 +120,7 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
                 f"'{source}' is {type(function).__name__}, not a function that returns rows",
                 "Name a function: package.module:function.",
             )
-        return _read_function(function, source, setting, folder)
+        return _table_of(_rows_of_function(function, source, setting, folder), source, setting)
     if is_hub_name(str(source)):
         return _table_of(read_hub(str(source), setting), str(source), setting)
     if is_shards(source, folder):
@@ -318,14 +318,9 @@ def _file_of_rows(source: str, setting: str, folder: Path | None) -> tuple[Path,
 def _table_of_file(source: str, path: Path, kind: str, setting: str, most_bytes: int | None = None) -> Table:
     """Return the rows of a file, or those of whole lines among its first `most_bytes`."""
     try:
-        if (
-            most_bytes is None
-            and kind in _JSON_LINES
-            and path.stat().st_size >= LARGE_FILE
-            and hasattr(os, "pread")
-        ):
-            columns, in_file, numbers, faults, digest = read_large(path, source, setting)
-            _check_some(in_file, faults, source, setting, kind)
+        if most_bytes is None and is_larger(path, kind, LARGE_FILE):
+            columns, in_file, numbers, faults, digest = read_large(path, kind, source, setting)
+            _check_some(columns, in_file, faults, source, setting, kind)
             return Table(source, columns, in_file, numbers, digest, tuple(faults))
         with path.open("rb") as file:
             content = file.read(-1 if most_bytes is None else most_bytes)
@@ -340,18 +335,20 @@ def _table_of_file(source: str, path: Path, kind: str, setting: str, most_bytes:
     if not content.strip():
         raise DataError(setting, f"{short_path(source)} is empty", "Name a file with rows.")
     columns, rows, lines, faults = READERS[kind](content, source, setting)
-    _check_some(rows, faults, source, setting, kind)
+    _check_some(columns, rows, faults, source, setting, kind)
     return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))
 
 
-def _check_some(rows: Sequence[Any], faults: Sequence[Fault], source: str, setting: str, kind: str) -> None:
+def _check_some(
+    columns: Sequence[str], rows: Sequence[Any], faults: Sequence[Fault], source: str, setting: str, kind: str
+) -> None:
     """See that a file has rows.
 
     Raises:
         DataError: it has none.
     """
     if not rows and not faults:
-        words = "has a header and no rows" if kind in _WITH_HEADER else "is empty"
+        words = "has a header and no rows" if columns and kind in _WITH_HEADER else "is empty"
         raise DataError(setting, f"{short_path(source)} {words}", "Name a file with rows.")
 
 
@@ -370,43 +367,61 @@ def _table_of_shards(source: str, setting: str, folder: Path | None) -> Table:
     )
 
 
-def _read_function(
+def _rows_of_function(
     function: Callable[[], Iterable[Mapping[str, Any]]], name: str, setting: str, folder: Path | None
-) -> Table:
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows that a function gives.
+
+    Raises:
+        DataError: it failed, gives a stream, or a row that has no columns.
+    """
     try:
         with import_path(folder):
             made = function()
             from snugfit.data.stream import Stream  # it loads torch, which other sources do without
 
-            given = [] if isinstance(made, Stream) else list(made)
+            if isinstance(made, Stream):
+                raise DataError(
+                    setting,
+                    f"{name} returned a stream, and all rows are read here before the run begins",
+                    "Give data.stream, the rows that are read at a time, where the task has it; or return an iterable of rows.",
+                )
+            for number, row in enumerate(made, 1):
+                if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
+                    raise DataError(
+                        setting,
+                        f"row {number} of {name} is a {type(row).__name__}, not a dict of columns by name",
+                        "Return dicts; from a data frame return frame.to_dict('records').",
+                    )
+                yield row
+    except DataError:
+        raise
     except Exception as failure:
         raise DataError(setting, f"{name} failed: {describe(failure)}", "Correct the function.") from failure
-    if isinstance(made, Stream):
-        raise DataError(
-            setting,
-            f"{name} returned a stream, and all rows are read here before the run begins",
-            "Give data.stream, the rows that are read at a time, where the task has it; or return an iterable of rows.",
-        )
-    for number, row in enumerate(given, 1):
-        if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
-            raise DataError(
-                setting,
-                f"row {number} of {name} is a {type(row).__name__}, not a dict of columns by name",
-                "Return dicts; from a data frame return frame.to_dict('records').",
-            )
-    return _table_of(given, name, setting)
 
 
 def _table_of(given: Iterable[Mapping[str, Any]], name: str, setting: str) -> Table:
     """Return rows that are no lines of a file, which are counted instead."""
     columns: dict[str, None] = {}
     rows: list[dict[str, Any]] = []
+    put_aside, size = None, 0
     digest = hashlib.sha256()
     for row in given:
         columns.update(dict.fromkeys(row))
+        text = json.dumps(dict(row), sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
+        digest.update(text)
+        size += len(text)
+        if put_aside is not None:
+            put_aside.add(row)
+            continue
         rows.append(dict(row))
-        text = json.dumps(rows[-1], sort_keys=True, default=str)
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
-    if not rows:
+        if size >= LARGE_FILE:
+            put_aside = SpooledRows()
+            for each in rows:
+                put_aside.add(each)
+            rows.clear()
+    if not size:
         raise DataError(setting, f"{name} gave no rows", "Give at least one row.")
-    return Table(name, tuple(columns), rows, list(range(1, len(rows) + 1)), digest.hexdigest())
+    if put_aside is None:
+        return Table(name, tuple(columns), rows, list(range(1, len(rows) + 1)), digest.hexdigest())
+    return Table(name, tuple(columns), put_aside, range(1, len(put_aside) + 1), digest.hexdigest())

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snugfit.data import sources
+from snugfit.data import sources, spooled_rows
+from snugfit.data.files import json_lists
 from snugfit.data.lazy_rows import LineRows
 from snugfit.data.named_sources import sources_of
 from snugfit.data.sources import Table, read_table
+from snugfit.data.spooled_rows import SpooledRows
 from snugfit.data.texts import spooled_numbers
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.spooled_numbers import SpooledNumbers
@@ -79,10 +81,74 @@ def test_a_file_that_changes_while_its_rows_are_read_gives_no_other_rows(
         list(pickle.loads(sent))
 
 
+ENTRIES = [{"text": 'a [good] "film"', "id": [1, {"x": 2}]}, 7, {"text": "é\u2028", "more": None}]
+FILES = {
+    "a.csv": b'text;label\r\n"two\nlines; ""quoted""";x\r\n\r\nragged\rone;y\r\ncaf\xe9;z\nopen "quote;w\n"never closed;u\n\xef\xbb\xbfmark;v',
+    "a.tsv": b"\xef\xbb\xbftext\tlabel\na\tb\n",
+    "a.txt": b"\xef\xbb\xbfone\r\n\ncaf\xe9\nfour",
+    "a.json": b" \n " + json.dumps(ENTRIES, indent=1).encode() + b"\n\n",
+    "lines.json": b'{"text": "a"}\n\n{"text": 2}\n[3]\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("in_memory", [1, 2**20])
+def test_files_of_each_kind_have_the_rows_that_they_have_in_memory(
+    write: Any, name: str, in_memory: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(spooled_rows, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(json_lists, "_BLOCK", 5)
+    whole, large = both(write(name, FILES[name]), monkeypatch)
+    assert seen(large) == seen(whole) and not isinstance(large.rows, list)
+    assert large.rows[-1] == whole.rows[-1] and list(pickle.loads(pickle.dumps(large.rows))) == whole.rows
+    assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()], "the file has no name"
+
+
+def test_rows_of_parquet_and_of_functions_are_put_aside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import table
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = [{"text": f"row {number}", "tags": [number, None]} for number in range(700)]
+    path = tmp_path / "a.parquet"
+    columns = {name: [row[name] for row in rows] for name in ("text", "tags")}
+    parquet.write_table(table(columns), path, row_group_size=300)
+    for source in (path, lambda: iter(rows)):
+        with monkeypatch.context() as patch:
+            patch.setattr(spooled_rows, "IN_MEMORY", 4096)
+            whole, large = both(source, patch)
+        assert seen(large) == seen(whole) and isinstance(large.rows, SpooledRows)
+        assert list(whole.rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('[{"a": 1},\n{"a": }]', 2),
+        ('[{"a": 1}\n\n{"a": 2}]', 3),
+        ('[\n{"a": 1}', 2),
+        ('[{"a": 1},\n]', 2),
+        ('[{"a": 1}]\n7', 2),
+    ],
+)
+def test_a_large_list_that_is_broken_is_said_by_its_line(
+    write: Any, content: str, line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("a.json", content)
+    for most in (2**20, 1):
+        monkeypatch.setattr(sources, "LARGE_FILE", most)
+        with pytest.raises(DataError, match=rf"a\.json is a JSON list that cannot be read on line {line}: "):
+            read_table(path)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "json"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(content=st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
-def test_no_bytes_are_read_otherwise(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
+@given(content=st.binary(max_size=60) | st.text('",\n\ra;b[]{}1', max_size=40).map(str.encode))
+def test_no_bytes_are_read_otherwise(content: bytes, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
     path.write_bytes(content)
 
     def read(most: int) -> Any:
@@ -91,7 +157,7 @@ def test_no_bytes_are_read_otherwise(content: bytes, tmp_path: Path) -> None:
             try:
                 return seen(read_table(path))
             except DataError as error:
-                return str(error)
+                return str(error).partition(" is a JSON list that cannot be read")[0]
 
     assert read(0) == read(2**40)
 

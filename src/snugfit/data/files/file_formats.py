@@ -7,10 +7,13 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, shorten
+from snugfit.data.files.file_lines import Lines, lines_in_memory
 from snugfit.errors import DataError, MissingExtra
 from snugfit.system.json_text import parse_json
 
@@ -31,6 +34,12 @@ _Rows = tuple[tuple[str, ...], list[dict[str, Any]], list[int], list[Fault]]
 """Columns, rows, the line on which each begins, and the faults of rows that cannot be read."""
 
 _UNREADABLE = re.compile("[\0\udc80-\udcff]")
+
+_LONGEST_FIELD = 1 << 26
+"""Characters of a field: one that is longer has a quote that is never closed."""
+
+_PARQUET_ROWS = 256
+"""Rows of a Parquet file that are decoded at a time."""
 
 _MAGIC = {
     b"PK\x03\x04": "a ZIP archive or an Excel workbook",
@@ -73,67 +82,107 @@ def decode(content: bytes, source: str, setting: str) -> str:
 
 
 def _read_delimited(text: str, source: str, setting: str, delimiter: str) -> _Rows:
-    # newline="" keeps the line breaks inside quoted fields as they are
-    lines = list(io.StringIO(text, newline=""))
-    columns: tuple[str, ...] | None = None
+    columns, read = delimited(lines_in_memory(text), source, setting, delimiter)
+    return (columns, *_apart(read))
+
+
+def _apart(
+    read: Iterable[tuple[int, dict[str, Any] | Fault]],
+) -> tuple[list[dict[str, Any]], list[int], list[Fault]]:
+    """Return rows, their lines, and the faults of those that cannot be read."""
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     faults: list[Fault] = []
-    for first, end, fields in _records(lines, delimiter):
-        try:
-            for number in range(first, end):
-                _check_characters(lines[number], number + 1)
-            if isinstance(fields, Exception):
-                detail = (
-                    "a quote is never closed" if "end of data" in str(fields) else f"broken quotes ({fields})"
-                )
-                raise BadRow("broken quotes", f'{detail}; inside a quoted field write "" for a quote')
-            if not fields:
-                continue
-            if columns is not None and len(fields) != len(columns):
-                raise BadRow("ragged row", f"{len(fields)} fields, the header has {len(columns)}")
-        except BadRow as bad:
-            if columns is None:
-                raise DataError(
-                    setting,
-                    f"{source}:{first + 1}: the header cannot be read: {bad.detail}",
-                    "Correct the first line of the file.",
-                ) from bad
-            faults.append(bad.at(source, first + 1))
+    for number, row in read:
+        if isinstance(row, Fault):
+            faults.append(row)
             continue
-        if columns is None:
+        rows.append(row)
+        numbers.append(number)
+    return rows, numbers, faults
+
+
+def delimited(
+    lines: Lines, source: str, setting: str, delimiter: str
+) -> tuple[tuple[str, ...], Iterator[tuple[int, dict[str, Any] | Fault]]]:
+    """Return the columns of a delimited text, none of an empty one, and the line of each row with it, or with what is wrong with it.
+
+    Raises:
+        DataError: the header cannot be read.
+    """
+    records = _records(lines, delimiter)
+    for first, fields in records:
+        if isinstance(fields, BadRow):
+            raise DataError(
+                setting,
+                f"{source}:{first + 1}: the header cannot be read: {fields.detail}",
+                "Correct the first line of the file.",
+            ) from fields
+        if fields:
             columns = _header(fields, source, setting)
-        else:
-            rows.append(dict(zip(columns, fields, strict=True)))
-            numbers.append(first + 1)
-    return columns or (), rows, numbers, faults
+            return columns, _below_header(columns, records, source)
+    return (), iter(())
 
 
-def _records(lines: list[str], delimiter: str) -> Iterator[tuple[int, int, list[str] | Exception]]:
-    """Yield each record's first line, the line after it, and its fields or what is wrong with its quotes.
+def _below_header(
+    columns: tuple[str, ...], records: Iterator[tuple[int, list[str] | BadRow]], source: str
+) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    for first, fields in records:
+        if isinstance(fields, BadRow):
+            yield first + 1, fields.at(source, first + 1)
+        elif len(fields) == len(columns):
+            yield first + 1, dict(zip(columns, fields, strict=True))
+        elif fields:
+            bad = BadRow("ragged row", f"{len(fields)} fields, the header has {len(columns)}")
+            yield first + 1, bad.at(source, first + 1)
+
+
+def _records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str] | BadRow]]:
+    """Yield each record's first line, counted from 0, and its fields or why they cannot be read.
 
     After a broken record reading begins anew on its second line, so a stray quote costs its own row only.
     """
-    limit = csv.field_size_limit(2**31 - 1)
+    unreadable: dict[int, BadRow] = {}
+
+    def checked(number: int) -> Iterator[str]:
+        for line in lines(number):
+            number += 1
+            try:
+                _check_characters(line, number)
+            except BadRow as bad:
+                unreadable[number - 1] = bad
+            yield line
+
+    start, broken = 0, True
+    while broken:
+        broken, first = False, start
+        reader = csv.reader(checked(start), delimiter=delimiter, strict=True)
+        while True:
+            fields: list[str] | BadRow
+            try:
+                fields, end = _next(reader), start + reader.line_num
+            except StopIteration:
+                break
+            except csv.Error as error:
+                broken, fields, end = True, _broken_quotes(error), first + 1
+            bad = [each for number in range(first, end) if (each := unreadable.pop(number, None))]
+            yield first, bad[0] if bad else fields
+            first = end
+            if broken:
+                start = end
+                break
+
+
+def _broken_quotes(error: csv.Error) -> BadRow:
+    is_open = any(words in str(error) for words in ("end of data", "field limit"))
+    detail = "a quote is never closed" if is_open else f"broken quotes ({error})"
+    return BadRow("broken quotes", f'{detail}; inside a quoted field write "" for a quote')
+
+
+def _next(reader: Iterator[list[str]]) -> list[str]:
+    limit = csv.field_size_limit(_LONGEST_FIELD)  # of the whole process
     try:
-        start = 0
-        while start < len(lines):
-            reader = csv.reader(
-                (lines[i] for i in range(start, len(lines))), delimiter=delimiter, strict=True
-            )
-            first = base = start
-            start = len(lines)
-            while True:
-                try:
-                    fields = next(reader)
-                except StopIteration:
-                    break
-                except csv.Error as error:
-                    start = first + 1
-                    yield first, start, error
-                    break
-                yield first, base + reader.line_num, fields
-                first = base + reader.line_num
+        return next(reader)
     finally:
         csv.field_size_limit(limit)
 
@@ -168,19 +217,9 @@ def _check_characters(line: str, number: int) -> None:
 
 
 def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
-    columns: dict[str, None] = {}
-    rows: list[dict[str, Any]] = []
-    numbers: list[int] = []
-    faults: list[Fault] = []
-    for number, row in json_lines(text.split("\n"), source):
-        if isinstance(row, Fault):
-            faults.append(row)
-            continue
-        columns.update(dict.fromkeys(row))
-        rows.append(row)
-        numbers.append(number)
+    rows, numbers, faults = _apart(json_lines(text.split("\n"), source))
     check_no_list(text, faults, source, setting)
-    return tuple(columns), rows, numbers, faults
+    return tuple(dict.fromkeys(column for row in rows for column in row)), rows, numbers, faults
 
 
 def check_no_list(beginning: str, faults: Iterable[Fault], source: str, setting: str) -> None:
@@ -226,50 +265,90 @@ def _read_json(text: str, source: str, setting: str) -> _Rows:
     try:
         values = parse_json(text)
     except ValueError as error:
-        where = f" on line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(
-            setting,
-            f"{source} is a JSON list that cannot be read{where}: {shorten(error, 80)}",
-            "Correct it, or write one object a line (JSON Lines), of which only the faulty ones are lost.",
-        ) from error
-    columns: dict[str, None] = {}
-    rows: list[dict[str, Any]] = []
-    numbers: list[int] = []
-    faults: list[Fault] = []
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+        raise broken_list(source, setting, error, line) from error
+    rows, numbers, faults = _apart(counted_entries(values, source))
+    return tuple(dict.fromkeys(column for row in rows for column in row)), rows, numbers, faults
+
+
+def counted_entries(values: Iterable[Any], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """Yield the number of each entry of a JSON list, from 1, with the entry, or with what is wrong with it."""
     for number, value in enumerate(values, 1):
         if isinstance(value, dict):
-            columns.update(dict.fromkeys(value))
-            rows.append(value)
-            numbers.append(number)
+            yield number, value
         else:
             detail = f"entry {number} is a {type(value).__name__} instead of an object with columns"
-            faults.append(Fault(source, number, "broken JSON", detail))
-    return tuple(columns), rows, numbers, faults
+            yield number, Fault(source, number, "broken JSON", detail)
+
+
+def broken_list(source: str, setting: str, problem: object, line: int | None) -> DataError:
+    """Return the error of a file that begins as a JSON list and is none."""
+    where = "" if line is None else f" on line {line}"
+    return DataError(
+        setting,
+        f"{source} is a JSON list that cannot be read{where}: {shorten(problem, 80)}",
+        "Correct it, or write one object a line (JSON Lines), of which only the faulty ones are lost.",
+    )
 
 
 def _read_parquet(content: bytes, source: str, setting: str) -> _Rows:
-    try:
-        from pyarrow import ArrowException, BufferReader
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "parquet") from error
-    try:
-        table = ParquetFile(BufferReader(content)).read()
-    except (ArrowException, OSError) as error:
-        raise DataError(
-            setting,
-            f"{source} is no Parquet file that can be read: {shorten(error, 100)}",
-            "Write it again, or export it as CSV or JSON Lines.",
-        ) from error
-    repeated = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    columns, read = parquet_rows(io.BytesIO(content), source, setting)
+    rows = list(read)
+    return columns, rows, list(range(1, len(rows) + 1)), []
+
+
+def parquet_rows(
+    file: Path | BinaryIO, source: str, setting: str
+) -> tuple[tuple[str, ...], Iterator[dict[str, Any]]]:
+    """Return the columns of a Parquet file, and its rows, of which few are in memory at a time.
+
+    Raises:
+        DataError: it cannot be read, or has two columns of one name.
+        MissingExtra: pyarrow is not installed.
+    """
+    with _reading_parquet(source, setting) as opened:
+        table = opened(file)
+        columns = tuple(table.schema_arrow.names)
+    repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
         raise DataError(
             setting,
             f"{source} has the column '{shorten(repeated[0])}' more than once",
             "Give every column its own name.",
         )
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return tuple(table.column_names), rows, list(range(1, len(rows) + 1)), []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        with _reading_parquet(source, setting), table:
+            for batch in table.iter_batches(batch_size=_PARQUET_ROWS):
+                yield from batch.to_pylist()
+
+    return columns, rows()
+
+
+def parquet_bytes(path: Path) -> int:
+    """Return the bytes of all values of a Parquet file; 0 of one that cannot be read, which `parquet_rows` says."""
+    with suppress(DataError), _reading_parquet(str(path), "data") as opened, opened(path) as table:
+        groups = table.metadata.num_row_groups
+        return sum(table.metadata.row_group(group).total_byte_size for group in range(groups))
+    return 0
+
+
+@contextmanager
+def _reading_parquet(source: str, setting: str) -> Iterator[Any]:
+    """Temporarily give what opens a Parquet file; whatever it raises is an error of the source."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    try:
+        yield ParquetFile
+    except (ArrowException, OSError) as error:
+        raise DataError(
+            setting,
+            f"{source} is no Parquet file that can be read: {shorten(error, 100)}",
+            "Write it again, or export it as CSV or JSON Lines.",
+        ) from error
 
 
 def _json_object(line: str) -> dict[str, Any]:
@@ -285,16 +364,7 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def _read_lines(text: str, source: str) -> _Rows:
-    rows: list[dict[str, Any]] = []
-    numbers: list[int] = []
-    faults: list[Fault] = []
-    for number, row in text_lines(io.StringIO(text), source):
-        if isinstance(row, Fault):
-            faults.append(row)
-            continue
-        rows.append(row)
-        numbers.append(number)
-    return (TEXT_COLUMN,), rows, numbers, faults
+    return ((TEXT_COLUMN,), *_apart(text_lines(io.StringIO(text), source)))
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

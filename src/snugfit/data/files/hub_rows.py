@@ -20,6 +20,9 @@ _PART = r"[\w.-]+"
 _NAME = re.compile(
     rf"{HUB}(?P<name>{_PART}(?:/{_PART})?)(?:/(?P<config>{_PART}))?(?::(?P<split>[^:/][^/]*))?"
 )
+_BATCH = 256
+"""Rows that are decoded at a time."""
+
 _OF_SPLIT, _OF_SPLITS = ("state.json", "dataset_info.json"), "dataset_dict.json"
 """Files by which a folder shows that it is one data set, or several splits."""
 
@@ -66,26 +69,26 @@ def is_saved(folder: Path) -> bool:
     return (folder / _OF_SPLITS).is_file() or all((folder / name).is_file() for name in _OF_SPLIT)
 
 
-def read_hub(source: str, setting: str) -> list[dict[str, Any]]:
-    """Return the rows of a data set on the hub, or in the cache of an earlier download; numbers of classes are their names.
+def read_hub(source: str, setting: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a data set on the hub, or in the cache of an earlier download; numbers of classes are their names.
 
     Raises:
         DataError: there is no such data set, configuration or split, or the hub cannot be reached.
     """
     wanted = hub_name(source, setting)
     with _datasets(source, setting) as datasets:
-        return _rows(datasets.load_dataset(wanted.name, wanted.config, split=wanted.split))
+        yield from _rows(datasets.load_dataset(wanted.name, wanted.config, split=wanted.split))
 
 
-def read_saved(folder: Path, source: str, setting: str) -> list[dict[str, Any]]:
-    """Return the rows of a data set on the disk.
+def read_saved(folder: Path, source: str, setting: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a data set on the disk.
 
     Raises:
         DataError: it has several splits, or cannot be read.
     """
     _check_one_split(folder, source, setting)
     with _datasets(source, setting) as datasets:
-        return _rows(datasets.load_from_disk(str(folder)))
+        yield from _rows(datasets.load_from_disk(str(folder)))
 
 
 def _check_one_split(folder: Path, source: str, setting: str) -> None:
@@ -169,8 +172,8 @@ def _remedy(source: str, error: Exception) -> str:
     return "Correct what stands behind the name: hf://OWNER/NAME/CONFIG:SPLIT."
 
 
-def _rows(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the rows; pictures and sounds stay the bytes that they are."""
+def _rows(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """Yield the rows, of which few are in memory at a time; pictures and sounds stay the bytes that they are."""
     import datasets
 
     for name, feature in dataset.features.items():
@@ -179,11 +182,11 @@ def _rows(dataset: Dataset) -> list[dict[str, Any]]:
     named = {
         column: convert for column, feature in dataset.features.items() if (convert := _by_names(feature))
     }
-    rows: list[dict[str, Any]] = dataset.to_list()
-    for row in rows:
-        for column, convert in named.items():
-            row[column] = convert(row[column])
-    return rows
+    for batch in dataset.with_format("arrow").iter(_BATCH):
+        for row in batch.to_pylist():
+            yield {
+                column: named[column](value) if column in named else value for column, value in row.items()
+            }
 
 
 def _by_names(feature: Any) -> Callable[[Any], Any] | None:

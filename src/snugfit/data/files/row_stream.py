@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from snugfit.data.bad_rows import Fault, kind_of
-from snugfit.data.files.file_formats import TEXT_COLUMN, json_lines, text_lines
+from snugfit.data.files.file_formats import READERS, TEXT_COLUMN, text_lines
 from snugfit.data.files.file_kinds import path_of
+from snugfit.data.files.file_lines import open_text
 from snugfit.data.files.hub_rows import is_hub_name, is_saved, opened_hub, opened_saved
+from snugfit.data.files.rows_in_order import rows_in_order
 from snugfit.data.files.shards import is_shards, rows_of_shard, shard_files
 from snugfit.data.sources import find_file, renamed_row
 from snugfit.data.stream import Stream
-from snugfit.errors import DataError, MissingExtra, SettingError
+from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path, load_object
-
-KINDS = (".jsonl", ".ndjson", ".parquet", ".txt")
-"""Files that can be read from their beginning to their end."""
 
 _PIECE = 1 << 14
 """Characters of a plain text that are a row, up to the end of their line."""
-
-_PARQUET_ROWS = 256
 
 
 class StreamedRow(NamedTuple):
@@ -57,7 +54,7 @@ class RowStream:
     """The rows of a source, each time it is iterated from their beginning.
 
     Args:
-        source: a file of `KINDS`, shards, a data set of Hugging Face, or a function that returns an iterable of rows.
+        source: a file of rows, shards, a data set of Hugging Face, or a function that returns an iterable of rows.
         setting: that names it.
         folder: where relative paths and Python modules are looked for.
         rename: the names that its columns get, by their own.
@@ -114,57 +111,39 @@ class RowStream:
         if is_saved(path_of(self.source, self.folder)):
             return self._of_saved
         kind = self._path().suffix.lower()
-        if kind not in KINDS:
+        if kind not in READERS:
             raise DataError(
                 self.setting,
                 f"{self.source} cannot be read as a stream (data.stream)",
-                f"Give {', '.join(KINDS)}, shards named .tar, a data set of Hugging Face or a function; or leave data.stream out.",
+                f"Give {', '.join(READERS)}, shards named .tar, a data set of Hugging Face or a function; or leave data.stream out.",
             )
-        return {".txt": self._of_text, ".parquet": self._of_parquet}.get(kind, self._of_json)
+        return self._of_text if kind == ".txt" else self._of_file
 
     def _path(self) -> Path:
         return find_file(self.source, self.setting, self.folder)
 
-    def _of_json(self) -> Iterator[StreamedRow]:
-        for number, row in json_lines(_lines(self._path()), self.source):
+    def _of_file(self) -> Iterator[StreamedRow]:
+        _, rows = rows_in_order(self._path(), self.source, self.setting)
+        for number, row in rows:
             yield StreamedRow.of(self.source, number, row)
 
     def _of_text(self) -> Iterator[StreamedRow]:
         """Yield pieces of a plain text, each some lines long."""
         piece: list[str] = []
         size, first, begins = 0, 1, True
-        for number, row in text_lines(_lines(self._path()), self.source):
-            if isinstance(row, Fault):
-                yield StreamedRow.of(self.source, number, row)
-                continue
-            if size >= _PIECE:
-                yield StreamedRow(
-                    self.source, first, {TEXT_COLUMN: "".join(piece)}, begins=begins, ends=False
-                )
-                piece, size, first, begins = [], 0, number, False
-            piece.append(row[TEXT_COLUMN])
-            size += len(row[TEXT_COLUMN])
+        with open_text(self._path()) as file:
+            for number, row in text_lines(file, self.source):
+                if isinstance(row, Fault):
+                    yield StreamedRow.of(self.source, number, row)
+                    continue
+                if size >= _PIECE:
+                    text = {TEXT_COLUMN: "".join(piece)}
+                    yield StreamedRow(self.source, first, text, begins=begins, ends=False)
+                    piece, size, first, begins = [], 0, number, False
+                piece.append(row[TEXT_COLUMN])
+                size += len(row[TEXT_COLUMN])
         if piece:
             yield StreamedRow(self.source, first, {TEXT_COLUMN: "".join(piece)}, begins=begins)
-
-    def _of_parquet(self) -> Iterator[StreamedRow]:
-        try:
-            from pyarrow import ArrowException
-            from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise MissingExtra("pyarrow", "parquet") from error
-        try:
-            with ParquetFile(self._path()) as file:
-                rows = (
-                    row for batch in file.iter_batches(batch_size=_PARQUET_ROWS) for row in batch.to_pylist()
-                )
-                yield from self._numbered(rows)
-        except (ArrowException, OSError) as error:
-            raise DataError(
-                self.setting,
-                f"{self.source} is no Parquet file that can be read: {error}",
-                "Write it again, or export it as JSON Lines.",
-            ) from error
 
     def _of_shards(self) -> Iterator[StreamedRow]:
         files = shard_files(self.source, self.setting, self.folder)
@@ -207,9 +186,3 @@ class RowStream:
                     "no columns",
                     f"row {number} is {kind_of(row)}, not columns by their names",
                 )
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file; bytes that are no UTF-8 become lone surrogates, so that only their rows are lost."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-        yield from file

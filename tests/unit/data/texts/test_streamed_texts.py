@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pickle
@@ -151,6 +152,12 @@ def sources(folder: Path) -> Iterator[tuple[str, object]]:
     yield "json lines", lines(folder / "a.jsonl", rows)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "a.parquet", row_group_size=4)
     yield "parquet", folder / "a.parquet"
+    with (folder / "a.csv").open("w", newline="") as file:
+        csv.DictWriter(file, ["text", "more"]).writeheader()
+        csv.DictWriter(file, ["text", "more"]).writerows(rows)
+    yield "table", folder / "a.csv"
+    (folder / "a.json").write_text(json.dumps(rows))
+    yield "list", folder / "a.json"
     for shard in range(2):
         members: dict[str, bytes | str] = {
             f"{number:02}.txt": TEXTS[number] for number in range(15 * shard, 15 * shard + 15)
@@ -376,7 +383,7 @@ def test_sources_with_weights_take_turns_each_in_its_own_form(tokenizer, tmp_pat
         ({"leaks": LeakSettings("drop")}, {}, "data.leaks: compares all rows"),
         ({}, {"updates": None}, "train.updates: is missing"),
         ({}, {"window": None}, "train.batch_tokens: needs the tokens of each example"),
-        ({"train": "a.csv"}, {}, "a.csv cannot be read as a stream"),
+        ({"train": "a.xml"}, {}, "a.xml cannot be read as a stream"),
         ({"train": "b.jsonl"}, {}, "there is no file b.jsonl"),
         ({"train": sources_of(["a.jsonl", "c.jsonl"])}, {}, "names several sources without weights"),
         ({"text": ("body",)}, {}, "no column 'body'"),
@@ -394,7 +401,7 @@ def test_sources_with_weights_take_turns_each_in_its_own_form(tokenizer, tmp_pat
 )
 def test_what_a_stream_cannot_do_is_refused(more, stream, problem, tokenizer, tmp_path):
     lines(tmp_path / "a.jsonl", [{"text": "some"}])
-    (tmp_path / "a.csv").write_text("text\nsome\n")
+    (tmp_path / "a.xml").write_text("<text>some</text>\n")
     given = CausalSettings(**{"train": "a.jsonl", "validation": None, "max_length": LENGTH, **more})
     of_run = {"updates": 5, "window": 2, **stream}
     with pytest.raises(SnugfitError) as error:

@@ -1,0 +1,106 @@
+"""A JSON list that is read entry by entry, so that little of it is in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from snugfit.system.json_text import value_at
+
+_BLOCK = 1 << 16
+"""Characters that are read at once, and at least as many as are held."""
+
+_LONGEST = 1 << 26
+"""Characters of an entry: what is no JSON in so many is none."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+class BrokenList(ValueError):
+    """An error in a list, and its line."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+class _Text:
+    """The characters of a file from a place on, of which some are held."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._held, self._at, self._line = file, "", 0, 1
+
+    def more(self) -> bool:
+        """Hold as many characters again; False at the end of the file."""
+        self._line += self._held.count("\n", 0, self._at)
+        self._held, self._at = self._held[self._at :], 0
+        block = self._file.read(max(_BLOCK, len(self._held)))
+        self._held += block
+        return bool(block)
+
+    def next(self) -> str:
+        """Pass by white space, and return the character behind it; nothing at the end."""
+        while True:
+            match = _SPACE.match(self._held, self._at)
+            assert match is not None  # it takes no space too
+            self._at = match.end()
+            if self._at < len(self._held) or not self.more():
+                return self._held[self._at : self._at + 1]
+
+    def skip(self) -> None:
+        """Pass by one character."""
+        self._at += 1
+
+    def value(self) -> Any:
+        """Pass by a value, and return it.
+
+        Raises:
+            BrokenList: there is none.
+        """
+        while True:
+            try:
+                value, end = value_at(self._held, self._at)
+            except ValueError as error:  # it may go on
+                if len(self._held) - self._at < _LONGEST and self.more():
+                    continue
+                if isinstance(error, json.JSONDecodeError):
+                    raise self.broken(error.msg, error.pos) from error
+                raise self.broken(str(error), self._at) from error
+            if end < len(self._held) or not self.more():  # as a number may
+                self._at = end
+                return value
+
+    def broken(self, problem: str, at: int | None = None) -> BrokenList:
+        return BrokenList(problem, self._line + self._held.count("\n", 0, self._at if at is None else at))
+
+
+def list_entries(file: TextIO) -> Iterator[Any]:
+    """Yield the entries of a file that is one JSON list.
+
+    Raises:
+        BrokenList: it is none.
+
+    >>> import io
+    >>> list(list_entries(io.StringIO('[{"a": 1}, 2]')))
+    [{'a': 1}, 2]
+    """
+    text = _Text(file)
+    if text.next() != "[":
+        raise text.broken("it is no list")
+    text.skip()
+    if text.next() == "]":
+        text.skip()
+    else:
+        while True:
+            yield text.value()
+            follows = text.next()
+            if follows not in (",", "]"):
+                raise text.broken("',' or ']' is missing behind an entry")
+            text.skip()
+            if follows == "]":
+                break
+            text.next()
+    if text.next():
+        raise text.broken("something stands behind the list")

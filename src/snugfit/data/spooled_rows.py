@@ -1,0 +1,81 @@
+"""Rows that lie in a file of the user's cache once they are many, so that few of them are in memory."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from array import array
+from collections.abc import Mapping
+from io import FileIO
+from typing import Any
+
+from snugfit.data.lazy_sequence import LazySequence
+from snugfit.system.cache_folder import cache_folder
+
+IN_MEMORY = 4 << 20
+"""Bytes of rows that wait to be put aside together."""
+
+
+class SpooledRows(LazySequence[dict[str, Any]]):
+    """Rows that are added one after the other; where no file can be written all of them stay in memory.
+
+    The file has no name, and goes with the last process that reads it.
+
+    >>> rows = SpooledRows()
+    >>> rows.add({"text": "a good film"})
+    >>> rows[-1], len(rows)
+    ({'text': 'a good film'}, 1)
+    """
+
+    def __init__(self) -> None:
+        self._file: FileIO | None = None
+        self._ends = array("q", [0])  # of the rows in the file
+        self._waiting: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one more row."""
+        content = pickle.dumps(dict(row), pickle.HIGHEST_PROTOCOL)
+        self._waiting.append(content)
+        self._bytes += len(content)
+        if self._bytes >= IN_MEMORY:
+            self._put_aside()
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1 + len(self._waiting)
+
+    def value(self, place: int) -> dict[str, Any]:
+        written = len(self._ends) - 1
+        if place >= written:
+            content = self._waiting[place - written]
+        else:
+            assert self._file is not None  # it holds those that were written
+            start, end = self._ends[place : place + 2]
+            # not by a position that a copy of this process would share
+            content = os.pread(self._file.fileno(), end - start, start)
+        row: dict[str, Any] = pickle.loads(content)  # of this process, in a file that no other can open
+        return row
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # a process that is no copy of this one cannot read the file
+
+    def _put_aside(self) -> None:
+        """Write the rows that wait into the file."""
+        self._bytes = 0  # where it cannot be written it is tried again after as many
+        if not hasattr(os, "pread"):
+            return
+        content = b"".join(self._waiting)
+        try:
+            if self._file is None:
+                cache_folder().mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=cache_folder(), buffering=0)  # noqa: SIM115 (it goes with the rows)
+            self._file.seek(self._ends[-1])
+            left = memoryview(content)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            return
+        for each in self._waiting:
+            self._ends.append(self._ends[-1] + len(each))
+        self._waiting.clear()
