@@ -41,6 +41,9 @@ _LONGEST_FIELD = 1 << 26
 _PARQUET_ROWS = 256
 """Rows of a Parquet file that are decoded at a time."""
 
+_PARQUET_BUFFER = 1 << 20
+"""Bytes of each of its columns that are read at once; all of a group by default."""
+
 _MAGIC = {
     b"PK\x03\x04": "a ZIP archive or an Excel workbook",
     b"\x1f\x8b": "gzip-compressed",
@@ -307,7 +310,7 @@ def parquet_rows(
         MissingExtra: pyarrow is not installed.
     """
     with _reading_parquet(source, setting) as opened:
-        table = opened(file)
+        table = opened(file, buffer_size=_PARQUET_BUFFER)
         columns = tuple(table.schema_arrow.names)
     repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:

@@ -14,6 +14,7 @@ from snugfit.data.examples import Examples, FromRows
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.lazy_sequence import Chained, Made
+from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table
@@ -314,7 +315,7 @@ class Prompts(FromRows):
 
 
 def read_causal_rows(
-    source: str,
+    source: str | Sources,
     columns: tuple[str, ...],
     max_length: int,
     tokenizer: PreTrainedTokenizerBase,

@@ -15,6 +15,7 @@ from snugfit.data.bad_rows import BadRow, Fault, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
+from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, fingerprints_of, read_table
@@ -225,7 +226,7 @@ class ConversationOf(Protocol):
 
 
 def read_conversations(
-    source: str,
+    source: str | Sources,
     settings: InstructSettings,
     coder: Coder,
     *,

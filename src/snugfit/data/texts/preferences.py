@@ -17,6 +17,7 @@ from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
+from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.texts.chat_template import set_template
@@ -186,7 +187,7 @@ def load_preferences(
 
 
 def read_pairs(
-    source: str, settings: PreferenceSettings, writer: AnswerWriter, *, folder: Path | None = None
+    source: str | Sources, settings: PreferenceSettings, writer: AnswerWriter, *, folder: Path | None = None
 ) -> FileRows:
     """Read a file of preferences to validate on, beside rows that are read as a stream.
 
@@ -198,7 +199,7 @@ def read_pairs(
     skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
     examples = Examples.joined(table, [part.examples for part in read])
     if not len(examples):
-        raise DataError(source, "no row is left to validate on", "Give others, or write null.")
+        raise DataError(str(source), "no row is left to validate on", "Give others, or write null.")
     return FileRows(
         examples,
         [dict(table.rows[row]) for row in examples.table_rows],

@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -18,7 +20,7 @@ from snugfit.core.random import derive_seed
 from snugfit.data.assumed import assumed_pairs, assumed_text
 from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
-from snugfit.data.examples import Examples
+from snugfit.data.examples import Examples, whole_examples
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.row_stream import RowStream, StreamedRow
@@ -131,7 +133,7 @@ def stream_causal(
         train=train,
         validation=_validation(held_out),
         collate=padding_for(tokenizer),
-        report=_report(train, held_out, settings),
+        report=_report(train, held_out, settings, form=_forms(dict.fromkeys(parts, "texts"))),
         fingerprints={} if held_out is None else held_out.fingerprints,
         tokenizer=tokenizer,
         example_rows=beginnings(_texts_of(parts[0].shown, _columns(parts[0].settings)), settings.text),
@@ -268,10 +270,8 @@ def stream_preferences(
 
 
 def _hidden(examples: Any, masks: Masks, settings: MaskedSettings) -> MaskedTexts:
-    if examples is None:
-        return MaskedTexts(Examples([], _SETTING, []), masks, settings.seed)
-    assert isinstance(examples, MaskedTexts)  # which rows to be scored are
-    return examples
+    whole = None if examples is None else whole_examples(examples)
+    return MaskedTexts(Examples([], _SETTING, []) if whole is None else whole, masks, settings.seed)
 
 
 def _columns(settings: RowSettings) -> Sequence[str]:
@@ -420,24 +420,26 @@ def _opened(settings: S, folder: Path | None) -> list[_Part[S]]:
     """Return the sources.
 
     Raises:
-        DataError, SettingError: one cannot be read as a stream, or they have no weights.
+        DataError, SettingError: one cannot be read as a stream.
     """
     if isinstance(settings.train, str):
         return [_open(settings, None, folder)]
     sources = settings.train
-    if not isinstance(sources, Sources) or sources.weights is None:
-        raise SettingError(
-            _SETTING,
-            "names several sources without weights, of which each row would come once an epoch, and streams have no epochs (data.stream)",
-            "Give each a weight, as NAME: {from: FILE, weight: 1}.",
-        )
+    assert isinstance(sources, Sources)  # a recipe names no function
     if sources.stopping != "first_exhausted":
         raise SettingError(
             "data.stopping_strategy",
             f"is {sources.stopping}, and streams have no epochs (data.stream): each is read anew where it ends",
             "Remove it.",
         )
-    return [_open(settings, source, folder) for source in sources.each]
+    return [_open(settings, source, folder) for source in _weighed(sources).each]
+
+
+def _weighed(sources: Sources) -> Sources:
+    """Return sources with weights: equal ones where they have none, as nobody knows how long a stream is."""
+    if sources.weights is not None:
+        return sources
+    return replace(sources, each=tuple(replace(source, weight=Fraction(1)) for source in sources.each))
 
 
 def _open(settings: S, source: Source | None, folder: Path | None) -> _Part[S]:
@@ -531,21 +533,36 @@ def _examples(
     ]
     for each in streams:
         each[0]  # the first rows are tokenised now, where what is wrong with them ends nothing that has begun
-    return MixedStreams(settings.train, streams) if isinstance(settings.train, Sources) else streams[0]
+    if isinstance(settings.train, Sources):
+        return MixedStreams(_weighed(settings.train), streams)
+    return streams[0]
 
 
-def _held_out(settings: RowSettings, read: Callable[[str], FileRows]) -> FileRows | None:
-    """Return the rows to validate on, which are read as those of any file.
-
-    Raises:
-        SettingError: they are of several sources.
-    """
+def _held_out(settings: RowSettings, read: Callable[[str | Sources], FileRows]) -> FileRows | None:
+    """Return the rows to validate on, which are read as those of any file; of several sources one after the other."""
     source = settings.validation
     if source is None:
         return None
-    if not isinstance(source, str):
-        raise SettingError("data.validation", "names several sources, beside a stream", "Name one file.")
-    return read(source)
+    if not isinstance(source, Sources):
+        assert isinstance(source, str)  # no share of a stream, and a recipe names no function
+        return read(source)
+    each = [read(Sources((one,))) for one in source.each]
+    parts = [whole_examples(rows.examples) for rows in each]
+    own = [part for part in parts if part is not None]
+    assert len(own) == len(parts)  # which rows with answers are
+    tables = tuple(
+        Table(file, (), [{}] * len(part), [], "") for file, part in zip(source.files, own, strict=True)
+    )
+    joined = Examples.joined(
+        Table(str(source), (), [], [], "", sources=source, parts=tables), own, list(map(len, own))
+    )
+    skipped = sum((Counter(rows.report.skipped) for rows in each), Counter[str]())
+    return replace(
+        each[0],
+        examples=joined,
+        report=replace(each[0].report, validation=len(joined), skipped=dict(skipped)),
+        fingerprints={name: sha256 for rows in each for name, sha256 in rows.fingerprints.items()},
+    )
 
 
 def _validation(held_out: FileRows | None) -> Examples:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from snugfit.core.job import Job, Train
 from snugfit.core.random import derive_seed
+from snugfit.data.examples import whole_examples
 from snugfit.data.files.row_stream import RowStream
 from snugfit.data.loader import Loader
 from snugfit.data.named_sources import sources_of
@@ -385,7 +387,6 @@ def test_sources_with_weights_take_turns_each_in_its_own_form(tokenizer, tmp_pat
         ({}, {"window": None}, "train.batch_tokens: needs the tokens of each example"),
         ({"train": "a.xml"}, {}, "a.xml cannot be read as a stream"),
         ({"train": "b.jsonl"}, {}, "there is no file b.jsonl"),
-        ({"train": sources_of(["a.jsonl", "c.jsonl"])}, {}, "names several sources without weights"),
         ({"text": ("body",)}, {}, "no column 'body'"),
         (
             {"train": sources_of({"a": {"from": "a.jsonl", "weight": 1}}, "all_exhausted")},
@@ -452,3 +453,30 @@ def test_rows_to_validate_on_are_those_of_any_file(tokenizer, tmp_path):
     data = stream_causal(settings(path, validation=str(held_out)), StreamSettings(BUFFER, 5, 2), tokenizer)
     assert list(data.validation) == list(load_causal(settings(held_out), tokenizer).train)
     assert data.fingerprints.keys() == {str(held_out)}
+
+
+@pytest.mark.parametrize("stream", [stream_causal, stream_masked])
+def test_several_files_to_validate_on_are_each_scored_and_sources_without_weights_take_turns(
+    stream, tokenizer, tmp_path
+):
+    first, second = TEXTS[:12], TEXTS[12:]
+    lines(tmp_path / "a.jsonl", [{"text": text} for text in first])
+    lines(tmp_path / "b.jsonl", [{"body": text} for text in second])
+    written = {"a": "a.jsonl", "b": {"from": "b.jsonl", "rename": {"body": "text"}}}
+    own = {"train": sources_of(written), "validation": sources_of(written, setting="data.validation")}
+    if stream is stream_causal:
+        given = CausalSettings(**own, max_length=LENGTH)
+    else:
+        tokenizer, given = hiding(), MaskedSettings(**own, max_length=16)
+    data = stream(given, StreamSettings(BUFFER, 5, 4), tokenizer, folder=tmp_path)
+    assert data.train.counts(20) == [10, 10]
+    held_out = whole_examples(data.validation)
+    assert held_out.sources.names == ("a", "b") and set(held_out.numbers) == {0, 1}
+    assert held_out.origin(0) == "a.jsonl:1" and held_out.origin(len(held_out) - 1).startswith("b.jsonl:")
+    assert data.fingerprints.keys() == {"a.jsonl", "b.jsonl"}
+    alone = replace(given, train="a.jsonl", validation="a.jsonl")
+    single = stream(alone, StreamSettings(BUFFER, 5, 4), tokenizer, folder=tmp_path)
+    place = held_out.numbers.index(1)
+    assert place == len(single.validation)
+    if stream is stream_causal:
+        assert list(held_out)[:place] == list(single.validation)
