@@ -62,7 +62,9 @@ def render_plan(answer: Answer) -> str:
 
 
 def _name(answer: Answer) -> str:
-    return str(answer.about.get("model") or "Plan")
+    """Return the title: the model, by the end of its path where that is long."""
+    path = Path(str(answer.about.get("model") or "Plan"))
+    return "/".join(path.parts[-2:]) if path.is_absolute() or len(path.parts) > 2 else str(path)
 
 
 def _header(answer: Answer) -> str:
@@ -152,8 +154,9 @@ def _memory(answer: Answer) -> str:
 
 
 def _choice(answer: Answer) -> str:
-    choice = answer.choice
+    choice, model = answer.choice, str(answer.about.get("model") or "")
     rows = [
+        *([] if model in ("", _name(answer)) else [("model", model)]),
         ("micro-batch", f"{choice.micro_batch:,}"),
         ("numerics", choice.numerics),
         ("techniques", ", ".join(map(plan_words.technique_words, choice.techniques)) or "none"),
@@ -245,8 +248,9 @@ def _rung(one: Rejected, budget: int, longest: int, style: str) -> str:
 
 def _provenance(answer: Answer) -> str:
     calibrated = answer.device.get("calibrated")
+    confidence = answer.prediction.confidence.items()
     rows = [
-        *answer.prediction.confidence.items(),
+        *((key.split()[0], value) for key, value in confidence),  # notes are numbered
         ("device", "calibrated by measuring it" if calibrated else "from its maker’s sheet, not measured"),
     ]
     return _section("How each figure was found", facts(rows))

@@ -68,6 +68,16 @@ def highest_edge(chart: ElementTree.Element) -> float:
     return min(edges) / 1000
 
 
+def test_a_long_path_is_no_title_and_is_said_beside_the_choice(tmp_path) -> None:
+    path = "/home/me/.cache/models/minilm/model"
+    answer = mlp_on_a_cpu()
+    page = write(replace(answer, about={**answer.about, "model": path}), tmp_path)
+    assert "<h1>minilm/model</h1>" in page and "<title>minilm/model ·" in page
+    assert f"model {path} micro-batch" in words_of(page)
+    named = write(replace(answer, about={**answer.about, "model": "nobody/minilm"}), tmp_path)
+    assert "<h1>nobody/minilm</h1>" in named and named.count("nobody/minilm") == 2
+
+
 @pytest.mark.parametrize("make", ANSWERS)
 def test_the_page_is_balanced_and_needs_nothing_else(make, tmp_path) -> None:
     text = write(make(), tmp_path)
