@@ -53,6 +53,11 @@ def show_trackers(tracking: Tracking | None, folder: RunFolder, events: Events) 
         return
     if any(each.pictures for each in tracking.others):
         _draw_report(folder, events)
+    name_files(tracking, folder, events)
+
+
+def name_files(tracking: Tracking, folder: RunFolder, events: Events) -> None:
+    """Name the files that describe the run to MLflow, which keeps them with it."""
     if tracking.uri is not None:
         with suppress(SnugfitError):
             events("files", files=folder.described_by)

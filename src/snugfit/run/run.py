@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -18,13 +17,21 @@ from snugfit.core.technique import Technique
 from snugfit.data.order import total_windows
 from snugfit.data.quarantine import quarantine_text
 from snugfit.data.sources import check_fingerprints
-from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitError, SnugfitWarning
+from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
 from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.description import by_source, describe_run, padding, versions
-from snugfit.run.ending import end_failed, explain_memory, finished_before, report, show_trackers, with_advice
+from snugfit.run.ending import (
+    end_failed,
+    explain_memory,
+    finished_before,
+    name_files,
+    report,
+    show_trackers,
+    with_advice,
+)
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
 from snugfit.run.trackers import Register, Trackers, Tracking
@@ -42,7 +49,7 @@ from snugfit.strategies.process_group import joined
 from snugfit.strategies.registry import strategy_of
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
-from snugfit.system.own_warnings import own_warnings
+from snugfit.system.own_warnings import held_warnings
 from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks.task import Task
 from snugfit.tracking.spool import Events as SpooledEvents
@@ -139,13 +146,8 @@ def execute(spec: RunSpec) -> RunResult:
             spec, length = fit_to_time(spec, strategy, resume=resume)
         # the first rows of a stream are read here, and no event is written before there is a folder
         messages: list[str] = []
-        try:
-            with agreed(), own_warnings(messages.append):
-                job, task = spec.shorten(spec.job, spec.loaded(strategy))
-        except BaseException:
-            for message in messages:  # there will be no event of it, and it may be the reason
-                warnings.warn(message, SnugfitWarning, stacklevel=2)
-            raise
+        with held_warnings(messages), agreed():
+            job, task = spec.shorten(spec.job, spec.loaded(strategy))
         task = dataclasses.replace(task, messages=(*task.messages, *messages))
         if world.size > 1:
             rows = {"data.train": task.material.train, "data.validation": task.material.validation or ()}
@@ -330,9 +332,17 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
             training.details.finish()
     report(folder, events)
     show_trackers(spec.tracking, folder, events)
-    if trackers.end(_register(spec, task, folder) if trained and result.status == "finished" else None):
+    register = _register(spec, task, folder) if trained and result.status == "finished" else None
+    if trackers.end(register, partial(_describe, spec, folder, events)):
         report(folder, events)
     return dataclasses.replace(result, tracker_run_id=trackers.run_id)
+
+
+def _describe(spec: RunSpec, folder: RunFolder, events: Events) -> None:
+    """Write the report anew, and name it to the tracker that keeps it."""
+    report(folder, events)
+    if spec.tracking is not None:
+        name_files(spec.tracking, folder, events)
 
 
 def _register(spec: RunSpec, task: Task, folder: RunFolder) -> Register | None:

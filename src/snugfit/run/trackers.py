@@ -79,13 +79,15 @@ class Trackers:
         """Send what can be sent soon, and end; a signal to stop ends the wait."""
         self._close(lambda _: None)
 
-    def end(self, register: Register | None) -> bool:
+    def end(self, register: Register | None, describe: Callable[[], None]) -> bool:
         """Send the last events, register the best model, and say what did not arrive; a signal to stop ends each wait.
 
+        Args:
+            describe: writes the report anew, and names it to the trackers: called where there is a registration to add.
         Returns:
             Whether there is more to report than before.
         """
-        more = register is not None
+        more = False
 
         def say(result: TrackingResult) -> None:
             nonlocal more
@@ -99,6 +101,7 @@ class Trackers:
                 sent = self._mlflow.flush()
                 if register is not None:
                     self._register(register, sent)
+                    describe()
         self._close(say)
         return more
 

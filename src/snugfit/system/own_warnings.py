@@ -33,3 +33,15 @@ def own_warnings(tell: Callable[[str], None]) -> Iterator[None]:
         before = warnings.showwarning
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def held_warnings(messages: list[str]) -> Iterator[None]:
+    """Temporarily keep each `SnugfitWarning`, once, to be said later; of a block that fails they are said at once, as one may be the reason."""
+    try:
+        with own_warnings(messages.append):
+            yield
+    except BaseException:
+        for message in messages:
+            warnings.warn(message, SnugfitWarning, stacklevel=3)
+        raise

@@ -69,6 +69,9 @@ def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_m
     stored = load("models:/kept@champion", uri=uri)
     assert repr(stored.predict(rows)) == repr(load(result.run_dir).predict(rows))  # masks are arrays
     assert set(json.loads(description["signature"]["outputs"])[0]) >= {"name", "type"}
+    own = Path(result.run_dir).resolve()
+    (report,) = (path for path in Path("runs").resolve().rglob("report.html") if path.parent != own)
+    assert "Registered model" in report.read_text(), "of the run in the store, with what came last"
 
 
 @pytest.mark.parametrize("case", ["instruction", "causal-lm", "seq2seq", "masked-lm"])
