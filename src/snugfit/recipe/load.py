@@ -113,12 +113,12 @@ def build(
     """
     overrides = tuple(overrides)
     origin = places.of(()) or "the settings"
-    tree = _with_task(tree, Importer(origin, folder, allow_code), places)
+    tree = _with_task(_with_track(tree), Importer(origin, folder, allow_code), places)
     given = _absolute(tree, folder)
     named = apply_overrides(given, [text for text in overrides if text.startswith("preset=")], places)
     preset = _preset(named, places)
     given = apply_overrides({"techniques": preset.techniques, **given}, overrides, places)
-    given = _with_task(given, Importer(origin, folder, allow_code), places)
+    given = _with_task(_with_track(given), Importer(origin, folder, allow_code), places)
     given = _absolute(given, Path.cwd())
     # without `..`, as a copy of the recipe has it: consent is for a folder
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
@@ -256,6 +256,17 @@ def _with_task(tree: Mapping[str, Any], importer: Importer, places: Places) -> d
     return {**tree, **({} if path is None else {"task": path})}
 
 
+def _with_track(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings whose trackers, where they are a list of names, are the section that says the same."""
+    names = tree.get("track")
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        return tree
+    own = ("mlflow", *NAMED)
+    others = tuple(name for name in names if name not in own)
+    track = {**{name: name in names for name in own}, **({"others": others} if others else {})}
+    return {**tree, "track": track}
+
+
 def _with_trackers(track: m.Track, importer: Importer, places: Places) -> m.Track:
     """Return settings whose trackers of the user's own are named by their paths; a run imports them."""
     paths, setting = [], "track.others"
@@ -263,7 +274,7 @@ def _with_trackers(track: m.Track, importer: Importer, places: Places) -> m.Trac
         for name in track.others:
             path = name if name in NAMED else importer.path(TRACKERS, name, setting)
             if path is None:
-                raise no_tracker(name, setting)
+                raise no_tracker(name, setting, ("mlflow",))
             paths.append(path)
     except SettingError as error:
         raise error.about(places.name(("track", "others"))) from error

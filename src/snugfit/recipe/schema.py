@@ -46,6 +46,8 @@ def json_schema(listed: Iterable[str] = (), tasks: Iterable[str] = ()) -> dict[s
         properties[seam] |= {"anyOf": _entries(known(seam), definitions)}
     properties["schedule"]["anyOf"].append({"type": "null"})
     properties["techniques"] |= {"type": "array", "items": {"anyOf": _entries(known(None), definitions)}}
+    names_alone = {"type": "array", "items": {"type": "string"}}
+    properties["track"]["anyOf"] = [{"$ref": properties["track"].pop("$ref")}, names_alone]
     properties["preset"]["enum"] = list(presets())
     properties["task"]["anyOf"][0]["enum"] += tasks
     numerics = {name: technique for name, technique in discover().items() if technique.card.precision}

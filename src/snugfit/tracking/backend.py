@@ -6,10 +6,14 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from snugfit.system.json_text import parse_json
 from snugfit.system.redaction import redact
+
+SYSTEM = "system"
+"""Begins, with a slash, the names of the machine's figures, which some trackers measure by themselves."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,27 @@ def by_step(points: Iterable[Point]) -> list[tuple[int, list[Point]]]:
     for point in points:
         rows.setdefault(point.step, []).append(point)
     return sorted(rows.items(), key=lambda row: row[0])
+
+
+def shown_points(batch: Batch, folder: Path) -> list[Metric | Picture | Histogram]:
+    """Return what a tracker that measures the machine itself shows of a batch, but for pictures that have left the run's folder since."""
+    metrics = [each for each in batch.metrics if not each.name.startswith(f"{SYSTEM}/")]
+    pictures = [each for each in batch.pictures if (folder / each.path).is_file()]
+    return [*metrics, *pictures, *batch.histograms]
+
+
+def logged_value(point: Metric | Picture | Histogram, folder: Path, client: Any) -> Any:
+    """Return a point as a client logs it that has the interface of W&B's.
+
+    Args:
+        folder: of the run.
+        client: its module, which has `Image` and `Histogram`.
+    """
+    if isinstance(point, Metric):
+        return point.value
+    if isinstance(point, Histogram):
+        return client.Histogram(np_histogram=(list(point.counts), point.edges))
+    return client.Image(str(folder / point.path))
 
 
 class RunGone(Exception):

@@ -76,7 +76,7 @@ def _trackio(folder: Path, experiment: str, live: bool) -> Backend:
 
 
 NAMED = {
-    name: NamedTracker(name, make, package=name, pictures=name != trackio.NAME)
+    name: NamedTracker(name, make, package=name, pictures=True)
     for name, make in (
         (tensorboard.NAME, _tensorboard),
         (wandb.NAME, _wandb),

@@ -30,7 +30,7 @@ _MOST_WAITING_BYTES = 1 << 26
 """Memory that events may wait in which cannot be written; those of updates that come after are counted and lost."""
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-REPEATED_AFTER_RESUME = ("update", "evaluation", "checkpoint", "skipped", "replan")
+REPEATED_AFTER_RESUME = ("update", "system", "evaluation", "checkpoint", "skipped", "replan")
 
 
 class Events(list[Event]):

@@ -5,25 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from snugfit.tracking.backend import Batch, by_step, project_name, sources_of, table, typed
+from snugfit.tracking.backend import (
+    Batch,
+    by_step,
+    logged_value,
+    project_name,
+    shown_points,
+    sources_of,
+    table,
+    typed,
+)
 
 NAME = "trackio"
 """Of the tracker, and of the file that says how far it has got."""
 
 
 class TrackioBackend:
-    """Trackio's client behind the follower: a metric is a point at its update, settings are the config, tags are a table.
+    """Trackio's client behind the follower: a metric is a point at its update, as are pictures and histograms; settings are the config, tags are a table.
 
     The database is Trackio's own, of all runs: `TRACKIO_DIR`, else a folder in Hugging Face's cache. Trackio writes rows half a second
     after it has them, and a batch that is sent twice draws the same points twice. Meant for a process of its own, as it has one run at a time.
 
     Args:
+        folder: of the run.
         project: of Trackio.
         measure: whether Trackio measures the machine too, where its extras are installed.
     """
 
-    def __init__(self, folder: Path, project: str, measure: bool = False) -> None:  # noqa: ARG002
-        self.project, self.measure = project_name(project), measure
+    def __init__(self, folder: Path, project: str, measure: bool = False) -> None:
+        self.folder, self.project, self.measure = folder, project_name(project), measure
         self._run: Any = None
         self._name = ""
         self._tags: dict[str, str] = {}
@@ -36,14 +46,14 @@ class TrackioBackend:
 
     def send(self, run_id: str, batch: Batch) -> None:  # noqa: ARG002
         """Hand a batch to Trackio."""
+        import trackio
+
         if self._run is None:
             self._begin(batch)
-        for step, metrics in by_step(batch.metrics):
+        for step, points in by_step(shown_points(batch, self.folder)):
             self._step = step
-            self._run.log({metric.name: metric.value for metric in metrics}, step=step)
+            self._run.log({each.name: logged_value(each, self.folder, trackio) for each in points}, step=step)
         if batch.tags or batch.untagged:
-            import trackio
-
             self._tags = batch.tags_after(self._tags)
             self._run.log({"about": trackio.Markdown(table(self._tags))}, step=self._step)
 

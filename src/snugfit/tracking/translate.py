@@ -12,7 +12,7 @@ from typing import Any
 
 from snugfit.system.redaction import redacted
 from snugfit.system.user_objects import is_python_path
-from snugfit.tracking.backend import Batch, DataInput, Histogram, Metric, Picture
+from snugfit.tracking.backend import SYSTEM, Batch, DataInput, Histogram, Metric, Picture
 from snugfit.tracking.spool import Event
 
 MAX_NAME = 250
@@ -35,6 +35,7 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
     - `folds`, of a cross-validation, gives `mean/<metric>` and its spread, at the step of finished folds; a run's `parent` is the
       tracker's run that it is shown under.
     - `trials`, of a search, gives the value of a trial as `trial/<metric>` and the best so far as `best/<metric>`, at the step of the trial.
+    - `system` gives `system/<figure>`, where MLflow looks for them.
     - `pictures` and `histograms` give what they say at the step `update`; `files` names those of the run's folder to keep with the run.
     - `certified` gives a tag for each law, such as `certified.resume` = "held, error 0.0e+00, bound 0e+00".
     - A non-finite metric is not sent, because MLflow would store an infinity as 1.8e308. It leaves the tag
@@ -155,6 +156,10 @@ def _update(event: Event, batch: Batch) -> None:
     _metrics(batch, "train", event["metrics"], event)
     if "epoch" in event:
         _metrics(batch, "train", {"epoch": event["epoch"]}, event)
+
+
+def _system(event: Event, batch: Batch) -> None:
+    _metrics(batch, SYSTEM, event["metrics"], event)
 
 
 def _logged(event: Event, batch: Batch) -> None:
@@ -285,6 +290,7 @@ _TRANSLATORS = {
     "run": _run,
     "update": _update,
     "evaluation": _evaluation,
+    "system": _system,
     "logged": _logged,
     "resume": _resume,
     "skipped": _skipped,

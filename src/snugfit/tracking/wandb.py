@@ -10,12 +10,11 @@ from typing import Any
 from snugfit.errors import TrackingError
 from snugfit.tracking.backend import (
     Batch,
-    Histogram,
-    Metric,
-    Picture,
     RunGone,
     by_step,
+    logged_value,
     project_name,
+    shown_points,
     sources_of,
     typed,
 )
@@ -95,13 +94,15 @@ class WandbBackend:
 
     def send(self, run_id: str, batch: Batch) -> None:  # noqa: ARG002  # it is open
         """Hand a batch to W&B's service, which writes it to disk and sends it when it can."""
+        import wandb
+
         if batch.params:
             config = {key: typed(value) for key, value in batch.params.items()}
             self._run.config.update({**config, **sources_of(batch)}, allow_val_change=True)
         best = {each.name: each.value for each in batch.metrics if each.name.startswith(_BEST)}
-        shown: list[Metric | Picture | Histogram] = [*batch.metrics, *batch.pictures, *batch.histograms]
+        shown = shown_points(batch, self.folder)
         for step, points in by_step(each for each in shown if each.name not in best):
-            values = {each.name: self._value(each) for each in points if not self._is_gone(each)}
+            values = {each.name: logged_value(each, self.folder, wandb) for each in points}
             self._run.log({**values, "_timestamp": points[0].time_ms / 1000}, step=step)
         self._run.summary.update(best)
         if tags := {key: text for key, text in batch.tags.items() if not key.startswith(_OF_MLFLOW)}:
@@ -109,19 +110,6 @@ class WandbBackend:
         for key in batch.untagged & set(self._run.summary.keys()):
             del self._run.summary[key]
         self._status = batch.status or self._status
-
-    def _value(self, point: Metric | Picture | Histogram) -> Any:
-        """Return a point as W&B logs it."""
-        import wandb
-
-        if isinstance(point, Metric):
-            return point.value
-        if isinstance(point, Histogram):
-            return wandb.Histogram(np_histogram=(list(point.counts), point.edges))
-        return wandb.Image(str(self.folder / point.path))
-
-    def _is_gone(self, point: Metric | Picture | Histogram) -> bool:
-        return isinstance(point, Picture) and not (self.folder / point.path).is_file()
 
     def close(self) -> None:
         """End the run and W&B's service.

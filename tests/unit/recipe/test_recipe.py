@@ -880,3 +880,15 @@ def test_an_adapter_that_goes_on_is_looked_for_beside_the_recipe_and_is_part_of_
     recipe = load_recipe(write(BARE + "techniques: [{lora: {start: runs/a}}]\n"))
     assert recipe.techniques[0].start == str(tmp_path / "runs" / "a")
     assert recipe.hash() != plain.hash()
+
+
+def test_trackers_may_be_a_list_of_names(write):
+    text = BARE + "track: [mlflow, tensorboard]\n"
+    track = load_recipe(write(text)).track
+    assert (track.mlflow, track.tensorboard, track.wandb, track.others) == (True, True, False, ())
+    schema().validate(yaml.safe_load(text))
+    changed = load_recipe(write(text), ["track.mlflow=false", "track.experiment=news"]).track
+    assert (changed.mlflow, changed.tensorboard, changed.experiment) == (False, True, "news")
+    assert load_recipe(write(BARE), ["track=[tensorboard]"]).track.mlflow is False
+    with pytest.raises(SettingError, match=r"there is no tracker 'tensorbord'. Did you mean 'tensorboard'\?"):
+        load_recipe(write(BARE + "track: [mlflow, tensorbord]\n"))

@@ -31,6 +31,7 @@ def test_updates_and_evaluations_become_metrics_at_their_update() -> None:
                 applied=True,
                 metrics={"loss": 0.25, "learning_rate/head": 1},
             ),
+            event("system", update=3, metrics={"cpu_percent": 150.0}),
             event("evaluation", update=3, metrics={"loss": 0.5, "per_class": {"a": 1.0}}, weights="ema"),
         ]
     )
@@ -39,6 +40,7 @@ def test_updates_and_evaluations_become_metrics_at_their_update() -> None:
         Metric("train/loss", 0.25, 2500, 3),
         Metric("train/learning_rate/head", 1.0, 2500, 3),
         Metric("train/epoch", 0.5, 2500, 3),
+        Metric("system/cpu_percent", 150.0, 2500, 3),
         Metric("evaluation/loss", 0.5, 2500, 3),
         Metric("evaluation/per_class/a", 1.0, 2500, 3),
     ]

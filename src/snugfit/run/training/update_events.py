@@ -15,9 +15,11 @@ from snugfit.step.micro_batching import Replan, describe
 from snugfit.step.step import Step, StepResult
 from snugfit.system.device_copies import COPIES_BESIDE
 from snugfit.system.memory import memory_bytes
+from snugfit.system.usage import Usage
 
 _MEMORY_EVERY_SECONDS = 1.0
 
+_SYSTEM_EVERY_SECONDS = 10.0
 
 _SECONDS_TO_WAIT = 1.0
 """An update of so many seconds is told at once: to wait for its metrics is a small part of it, and nobody is to wait for the next one."""
@@ -28,7 +30,7 @@ TAKEN = ("loss", "learning_rate", "loss_scale", "examples_per_second", "memory_b
 
 
 class UpdateEvents:
-    """Turns what the step did into events; the memory is asked for once a second.
+    """Turns what the step did into events; the memory is asked for once a second, all else of the machine each ten.
 
     What techniques measured, such as the norm of the gradient, is known on a GPU when the optimizer has begun. To read it then would
     wait for the optimizer, so that the event of a quick update is held until the next one or any other event, which it comes before.
@@ -37,6 +39,7 @@ class UpdateEvents:
     def __init__(self, emit: Emit, step: Step) -> None:
         self._emit, self._step = emit, step
         self._asked = 0.0
+        self._usage, self._used = Usage(step.device), time.monotonic()
         self._prediction: PredictionCheck | None = None
         self._kernels_reported = step.kernels is not None
         self._padding_reported = self._copies_reported = False
@@ -131,6 +134,9 @@ class UpdateEvents:
         if now - self._asked > _MEMORY_EVERY_SECONDS:  # the clock is looked at, not the machine
             self._asked = now
             metrics["memory_bytes"] = memory_bytes(self._step.device)
+        if now - self._used > _SYSTEM_EVERY_SECONDS:
+            self._used = now
+            self.emit("system", update=progress.updates, metrics=self._usage.figures())
         fields: dict[str, Any] = {
             "update": progress.updates,
             "window": progress.windows,

@@ -132,3 +132,17 @@ def test_scalars_of_a_device_are_copied_behind_what_it_computes_and_waited_for_w
     assert asked == [("cpu", {"non_blocking": True}), "recorded"]
     assert arrived() == [1.5]
     assert asked[2:] == ["waited"]
+
+
+def test_the_machine_is_told_of_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, now = Run(monkeypatch, "cpu"), [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    run.telling._used = 0.0
+    for seconds in (5.0, 11.0, 12.0, 22.0):
+        now[0] = seconds
+        run.update()
+    told = [(fields["update"], sorted(fields["metrics"])) for kind, fields in run.events if kind == "system"]
+    names = ["cpu_percent", "free_bytes", "memory_bytes"]
+    assert told == [(2, names), (4, names)]
+    figures = next(fields["metrics"] for kind, fields in run.events if kind == "system")
+    assert figures["memory_bytes"] > 2**20 and figures["cpu_percent"] >= 0
