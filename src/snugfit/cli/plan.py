@@ -15,6 +15,7 @@ import typer
 from snugfit.cli import completion
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
+from snugfit.cli.planner_process import load_libraries
 from snugfit.cli.training import no_recipe, split
 from snugfit.core.job import AUTO
 from snugfit.errors import SettingError
@@ -228,7 +229,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
                 export.check(asked.export, None if recipe.plan.strategy == AUTO else recipe.plan.strategy)
                 if asked.search:
                     print(f"export    only what {asked.export} has too is weighed", file=sys.stderr)
-            worker.load(*_libraries(recipe))
+            load_libraries(worker, recipe)
             from snugfit.run import plans  # takes long, and the worker need not wait for it
 
             target = asked.target(1 if asked.probe else recipe.plan.devices)
@@ -245,16 +246,6 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
 
         show_plan(answer, explain=asked.explain)
     return 0 if answer.fits else 1
-
-
-def _libraries(recipe: Recipe) -> list[str]:
-    """Modules that a plan of the recipe needs, and that take long to load."""
-    from snugfit.tasks import find
-
-    return [
-        "snugfit.run.planning",
-        *(["transformers.modeling_utils"] if find(recipe.task).reads_model(recipe.model) else []),
-    ]
 
 
 def _calibrate() -> None:

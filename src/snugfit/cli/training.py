@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.cli.output import show
+from snugfit.cli.planner_process import started_for
 from snugfit.cli.recipes import say_code
 from snugfit.display.activity import Activity
 from snugfit.errors import Interrupted, RunInterrupted, SettingError, UserError
@@ -153,10 +155,15 @@ def train_recipe(
 
         return train_on_devices(recipe, options, max_restarts, _shown(as_json, quiet))
     quiet = quiet or follows()
-    with _interruptible(), TerminalDisplay(quiet=quiet) as display:
+    with ExitStack() as stack:
+        stack.enter_context(_interruptible())
+        display = stack.enter_context(TerminalDisplay(quiet=quiet))
+        worker = started_for(recipe, options)
+        if worker is not None:
+            stack.callback(worker.close)
         from snugfit.run import from_recipe  # takes seconds, and the display says so
 
-        result = from_recipe.train_recipe(recipe, options, display)
+        result = from_recipe.train_recipe(recipe, replace(options, worker=worker), display)
     return finish(result, as_json)
 
 

@@ -27,6 +27,19 @@ def resolve(source: str | Path, from_scratch: bool, folder: Path | None) -> tupl
     return from_scratch, str(local or source), local
 
 
+def bytes_here(source: str, folder: Path | None) -> int | None:
+    """Return the bytes of a model's files, in its folder or in the hub's cache; None where it is in neither, or has no weights of its own."""
+    if source.startswith(CONFIG_PREFIX):
+        return None
+    place = find_folder(source, folder)
+    if place is None:
+        from huggingface_hub import constants
+
+        place = Path(constants.HF_HUB_CACHE) / f"models--{source.replace('/', '--')}" / "blobs"
+    sizes = [path.stat().st_size for path in place.glob("*") if path.is_file()]
+    return sum(sizes) if sizes else None
+
+
 def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
     """Run a loader of transformers: from the cache first, then from the hub; errors in our words."""
     from safetensors import SafetensorError

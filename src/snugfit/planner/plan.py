@@ -14,7 +14,7 @@ from snugfit.core.job import Plan
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import OutOfMemory
 from snugfit.planner.answers.answer import Answer, FrontierBound, FrontierPoint
-from snugfit.planner.answers.plan_words import brief_bytes
+from snugfit.planner.answers.plan_words import brief_bytes, brief_seconds
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.frontier import PARTLY, bounds, explore, frontier
@@ -26,6 +26,8 @@ from snugfit.planner.prediction.measure import measure
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject, own_garbage
 from snugfit.system.second_process import second_process
+
+BRIEF = "No other plan was looked at: the whole run takes {}, and a search pays for itself in a longer one. --seconds 60 searches."
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Request:
         seconds: after which no further plan is predicted; None for as long as the search takes.
         fewer: whether one of several devices may be the choice.
         frontier: whether the fastest and the smallest plan of every level are searched for.
+        brief: seconds of a whole run that is not searched for where the recipe's own plan fits: a search takes longer than it saves.
     """
 
     plan: Plan
@@ -57,6 +60,7 @@ class Request:
     seconds: float | None = None
     fewer: bool = True
     frontier: bool = False
+    brief: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,13 +120,21 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
             even=request.export is not None,
         )
         channel.heed(search)
-        if request.search:
+        brief = _brief(asked, request)
+        if request.search and not brief:
             search.best()
-            candidate = search.confirm(search.choice)
-        else:
-            candidate = search.choice()
-    outcome = Outcome(search, candidate, frontier=frontier(search))
+        candidate = search.confirm(search.choice) if request.search else search.choice()
+    notes = brief if not search.looked else ()  # a plan that does not fit after all is searched for
+    outcome = Outcome(search, candidate, frontier=frontier(search), notes=notes)
     return replace(outcome, bounds=bounds(search)) if request.search else outcome
+
+
+def _brief(asked: Candidate, request: Request) -> tuple[str, ...]:
+    """Return why nothing else is looked at, where the recipe's own plan fits and the run is over sooner than a search pays for itself."""
+    seconds = asked.prediction.seconds_total
+    if seconds is None or seconds > request.brief or not asked.fits:
+        return ()
+    return (BRIEF.format(brief_seconds(seconds)),)
 
 
 def explained(outcome: Outcome, request: Request) -> Outcome:

@@ -51,6 +51,10 @@ def ignore(progress: Progress) -> None:
     """Show nothing of it."""
 
 
+def wait() -> None:
+    """Do nothing while it plans."""
+
+
 class Worker:
     """A process that runs one function and gives back what it returned.
 
@@ -71,7 +75,7 @@ class Worker:
         watch: Watch = ignore,
         best_so_far: bool = False,
     ) -> None:
-        self._watch, self._best_so_far = watch, best_so_far
+        self.watch, self._best_so_far = watch, best_so_far
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if hide_gpu:  # one of this machine would answer where another one is pretended
             environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -96,6 +100,7 @@ class Worker:
         timeout: float,
         way_out: str = "",
         folder: Path | None = None,
+        meanwhile: Callable[[], None] = wait,
     ) -> Any:
         """Call `function` there.
 
@@ -104,6 +109,7 @@ class Worker:
             timeout: in seconds, after which the search has to end with the best plan so far.
             way_out: what to do where it gives no answer in that time, as a sentence.
             folder: where modules of the user's own are looked for first that the arguments are of, such as techniques.
+            meanwhile: what this process does beside it.
         Raises:
             SettingError: they cannot be sent.
             PlannerFailed: the process died, or it took too long.
@@ -129,6 +135,7 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
+            meanwhile()
             kind, payload = self._wait(messages, timeout, way_out)
         except BaseException:
             self.close()
@@ -156,7 +163,7 @@ class Worker:
                     raise no_answer
                 if kind != "progress":
                     return kind, payload
-                self._watch(payload)
+                self.watch(payload)
                 continue
             except Empty as error:
                 if asked:

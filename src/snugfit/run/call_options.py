@@ -13,6 +13,7 @@ from snugfit.errors import SettingError
 from snugfit.planner.worker import Watch, ignore
 
 if TYPE_CHECKING:
+    from snugfit.planner.worker import Worker
     from snugfit.tasks.prepare import Sides
 
 
@@ -30,6 +31,7 @@ class RunOptions:
         plan: search for a plan before the run begins; `replan` searches even where a plan is in the cache.
         plans: a folder of plans of recipes that name code, for several runs of one process.
         search_line: shows, while it lasts, how far the search is.
+        worker: the planner's process, where one was started before it is asked.
         tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
         sides: rows of Python data to train on and to validate on.
         parent: the tracker's run that this one is a part of.
@@ -52,6 +54,7 @@ class RunOptions:
     plans: Path | None = None
     accept_changes: tuple[str, ...] = ()
     search_line: Callable[[], AbstractContextManager[Watch]] = no_line
+    worker: Worker | None = None
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

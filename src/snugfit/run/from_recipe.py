@@ -24,6 +24,7 @@ from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
 from snugfit.run.identity.identity import task_identity
+from snugfit.run.load_ahead import Load, LoadAhead
 from snugfit.run.newest import recipe_file
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
@@ -149,6 +150,7 @@ def recipe_spec(
     answer: Answer | None = None
     plan_record: Mapping[str, Any] = {}
     warnings: list[str] = []
+    ahead: LoadAhead | None = None
     if folder is None and options.into is not None:
         folder = RunFolder(options.into)
     if folder is not None:  # where whoever started us has planned
@@ -156,12 +158,17 @@ def recipe_spec(
     elif not options.is_smoke and this_world().size == 1:
         if options.plan:
             check_processes(plan, this_world())  # before a search that may take long
-        recipe, answer, warnings = planned(recipe, options, (job, plan))
+        unplanned = with_precision_here(recipe)[0]
+        ahead = LoadAhead(unplanned, partial(_load, unplanned, options), on_cpu=plan.device == "cpu")
+        recipe, answer, warnings = planned(recipe, options, (job, plan), ahead.begin)
         plan_record = {} if answer is None else answer.as_dict()
     warnings += _left_out(recipe)
     recipe, notes = with_precision_here(recipe)
     plan = replace(plan, micro_batch=recipe.plan.micro_batch, numerics=numerics_of(recipe))
     begun, limit = folder is not None, options.time_seconds
+    load: Load = partial(_load, recipe, options)
+    if ahead is not None:
+        load = ahead.instead_of(load, recipe)
 
     def of(recipe: Recipe) -> dict[str, Any]:
         def begin(new: RunFolder) -> None:
@@ -182,7 +189,7 @@ def recipe_spec(
         job=job,
         plan=plan,
         techniques=recipe.all_techniques(),
-        load=partial(_load, recipe, options),
+        load=load,
         metrics=metrics,
         same=same,
         **of(recipe),

@@ -8,7 +8,6 @@ there, as the code may have changed; a process that plans several of them may ke
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import time
@@ -26,6 +25,7 @@ from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.target import Target
 from snugfit.run.description import machine, versions
+from snugfit.run.plan_key import digest_of, plan_key, plans_folder
 from snugfit.step.build import find_device
 from snugfit.system.cache_folder import cache_folder
 from snugfit.system.json_text import parse_json
@@ -36,41 +36,8 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
-_UNSEEN = (
-    ("name",),
-    ("output",),
-    ("folder",),
-    ("early_stopping",),
-    ("non_finite",),
-    ("hooks",),
-    ("train", "seed"),
-    ("evaluate", "best"),
-    ("evaluate", "keep_models"),
-    ("evaluate", "keep_when"),
-    ("track", "uri"),
-    ("track", "experiment"),
-    ("track", "register"),
-    ("track", "register_adapter"),
-    ("track", "tensorboard"),
-    ("track", "wandb"),
-    ("track", "trackio"),
-    ("track", "others"),
-    ("track", "histograms"),
-    ("track", "pictures"),
-    ("plan", "timeout"),
-)
-"""Settings that no plan looks at."""
-
 PLANNED = "planned"
 """What of the run's plan is told with its name."""
-
-_RATES = ("learning_rate", "adamw_learning_rate")
-_NUMBERS = (
-    *("weight_decay", "momentum", "betas", "adamw_betas", "epsilon", "adamw_epsilon"),
-    *("decay", "max_norm", "max_value", "warmup", "minimum", "power"),
-    *("alpha", "gamma", "rho", "eta", "temperature", "dropout"),
-)
-"""Numbers of learning, of which a plan looks at 0 and 1 alone: with these an operation or a state may be left out."""
 
 _ALIKE = 1.25
 """Times as much free memory as when it was made that a plan is taken for the best in."""
@@ -161,7 +128,7 @@ def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place |
 
     Measured plans are not kept; those of recipes that name code are kept in `own`, a folder that ends with this process and its code.
     """
-    home = own if recipe.code else cache_folder() / "plans"
+    home = own if recipe.code else plans_folder()
     if home is None or target.probe:
         return None
     here = find_device(recipe.plan.device)
@@ -170,7 +137,6 @@ def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place |
         facts["mkl_mode"] or DEFAULT_MODE
     )  # which the first run of a process sets, after it is planned
     parts = {
-        "recipe": _seen(recipe),
         "files": [_state(path) for path in _files(recipe)],
         "target": dataclasses.asdict(target),
         "machine": facts,
@@ -178,31 +144,9 @@ def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place |
         "allocator": AllocatorSettings.of(os.environ),
         "calibrations": [_state(path) for path in sorted((cache_folder() / "devices").glob("*.json"))],
         "versions": versions(),
-        "code": [_state(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
+        "code": [_state(path) for path in sorted(Path(__file__).parents[1].rglob("*.py"))],
     }
-    text = json.dumps(parts, sort_keys=True, default=str)
-    name = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return Place(home / f"{name}.json", recipe, target)
-
-
-def _seen(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that a plan depends on."""
-    tree = _looked_at(recipe.as_dict())
-    for *section, key in _UNSEEN:
-        inside = tree[section[0]] if section else tree
-        inside.pop(key, None)
-    return dict(tree)
-
-
-def _looked_at(value: Any, key: str = "") -> Any:
-    """Return what a plan sees of the value of a setting: no rates, and numbers of learning by what they leave out."""
-    if isinstance(value, Mapping):
-        return {key: _looked_at(each, key) for key, each in value.items() if key not in _RATES}
-    if isinstance(value, list):
-        return [_looked_at(each, key) for each in value]
-    return (
-        "a number" if key in _NUMBERS and isinstance(value, (int, float)) and value not in (0, 1) else value
-    )
+    return Place(home / f"{plan_key(recipe)}-{digest_of(parts)[:32]}.json", recipe, target)
 
 
 def _files(recipe: Recipe) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.adapter_rate import adapter_notes
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
-from snugfit.planner.worker import Watch, ignore
+from snugfit.planner.worker import Watch, ignore, wait
 from snugfit.recipe.jobs import job_of, metrics_of, plan_of
 from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run import planning
@@ -24,6 +24,7 @@ from snugfit.tasks import find
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from snugfit.planner.export import Exported
@@ -43,6 +44,7 @@ def plan_recipe(
     anew: bool = False,
     made: tuple[Job, Plan] | None = None,
     own: Path | None = None,
+    meanwhile: Callable[[], None] = wait,
 ) -> Answer:
     """Return the plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
 
@@ -53,6 +55,7 @@ def plan_recipe(
         worker: the planner's process, where it was started before; watch: what one that is started now tells how far the search is.
         made: the recipe's job and plan, where they were made and checked before.
         own: a folder of this process for plans of recipes that name code.
+        meanwhile: what this process does while another one plans.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
@@ -70,7 +73,7 @@ def plan_recipe(
             return _with_adapter_note(recipe, cached)
         if problem:
             warnings.warn(problem, SnugfitWarning, stacklevel=2)
-    answer = planning.plan_recipe(recipe, *made, within, worker, watch)
+    answer = planning.plan_recipe(recipe, *made, within, worker, watch, meanwhile)
     if place is not None:
         try:
             place.write(answer)
@@ -148,12 +151,16 @@ def _bytes(size: int | str | None, key: str) -> int | None:
 
 
 def planned(
-    recipe: Recipe, options: RunOptions, made: tuple[Job, Plan] | None = None
+    recipe: Recipe,
+    options: RunOptions,
+    made: tuple[Job, Plan] | None = None,
+    meanwhile: Callable[[], None] = wait,
 ) -> tuple[Recipe, Answer | None, list[str]]:
     """Return the recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
 
     Args:
         made: the recipe's job and plan, where they were made and checked before.
+        meanwhile: what this process does while another one plans.
     Raises:
         OutOfMemory: nothing that may be chosen fits.
     """
@@ -162,8 +169,17 @@ def planned(
     try:
         with options.search_line() as watch:
             target = Target(devices=recipe.plan.devices, fewer=False)
+            if options.worker is not None:
+                options.worker.watch = watch
             answer = plan_recipe(
-                recipe, target, watch=watch, anew=options.replan, made=made, own=options.plans
+                recipe,
+                target,
+                options.worker,
+                watch,
+                anew=options.replan,
+                made=made,
+                own=options.plans,
+                meanwhile=meanwhile,
             )
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]

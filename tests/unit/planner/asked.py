@@ -38,7 +38,9 @@ class Here:
         timeout: float,
         way_out: str = "",
         folder: Path | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Any:
+        meanwhile()
         return function(*arguments)
 
 

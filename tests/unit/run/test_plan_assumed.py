@@ -42,6 +42,7 @@ class Here:
         timeout: float,
         way_out: str = "",
         folder: Path | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Any:
         return function(*arguments)
 

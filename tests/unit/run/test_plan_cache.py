@@ -18,6 +18,7 @@ from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
 from snugfit.run import plan_cache, planning
 from snugfit.run.plan_cache import PLANNED, place_of
+from snugfit.run.plan_key import has_plan
 from snugfit.run.plans import plan_recipe
 from snugfit.system.mkl_mode import MODE, fix_sums
 from snugfit.techniques import find
@@ -239,6 +240,16 @@ def test_what_does_not_fit_or_was_stopped_early_is_not_kept(
 def test_plans_of_recipes_that_name_code_and_measured_ones_are_not_kept(tmp_path: Path) -> None:
     assert place_of(recipe(tmp_path), replace(GPU, probe=True)) is None
     assert place_of(recipe(tmp_path, "loss=my.losses:focal"), GPU) is None
+
+
+def test_a_command_knows_before_it_plans_whether_a_plan_has_plan(
+    tmp_path: Path, planned: list[Answer]
+) -> None:
+    assert not has_plan(recipe(tmp_path))
+    plan_recipe(recipe(tmp_path), GPU)
+    assert has_plan(recipe(tmp_path, "train.seed=7", "name=other"))
+    assert not has_plan(recipe(tmp_path, "train.global_batch=16"))
+    assert not has_plan(recipe(tmp_path, "loss=my.losses:focal"))
 
 
 def test_a_process_may_keep_plans_of_recipes_that_name_code_in_a_folder_of_its_own(

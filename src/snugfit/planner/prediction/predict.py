@@ -64,7 +64,9 @@ class Planner:
     blocks: Blocks | None = field(init=False)
     fixed_micro_batch: bool = field(init=False)
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
+    # of the last question alone, which is asked in full after it was asked roughly
     _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
+    _question: tuple[Plan, tuple[Technique, ...]] | None = field(default=None, init=False)
     _operators: OperatorCache = field(default_factory=OperatorCache, init=False)
     # by whether in tf32, and whether files are read
     _costs: dict[tuple[bool, bool], Callable[[Op], Costs]] = field(default_factory=dict, init=False)
@@ -120,7 +122,10 @@ class Planner:
 
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
         """Return the run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
-        self._runs.clear()
+        question = plan, tuple(techniques)
+        if question != self._question:
+            self._runs.clear()
+            self._question = question
         count, counts = self.micro_batches(plan), _FEWEST
         many = count > _FEW
         if rough and any(Stage.WHEN in each.card.stages for each in techniques):

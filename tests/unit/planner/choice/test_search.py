@@ -237,6 +237,29 @@ def test_what_each_level_needs_is_looked_for_where_it_is_asked_and_nothing_fits(
     assert explained(fitting, request) is fitting
 
 
+class OfTenUpdates(Laws):
+    """Where it is known how long the whole run takes."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law(names, size)
+        return replace(found, seconds_total=10 * found.seconds_per_update)
+
+
+@pytest.mark.parametrize(
+    ("brief", "megabytes", "searches"), [(20.0, 4000, False), (5.0, 4000, True), (20.0, 520, True)]
+)
+def test_a_run_that_is_over_before_a_search_pays_is_not_searched_for_where_it_fits(
+    brief: float, megabytes: int, searches: bool
+) -> None:
+    laws = OfTenUpdates()
+    laws.machine.type = "cpu"  # where the recipe's own plan may be faster in smaller micro-batches
+    outcome = look_for(laws, Request(Plan(), Budget(megabytes * MB, margin=0.0), brief=brief))  # type: ignore[arg-type]
+    assert outcome.choice is not None and outcome.choice.fits
+    assert (outcome.search.looked > 0) is searches
+    said = "No other plan was looked at: the whole run takes 10.5 s" in " ".join(outcome.notes)
+    assert said is not searches
+
+
 def test_even_micro_batches_are_divisors_of_the_window() -> None:
     laws = Laws()
     laws.subject.window.rows = 12
