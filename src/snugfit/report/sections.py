@@ -343,10 +343,22 @@ def checkpoints(story: Story, run_dir: Path) -> str:
     return f"<section><h2>Checkpoints</h2>{body}</section>"
 
 
+_REGISTERED = {
+    "compared.rows": "rows that were compared",
+    "compared.max_abs_difference": "largest difference",
+    "uri": "address",
+}
+"""Facts of a registered model, in words."""
+
+
 def registered(story: Story) -> str:
     """Return the section of the registered models; "" where there are none."""
     models = "".join(
-        facts(flat({key: value for key, value in event.items() if key not in ("event", "time")}))
+        facts(
+            (_REGISTERED.get(key, key), value)
+            for key, value in flat(dict(event))
+            if key not in ("event", "time")
+        )
         for event in story.registered
     )
     return f"<section><h2>Registered model</h2>{models}</section>" if models else ""

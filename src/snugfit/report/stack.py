@@ -42,11 +42,12 @@ STACK_STYLE = (
     + "".join(
         f".plot .shade{number},.key.shade{number}{{fill:color-mix(in srgb,var(--ink) {share}%,var(--paper));"
         f"background:color-mix(in srgb,var(--ink) {share}%,var(--paper))}}\n"
-        for number, share in enumerate((6, 62, 22, 42, 82))
+        for number, share in enumerate((6, 76, 26, 48, 100))
     )
     + """
 figure.step{padding-bottom:0}
 .key.area{width:11px;height:11px;border:0;border-radius:2px;vertical-align:-.05em}
+.segments .key{box-shadow:inset 0 0 0 1px var(--muted)}
 .plot.stack{margin-bottom:66px}
 .plot .budget{stroke:var(--bad);stroke-width:1.5px}.plot .reserved{stroke:var(--ink);stroke-width:1px;
 stroke-dasharray:4 4}

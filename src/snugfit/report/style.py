@@ -52,7 +52,7 @@ header>p:not(.about,.identity){margin-top:14px;max-width:72ch}
 .reason.failed{padding-left:14px;border-left:3px solid var(--bad)}
 .progress{height:6px;margin-top:8px;max-width:420px;border-radius:3px;background:var(--rule)}
 .progress span{display:block;height:100%;border-radius:3px;background:var(--tone1)}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:24px 12px;
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(118px,1fr));gap:24px 12px;
 margin-top:32px;padding-top:24px;border-top:1px solid var(--rule)}
 .figures dt{color:var(--muted);font-size:14px}
 .figures dd{font-size:21px;line-height:1.35;font-weight:560;letter-spacing:-.01em}

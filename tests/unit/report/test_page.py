@@ -142,6 +142,7 @@ def test_counts_of_the_data_are_said_in_words(run_dir: Path) -> None:
         r"tokens_|max_length</t|bad_rows</t", text.partition("Data</h2>")[2].partition("</section>")[0]
     )
     assert "tokens of the longest" in text and "texts cut" not in text  # none was
+    assert "rows that were compared" in text and "compared.rows" not in text
 
 
 def test_a_stream_has_no_epochs(run_dir: Path) -> None:
