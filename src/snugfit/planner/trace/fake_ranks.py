@@ -127,9 +127,9 @@ class _Unseen:
 class DataParallelTwin(SeveralRanks):
     """The allocations and messages of DDP, without DDP: the buckets, and gradients as their views where `bucket_view` is set.
 
-    Before the first exchange all gradients have one bucket; at the forward after it they get those that stay, in the order in
-    which gradients came. To be used within `fake_ranks`. Unlike DDP it does not broadcast weights before the first update, nor
-    buffers before a forward, and it leaves the model without a wrapper. Where `DataParallel` does without DDP, so does this.
+    Buckets stay as they are made: torch fills them anew, in the order in which gradients came, only where no weight may be left out. To be
+    used within `fake_ranks`. Unlike DDP it does not broadcast weights before the first update, nor buffers before a forward, and it
+    leaves the model without a wrapper. Where `DataParallel` does without DDP, so does this.
 
     Args:
         bucket_view, at_once_bytes: as `DataParallel` has them.
@@ -146,11 +146,9 @@ class DataParallelTwin(SeveralRanks):
     )  # bucket, first element
     _counts: list[int] = field(default_factory=list, init=False)  # gradients of each bucket
     _missing: list[int] = field(default_factory=list, init=False)  # of them in this backward
-    _came: list[nn.Parameter] = field(default_factory=list, init=False)
     _used: list[Tensor] = field(
         default_factory=list, init=False
     )  # which were reached, on the device and the host
-    _settled: bool = field(default=False, init=False)
     _exchanges: bool = field(default=False, init=False)
     _exchange: Exchange | None = field(default=None, init=False)
 
@@ -165,10 +163,14 @@ class DataParallelTwin(SeveralRanks):
             self.copies = trained
             return model
         self._used = [torch.zeros(len(trained), dtype=torch.int32) for _ in range(2)]
-        self._allocate(buckets_of(trained, first=None, cap=None))
-        for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(self._arrived)
-        model.register_forward_pre_hook(self._settle)
+        for number, parameters in enumerate(buckets_of(trained)):
+            count = 0
+            for parameter in parameters:
+                self._place[parameter] = number, count
+                count += parameter.numel()
+                parameter.register_post_accumulate_grad_hook(self._arrived)
+            self.buckets.append(parameters[0].detach().new_empty(count))
+            self._counts.append(len(parameters))
         return model
 
     def _sends_at_once(self, model: nn.Module) -> bool:
@@ -185,12 +187,6 @@ class DataParallelTwin(SeveralRanks):
         self._missing = list(self._counts)
         yield
 
-    def _settle(self, _model: nn.Module, _args: Any) -> None:
-        if not self._settled and len(self._came) == len(self._place) and torch.is_grad_enabled():
-            self._settled = True
-            self.buckets.clear()  # before the new ones are there
-            self._allocate(buckets_of(self._came))
-
     def _arrived(self, parameter: nn.Parameter) -> None:
         if not self._exchanges or parameter.grad is None:
             return
@@ -200,45 +196,32 @@ class DataParallelTwin(SeveralRanks):
         view.copy_(parameter.grad)
         if self.bucket_view:
             parameter.grad = view
-        if not self._settled:
-            self._came.append(parameter)
         self._missing[number] -= 1
         if not self._missing[number]:
             dist.all_reduce(bucket)
 
-    def _allocate(self, buckets: Sequence[Sequence[nn.Parameter]]) -> None:
-        for number, parameters in enumerate(buckets):
-            count = 0
-            for parameter in parameters:
-                self._place[parameter] = number, count
-                count += parameter.numel()
-            self.buckets.append(parameters[0].detach().new_empty(count))
-        self._counts = [len(parameters) for parameters in buckets]
-        self._missing = list(self._counts)
-
 
 def buckets_of(
-    parameters: Sequence[nn.Parameter], first: int | None = FIRST_BUCKET_BYTES, cap: int | None = BUCKET_BYTES
+    parameters: Sequence[nn.Parameter], first: int = FIRST_BUCKET_BYTES, cap: int = BUCKET_BYTES
 ) -> list[list[nn.Parameter]]:
     """Return parameters in DDP's buckets: one of each kind is full once it has `first` bytes, the later ones once they have `cap`.
 
     Args:
-        parameters: in the order in which their gradients come.
-        first, cap: bytes; None for no limit.
+        parameters: in the order in which the model has them.
+        first, cap: bytes.
 
     >>> weights = [nn.Parameter(torch.zeros(count)) for count in (2, 3, 1, 4)]
     >>> [[weight.numel() for weight in bucket] for bucket in buckets_of(weights, first=8, cap=16)]
     [[2], [3, 1], [4]]
     """
-    limits: dict[Any, int | None] = {}
+    limits: dict[Any, int] = {}
     filling: dict[Any, list[nn.Parameter]] = {}
     full: list[list[nn.Parameter]] = []
     for parameter in parameters:
         kind = parameter.dtype, parameter.device
         bucket = filling.setdefault(kind, [])
         bucket.append(parameter)
-        limit = limits.setdefault(kind, first)
-        if limit is not None and sum(each.nbytes for each in bucket) >= limit:
+        if sum(each.nbytes for each in bucket) >= limits.setdefault(kind, first):
             full.append(filling.pop(kind))
             limits[kind] = cap
     return full + list(filling.values())

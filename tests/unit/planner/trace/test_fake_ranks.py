@@ -14,6 +14,7 @@ from snugfit.core.layers import repeated_blocks
 from snugfit.errors import SettingError
 from snugfit.planner.trace.fake_ranks import DataParallelTwin, buckets_of, fake_ranks
 from snugfit.planner.trace.fake_tensors import fake_
+from snugfit.strategies import ddp
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from tests.unit.planner.shards import (
@@ -162,6 +163,27 @@ def test_the_twin_allocates_what_ddp_does(bucket_view: bool, micro_batch: int | 
     assert torch.tensor(twin).flatten().tolist() == pytest.approx(
         torch.tensor(real).flatten().tolist(), abs=8
     )
+
+
+def test_buckets_stay_as_torch_made_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where weights may be left out, torch does not fill buckets anew after the first update."""
+    real: list[list[int]] = []
+    exchange = ddp._sum
+
+    def noted(state, bucket):  # type: ignore[no-untyped-def]
+        if bucket.index() == 0:
+            real.append([])
+        real[-1].append(bucket.buffer().nbytes)
+        return exchange(state, bucket)
+
+    monkeypatch.setattr(ddp, "_sum", noted)
+    with group(tmp_path):
+        updates(DataParallel(), None, large())
+    with fake_ranks(2), FakeTensorMode(allow_non_fake_inputs=True):
+        updates(twin := DataParallelTwin(), None, large())
+
+    # torch takes the last bucket first
+    assert real == 3 * [[bucket.nbytes for bucket in reversed(twin.buckets)]]
 
 
 def test_the_twin_sends_every_gradient_once_an_update(eight: DeviceMesh) -> None:
