@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ def make_plan(
     """
     started = time.monotonic()
     planner = Planner(subject, machine)
-    with second_process(planner.run) if request.search else nullcontext() as planner.second:
+    with second_process(planner.run) as planner.second:
         outcome = explained(look_for(planner, request), request)
         if request.frontier:
             outcome = explored(outcome)

@@ -1,4 +1,4 @@
-"""A fork of a process that computes beside it, one call at a time: of two dry runs that a prediction needs, the second one.
+"""A fork of a process that computes beside it, one call after the other: about half of the dry runs that a prediction needs.
 
 A dry run follows from its plan, techniques and depth alone, so it is the same whichever process makes it, and so is all that is chosen.
 A call that fails in the fork has no answer: who asked computes it, and sees why.
@@ -43,7 +43,7 @@ def fork() -> None:
 
 
 class SecondProcess:
-    """A fork that calls one function, one call at a time."""
+    """A fork that calls one function, one call after the other."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")
@@ -51,22 +51,23 @@ class SecondProcess:
         self._process = context.Process(target=_serve, args=(other, self._own), daemon=True)
         self._process.start()
         other.close()  # so that the end of the fork is seen here
-        self._asked = self._ended = False
+        self._asked = 0
+        self._ended = False
 
     def begin(self, function: Callable[..., Any]) -> None:
         """Give the function that is to be called."""
         self._send(function)
 
     def ask(self, *arguments: Any) -> None:
-        """Call the function there; `answer` gives what it returned."""
-        self._asked = not self._ended
+        """Call the function there, after the calls that were asked for before; `answer` gives what each returned, in their order."""
+        self._asked += 1
         self._send(arguments)
 
     def answer(self) -> Any:
-        """Wait for what the call returned; None where it raised an error, or the process has died."""
+        """Wait for what the first call returned that has no answer yet; None where it raised an error, or the process has died."""
         if not self._asked or self._ended:
             return None
-        self._asked = False
+        self._asked -= 1
         try:
             if self._own.poll(_PATIENCE):
                 return pickle.loads(self._own.recv_bytes())

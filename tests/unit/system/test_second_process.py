@@ -56,6 +56,14 @@ def test_a_call_is_answered_by_another_process_also_after_one_that_raised_an_err
     assert answer(second, "two") == ("two", process)
 
 
+def test_calls_are_answered_in_the_order_in_which_they_were_asked_for(second: SecondProcess) -> None:
+    for what in ("one", "error", "two"):
+        second.ask(what)
+    answers = [second.answer() for _ in range(3)]
+    assert [answer and answer[0] for answer in answers] == ["one", None, "two"]
+    assert second.answer() is None
+
+
 @pytest.mark.parametrize("what", ["death", "forever"])
 def test_a_process_that_does_not_answer_is_given_up_and_asked_no_more(
     second: SecondProcess, what: str, monkeypatch: pytest.MonkeyPatch
@@ -78,7 +86,7 @@ def test_only_a_process_that_was_allowed_one_has_a_fork_and_only_once(
 
 
 def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
-    """In a process of the planner's own: what a plan for a GPU needs in two sizes, and how many runs the fork made."""
+    """In a process of the planner's own: what a plan for a GPU needs in two sizes, roughly and in full, and how many runs the fork made."""
     machine = Target(device="rtx4090")
     model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(24)])
     subject = subject_of(model, rows_of(rows=16), (sf.AdamW(),))
@@ -86,6 +94,14 @@ def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
     with machine_of(machine) as device:
         planner = Planner(subject, device)
         sizes = [Plan(device=device.type, micro_batch=size) for size in (16, 2)]
+
+        def predictions() -> list[str]:
+            return [
+                repr(planner.predict(plan, subject.techniques, rough=rough))
+                for plan in sizes
+                for rough in (True, False)
+            ]
+
         with second_process.second_process(planner.run) as planner.second:
             assert planner.second is not None
             answer = planner.second.answer
@@ -97,14 +113,15 @@ def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
                 return found
 
             planner.second.answer = count  # type: ignore[method-assign]
-            with_fork = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
+            with_fork = predictions()
         planner.second = None
-        alone = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
+        alone = predictions()
     return alone, with_fork, answered
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a fork needs a processor of its own")
-def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_every_second_run() -> None:
+def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_about_half_of_the_runs() -> None:
+    """One of two roughly, and in full one of three depths, or two of five runs of few blocks and micro-batches."""
     alone, with_fork, answered = Worker().run(predictions_alone_and_beside_a_fork, timeout=120)
-    assert with_fork == alone and answered == 2
+    assert with_fork == alone and answered == 2 * 1 + 1 + 2

@@ -50,6 +50,10 @@ _ROUGHLY_WITH_A_STEP = 3
 """The same where the last one is like no other, as it makes the step: the second stands for all between."""
 
 
+RunKey = tuple[int | None, int | None]
+"""The number of blocks and of micro-batches of a run; None for all."""
+
+
 @dataclass
 class Planner:
     """Predictions for one subject on one machine; the model is looked at once.
@@ -65,7 +69,7 @@ class Planner:
     fixed_micro_batch: bool = field(init=False)
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     # of the last question alone, which is asked in full after it was asked roughly
-    _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
+    _runs: dict[RunKey, Run] = field(default_factory=dict, init=False)
     _question: tuple[Plan, tuple[Technique, ...]] | None = field(default=None, init=False)
     _operators: OperatorCache = field(default_factory=OperatorCache, init=False)
     # by whether in tf32, and whether files are read
@@ -182,6 +186,7 @@ class Planner:
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
     ) -> Run:
         """Return the run from `base` blocks and `few` micro-batches, each None for all of them."""
+        self._run_side_by_side(plan, techniques, self._runs_from(base, few, rough))
         one = self._deep(plan, techniques, base, few, check=not rough)
         if few is None:
             return one
@@ -191,6 +196,35 @@ class Planner:
         more = self._deep(plan, techniques, base, few + 1, check=False)
         axis = Axis("micro_batch", few, count)
         return replace(more, segments=stretch(one.segments, more.segments, axis))
+
+    def _runs_from(self, base: int | None, few: int | None, rough: bool) -> list[RunKey]:
+        """Return the runs that one of all blocks and micro-batches is carried on from, as `_carried_on` and `_deep` ask for them."""
+        counts = [few] if few is None or rough else [few, few + 1]
+        if self.blocks is None or base is None:
+            return [(None, count) for count in counts]
+        period, wanted = self.blocks.period, self.wanted or self.blocks.count
+        keys: list[RunKey] = [(depth, count) for count in counts for depth in (base, base + period)]
+        third = base + 2 * period
+        return keys if rough or wanted <= third else [*keys, (third, few)]
+
+    def _run_side_by_side(self, plan: Plan, techniques: Sequence[Technique], keys: Sequence[RunKey]) -> None:
+        """Make the runs that are not made yet, the longest of them in the second process; nothing where there is none."""
+        if self.second is None:
+            return
+        new = sorted(
+            (key for key in keys if key not in self._runs),
+            key=lambda key: (key[0] or 1) * (key[1] or 1),
+            reverse=True,
+        )
+        half = len(new) // 2  # fewer than the others, and longer: about half of the work
+        for key in new[:half]:
+            self.second.ask(plan, tuple(techniques), *key)
+        try:
+            for key in new[half:]:
+                self._run_once(plan, techniques, *key)
+        finally:
+            answers: list[Run | None] = [self.second.answer() for _ in new[:half]]
+        self._runs.update((key, run) for key, run in zip(new, answers, strict=False) if run is not None)
 
     def _deep(
         self,
@@ -205,7 +239,7 @@ class Planner:
         if blocks is None or base is None:
             return self._run_once(plan, techniques, None, micro_batches)
         period, wanted = blocks.period, self.wanted or blocks.count
-        one, two = self._run_two(plan, techniques, (base, base + period), micro_batches)
+        one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
         if check and wanted > base + 2 * period:
             three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
             stretched = stretch(
@@ -217,25 +251,6 @@ class Planner:
                 raise NotLinear("a third depth is not what two of them tell")
         segments = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
         return replace(two, segments=segments)
-
-    def _run_two(
-        self,
-        plan: Plan,
-        techniques: Sequence[Technique],
-        depths: tuple[int, int],
-        micro_batches: int | None,
-    ) -> Iterator[Run]:
-        """Return an iterator over the runs of two depths, which are made side by side where there is a second process."""
-        other = depths[1], micro_batches
-        if self.second is not None and not any((depth, micro_batches) in self._runs for depth in depths):
-            self.second.ask(plan, tuple(techniques), *other)
-            try:
-                self._run_once(plan, techniques, depths[0], micro_batches)
-            finally:
-                run = self.second.answer()
-            if run is not None:
-                self._runs[other] = run
-        return (self._run_once(plan, techniques, depth, micro_batches) for depth in depths)
 
     def _run_once(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
