@@ -195,6 +195,8 @@ def cases(
 
 def is_accepted(make: Maker, techniques: Sequence[Technique]) -> bool:
     """Whether the model has what the techniques change in it, such as residual blocks; the main problem's always has."""
+    if all(type(technique).prepare is Technique.prepare for technique in techniques):
+        return True
     key = make, repr(techniques)
     if key not in _ACCEPTED:  # to make hundreds of models takes longer than many a law
         model = make(techniques).model()
@@ -272,6 +274,7 @@ def _meets(pair: tuple[Technique, ...]) -> Iterator[tuple[str, str]]:
             yield one.card.name, seam
 
 
+@functools.cache
 def together() -> tuple[Technique, ...]:
     """As many as compose: each one, in order, that those before it allow."""
     techniques: tuple[Technique, ...] = ()
