@@ -58,9 +58,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every", type=int, default=1, metavar="N", help="run one in N of the tests")
 
 
-@pytest.hookimpl(trylast=True)  # when those that the marks leave out are gone
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
+    """Choose among the tests that the marks leave, and begin with those that take longest.
+
+    Hypothesis would first parse the source of all that is imported, 900 files, to draw its constants too: what is drawn would then hang on
+    which other tests the process has imported.
+    """
+    if (providers := sys.modules.get("hypothesis.internal.conjecture.providers")) is not None:
+        providers.is_local_module_file = lambda path: False  # type: ignore[attr-defined]
+    done = yield
     items[:] = items[:: config.getoption("every")]
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

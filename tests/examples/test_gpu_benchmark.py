@@ -105,6 +105,7 @@ def every_result(tmp_path: Path, *options: str, **environment: str) -> dict[str,
     return found
 
 
+@pytest.mark.longest
 def test_all_commands_run_in_tiny_and_are_green(tmp_path: Path) -> None:
     for command, found in every_result(tmp_path).items():
         assert found["toy"] and found["commit"] and found["machine"]["packages"]
@@ -112,6 +113,7 @@ def test_all_commands_run_in_tiny_and_are_green(tmp_path: Path) -> None:
         assert len(skipped) < len(found["checks"]) / 2, (command, skipped)
 
 
+@pytest.mark.longest
 def test_all_commands_run_where_libraries_and_git_are_not_installed(tmp_path: Path) -> None:
     shadow = tmp_path / "shadow"
     shadow.mkdir()

@@ -105,6 +105,7 @@ def write_rows(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.longest
 def test_every_command_does_what_the_page_says(tmp_path: Path) -> None:
     here = tmp_path / "an empty folder"
     here.mkdir()
