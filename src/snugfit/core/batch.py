@@ -7,7 +7,7 @@ one update; where several ranks share it, each has neighbouring rows of it. Micr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
@@ -395,8 +395,3 @@ def _ignored_beyond(labels: Tensor, lengths: tuple[int, ...]) -> bool:
     if labels.ndim != 2 or labels.is_floating_point() or labels.device.type != "cpu":
         return False
     return bool((labels[beyond] == IGNORE_INDEX).all().item())
-
-
-def host_list(tensor: Tensor) -> Iterable[int]:
-    """Integers of a tensor that the loader made on the host: no device is asked."""
-    return tensor.numpy().tolist()  # type: ignore[no-any-return]
