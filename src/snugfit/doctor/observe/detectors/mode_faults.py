@@ -6,6 +6,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, ModelSeen
 from snugfit.doctor.observe.script_events import (
+    ATTENTION,
     Average,
     Backward,
     Batch,
@@ -151,8 +152,8 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
             f"{len(passes)} evaluation batches are scored while {function} drops at random: eval() does not reach it.",
             at,
             ("a function has no mode of its own: it drops unless it is told not to",),
-            "F.dropout(x, p=0.5, training=self.training)"
-            if function == "dropout"
+            f"F.{function}(x, p=0.5, training=self.training)"
+            if function != ATTENTION
             else "F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)",
         )
     ]
@@ -186,10 +187,12 @@ def _came_with_batch(events: list[Event], place: int) -> bool:
 
 
 def is_scored(events: list[Event], place: int) -> bool:
-    """Return whether a loss or an argmax without a graph follows before the next forward pass, step or backward pass."""
+    """Return whether a loss, an argmax or a comparison without a graph follows before the next forward pass, step or backward pass."""
     for event in events[place + 1 :]:
         if isinstance(event, Loss):
             return not event.grad
+        if isinstance(event, Compared):
+            return True
         if isinstance(event, Forward | Step | Backward):
             return False
     return False

@@ -19,7 +19,9 @@ from snugfit.doctor.observe.run_events import (
     SteppedAgain,
 )
 
-_ADAPTER = re.compile(r"(^|[^A-Za-z])q?lora|L[Oo][Rr]A|Lora")
+_ADAPTER = re.compile(
+    r"(^|[^A-Za-z])(q?lora|ia3|adapters?($|[^A-Za-z]))|L[Oo][Rr]A|Lora|(^|\.)(prefix|prompt)_encoder"
+)
 """The name of an adapter's parameter, not that of an `exploration`."""
 LEAST_TIMES = 3
 FAR_OFF = 0.1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,15 +16,25 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.best_scores import unnoted_best
 from snugfit.doctor.observe.run_events import BestNotNoted
 from snugfit.doctor.observe.script_events import Load, Resume, Save
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, line_in, own_frames, where
-from snugfit.doctor.observe.weights import Weights
+from snugfit.doctor.observe.watchers.watch_log import (
+    Recorder,
+    called_directly,
+    is_own,
+    line_in,
+    own_frames,
+    where,
+)
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 MOST_FRAMES = 4
+MOST_PARTS = 64
+"""Of a list, which may be one of all rows, so many are looked at."""
 
 
-def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
+def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record torch.save, torch.load, pickle.dump of modules and tensors, and safetensors' save_file."""
+    weights = modules.weights
 
     def saving(original: _Call) -> _Call:
         def save(*args: Any, **kwargs: Any) -> Any:
@@ -48,6 +59,7 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
                     optimizer = any({"state", "param_groups"} <= set(each) for each in held)
                     schedule = any("last_epoch" in each and "param_groups" not in each for each in held)
                     path = folder(next(iter((*args, *kwargs.values())), None))
+                    modules.loaded.read(read)
                     if optimizer or schedule:
                         recorder.add(Resume(where(), recorder.log.updates, optimizer, schedule, path))
             return read
@@ -77,10 +89,13 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
 
     def safetensors_imported(module: ModuleType) -> None:
         patches.wrap(module, "save_file", saving)
+        patches.wrap(module, "load_file", loading)
 
     patches.wrap(torch, "save", saving)
     patches.wrap(torch, "load", loading)
-    patches.wrap(pickle, "dump", dumping)
+    for name in ("dump", "dumps"):
+        patches.wrap(pickle, name, dumping)
+    patches.after_import("joblib", lambda module: patches.wrap(module, "dump", dumping))
     patches.after_import("safetensors.torch", safetensors_imported)
 
 
@@ -104,12 +119,23 @@ def _mappings(read: Any) -> list[Any]:
 
 
 def _holds_module(saved: Any) -> bool:
-    if isinstance(saved, Mapping):
-        return any(_holds_module(value) for value in saved.values())
-    return isinstance(saved, nn.Module)
+    return isinstance(saved, nn.Module) or any(_holds_module(each) for each in _parts(saved))
 
 
 def _holds_tensors(saved: Any) -> bool:
+    return isinstance(saved, nn.Module | Tensor) or any(_holds_tensors(each) for each in _parts(saved))
+
+
+def _parts(saved: Any) -> Iterable[Any]:
+    """Return what lies in a container, or in an object of a class of the script."""
     if isinstance(saved, Mapping):
-        return any(_holds_tensors(value) for value in saved.values())
-    return isinstance(saved, nn.Module | Tensor)
+        return list(saved.values())
+    if isinstance(saved, list | tuple):
+        return saved[:MOST_PARTS]
+    code = sys.modules.get(type(saved).__module__)
+    own = code is not None and is_own(getattr(code, "__file__", None) or "<none>")
+    return (
+        list(vars(saved).values())
+        if own and hasattr(saved, "__dict__") and not isinstance(saved, nn.Module)
+        else ()
+    )

@@ -24,7 +24,6 @@ from snugfit.doctor.observe.script_events import (
     Step,
     ZeroGrad,
 )
-from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_ranks import look_at_ranks
@@ -79,7 +78,7 @@ class UpdateWatch:
         self._in_scaler = 0
         self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
         self._before: dict[int, tuple[float, float]] = {}
-        self._old_graphs = KeptGraphs(recorder)
+        self._old_graphs = modules.graphs
         self._first_loss = math.nan
         self._trainable: dict[int, list[bool]] = {}
 
@@ -97,7 +96,11 @@ class UpdateWatch:
         ):
             patches.on_undo(hook.remove)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            patches.wrap(torch.nn.utils, name, self._clip)
+            for owner in (
+                torch.nn.utils,
+                torch.nn.utils.clip_grad,
+            ):  # of the second the deprecated names are made
+                patches.wrap(owner, name, self._clip)
         scaler = torch.amp.GradScaler
         patches.wrap(scaler, "scale", self._scale)
         patches.wrap(scaler, "unscale_", self._unscale)
