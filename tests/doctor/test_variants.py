@@ -369,3 +369,83 @@ def test_a_term_that_item_made_a_number_is_a_constant(tmp_path: Path) -> None:
     assert set(found(tmp_path, WEIGHTS + loop)) == {"constant_term"}
     clean = looped("out = net(torch.randn(8, 6))\nloss = out.square().mean() + 1e-8")
     assert set(found(tmp_path, WEIGHTS + clean)) == set()
+
+
+ACCUMULATED = """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for update in range(6):
+    optimizer.zero_grad()
+    for _ in range(3):
+        x = torch.randn(10, 6)
+        error, other = (net(x) - x[:, :1]) ** 2, net(x).abs()
+        ({loss}).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("error.sum() / 10", "accumulation"),
+        ("error.mean() + 0.1 * other.mean()", "accumulation"),
+        ("error.sum() / 10 / 3", ""),
+        ("(error.mean() + 0.1 * other.mean()) / 3", ""),
+        ("error.sum() / 30", ""),
+    ],
+)
+def test_a_mean_that_a_script_takes_itself_is_one_of_a_micro_batch(
+    tmp_path: Path, loss: str, pitfall: str
+) -> None:
+    assert set(found(tmp_path, ACCUMULATED.format(loss=loss))) == ({pitfall} if pitfall else set())
+
+
+HOT = """
+net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr={rate})
+"""
+
+
+@pytest.mark.parametrize(("rate", "pitfall"), [(1.0, "learning_rate"), (0.03, "")])
+def test_steps_as_large_as_the_weights_are_out_of_proportion_whatever_the_loss_is(
+    tmp_path: Path, rate: float, pitfall: str
+) -> None:
+    body = "x = torch.randn(20, 6)\nloss = ((net(x) - x[:, :1].sin()) ** 2).mean()"
+    assert set(found(tmp_path, HOT.format(rate=rate) + looped(body, updates=40))) == (
+        {pitfall} if pitfall else set()
+    )
+
+
+WORKERS = """
+rng = np.random.default_rng(0)
+class Jitter:
+    def __init__(self, own): self.rng = np.random.default_rng(1) if own else None
+    def __call__(self, x): return x + float((self.rng or np.random).random())
+class Rows(Dataset):
+    def __init__(self, transform): self.transform, self.x = transform, torch.randn(40, 6)
+    def __len__(self): return 40
+    def __getitem__(self, i): return {item}
+def reseed(worker): np.random.seed(np.random.get_state()[1][0] + worker)
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for x in DataLoader(Rows(Jitter({own})), 10, num_workers=2, worker_init_fn={init}):
+    loss = net(x.float()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("item", "own", "init", "pitfall"),
+    [
+        ("self.transform(self.x[i])", True, None, "worker_seeds"),
+        ("self.x[i] + float(rng.random())", False, "reseed", "worker_seeds"),
+        ("self.transform(self.x[i])", False, None, ""),
+    ],
+)
+def test_generators_of_transforms_and_of_modules_are_copied_into_workers(
+    tmp_path: Path, item: str, own: bool, init: str | None, pitfall: str
+) -> None:
+    ill = found(tmp_path, WORKERS.format(item=item, own=own, init=init))
+    assert set(ill) == ({pitfall} if pitfall else set())

@@ -15,6 +15,7 @@ from snugfit.doctor.observe.loss_terms import (
     Term,
     nested_mean,
     raw_overlap,
+    share_of_mean,
     sum_alone,
     sum_beside_mean,
     sums_in,
@@ -26,6 +27,7 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 _CONSTANT, _USED = "snugfit constant", "snugfit differentiated"
+_SLACK = 1e-3
 MOST_READ = 4
 """Sums whose graph is held until each optimizer has stepped, to see what became of their terms."""
 
@@ -48,6 +50,7 @@ class TermWatch:
         self._differentiated_at = ""
         self._stepped = False
         self._summed: tuple[str, int, float] | None = None
+        self.share: float | None = None
 
     def install(self, patches: Patches) -> None:
         for name in ("__add__", "__iadd__", "__radd__"):
@@ -98,6 +101,8 @@ class TermWatch:
         below = [each for node in sums_in(value.grad_fn) for each, _ in node.next_functions]
         for node in {value.grad_fn, *below, *(each.node for each in terms)} - {None}:  # those times 0 too
             _mark(node, _USED, True)
+        share = share_of_mean(terms, rows)
+        self.share = 1.0 if share is not None and abs(share - 1) < _SLACK else share
         self._look(value, terms, rows, scale)
 
     def _look(self, value: Tensor, terms: list[Term], rows: int, scale: float) -> None:
