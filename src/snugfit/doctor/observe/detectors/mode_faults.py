@@ -104,7 +104,9 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
             continue
         fresh = _came_with_batch(log.events, place)
         alone = not fresh or not log.optimizers
-        if (fresh and loader in scorers) or (alone and not event.grad and is_scored(log.events, place)):
+        if (fresh and loader in scorers) or (
+            alone and not event.grad and is_scored(log.events, place, compared=False)
+        ):
             bad.append(event)
     bad = bad or _compared_by_hand(log, trained) or _scored_together(log, trained)
     if not bad:
@@ -138,7 +140,7 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
             forward = log.events[call]
             known = isinstance(forward, Forward) and forward.module in trained
             by_loader = loader in scorers and _came_with_batch(log.events, call)
-            if known and (by_loader or is_scored(log.events, call)):
+            if known and (by_loader or is_scored(log.events, call, compared=False)):
                 dropped.setdefault(event.at, []).append(event)
                 passes.add(call)
     if not dropped:
@@ -186,12 +188,16 @@ def _came_with_batch(events: list[Event], place: int) -> bool:
     return False
 
 
-def is_scored(events: list[Event], place: int) -> bool:
-    """Return whether a loss, an argmax or a comparison without a graph follows before the next forward pass, step or backward pass."""
+def is_scored(events: list[Event], place: int, *, compared: bool = True) -> bool:
+    """Return whether a loss, an argmax or a comparison without a graph follows before the next forward pass, step or backward pass.
+
+    Args:
+        compared: whether a comparison by hand is enough, which targets and actions of an agent are made by too.
+    """
     for event in events[place + 1 :]:
         if isinstance(event, Loss):
             return not event.grad
-        if isinstance(event, Compared):
+        if isinstance(event, Compared) and compared:
             return True
         if isinstance(event, Forward | Step | Backward):
             return False

@@ -40,14 +40,15 @@ def learning_rate(log: Log) -> list[Finding]:
         if len(values) < LEAST_PASSES or not rates or _range_test(rates):
             continue
         what = _explosion(values) if _weights_grow(log, optimizer) else ""
-        what = what or _overshoot(log, optimizer, values)
         if not what and len({step.optimizer for step in log.of(Step)}) == 1:
             what = _jump(*_class_losses(log))
+        certainty = Certainty.CERTAIN if what else Certainty.LIKELY
+        what = what or _overshoot(log, optimizer, values)
         if what:
             findings.append(
                 Finding(
                     "learning_rate",
-                    Certainty.CERTAIN,
+                    certainty,
                     f"{what} The learning rate of {optimizer.name} is {max(rates):g}.",
                     optimizer.at,
                     (f"{len(values)} backward passes; the first loss is {values[0]:.4g}",),

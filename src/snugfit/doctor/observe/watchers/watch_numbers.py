@@ -97,6 +97,8 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
                 return original(self, other, *args, **kwargs)
             if recorder.detailed:
                 _look_at_operands(recorder, modules, name, self, other)
+            elif name != DIFFERENCE or torch.is_grad_enabled():
+                return original(self, other, *args, **kwargs)
             result = original(self, other, *args, **kwargs)
             if name == DIFFERENCE and self.shape == other.shape and not torch.compiler.is_dynamo_compiling():
                 _look_at_difference(recorder, modules, self, other, result)
