@@ -133,7 +133,7 @@ def stream_causal(
         train=train,
         validation=_validation(held_out),
         collate=padding_for(tokenizer),
-        report=_report(train, held_out, settings, form=_forms(dict.fromkeys(parts, "texts"))),
+        report=_report(train, held_out, settings),
         fingerprints={} if held_out is None else held_out.fingerprints,
         tokenizer=tokenizer,
         example_rows=beginnings(_texts_of(parts[0].shown, _columns(parts[0].settings)), settings.text),
@@ -572,6 +572,16 @@ def _validation(held_out: FileRows | None) -> Examples:
     return held_out.examples
 
 
+def _equal_parts(settings: RowSettings) -> tuple[str, ...]:
+    """Return what is to be said of sources without weights."""
+    sources = settings.train
+    if not isinstance(sources, Sources) or sources.weights is not None:
+        return ()
+    return (
+        f"data.train: {', '.join(sources.names)} have no weights and are read as streams, whose lengths nobody knows: each gives as many examples as the others",
+    )
+
+
 def _report(
     train: Streamed,
     held_out: FileRows | None,
@@ -585,6 +595,6 @@ def _report(
         skipped={} if held_out is None else held_out.report.skipped,
         max_length=settings.max_length,
         unit=STREAMED,
-        warnings=warnings,
+        warnings=(*_equal_parts(settings), *warnings),
         form=form,
     )

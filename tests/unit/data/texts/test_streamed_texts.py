@@ -469,7 +469,8 @@ def test_several_files_to_validate_on_are_each_scored_and_sources_without_weight
     else:
         tokenizer, given = hiding(), MaskedSettings(**own, max_length=16)
     data = stream(given, StreamSettings(BUFFER, 5, 4), tokenizer, folder=tmp_path)
-    assert data.train.counts(20) == [10, 10]
+    assert data.train.counts(20) == [10, 10] and not data.report.form
+    assert "a, b have no weights" in data.report.warnings[0] and len(data.report.warnings) == 1
     held_out = whole_examples(data.validation)
     assert held_out.sources.names == ("a", "b") and set(held_out.numbers) == {0, 1}
     assert held_out.origin(0) == "a.jsonl:1" and held_out.origin(len(held_out) - 1).startswith("b.jsonl:")
