@@ -54,6 +54,7 @@ def saved(kind: str, folder: Path) -> Path:
     models: dict[str, PreTrainedModel] = {
         "llama": LlamaForCausalLM(LlamaConfig(**LLAMA)).bfloat16(),
         "llama_tied": LlamaForCausalLM(LlamaConfig(**LLAMA, tie_word_embeddings=True)),
+        "llama_apart": LlamaForCausalLM(LlamaConfig(**LLAMA)),
         "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=67, n_embd=WIDTH, n_layer=6, n_head=4, n_positions=32)),
         "bert_without_head": BertModel(BertConfig(**bert, num_hidden_layers=6)),
         "bert_with_another_head": BertForSequenceClassification(BertConfig(**bert, num_labels=3)),
@@ -167,6 +168,44 @@ def test_ranks_that_read_parts_make_the_updates_of_ranks_that_read_all(two: Rank
     in_parts, whole_ = (two.run(trained, folder, each) for each in (True, False))
     for found, expected in zip(in_parts, whole_, strict=True):
         assert all(map(torch.equal, found, expected))
+
+
+def with_tokens(folder: Path, strategy: str) -> tuple[list[bool], dict[str, Tensor]]:
+    """Whether the rows of tokens that train have moved, and all weights, after two updates, in the second of which a rank has no row."""
+    way, techniques = STRATEGIES[strategy](), (LoRA(rank=2, tokens=(3, 17)),)
+    step = Step(
+        load(folder, techniques),
+        AdamW(learning_rate=0.01),
+        "causal_lm",
+        techniques,
+        micro_batch=1,
+        strategy=way,
+        forward=lambda model, batch: model(input_ids=batch["input_ids"]).logits,
+    )
+    before = {name: whole(each).clone() for name, each in step.model.named_parameters()}
+    tokens = torch.tensor([[3, 1, 17, 2], [5, 3, 6, 17], [17, 8, 9, 3], [3, 17, 3, 17]])
+    for rows in (4, 1):
+        window = {"input_ids": tokens[:rows], "labels": tokens[:rows]}
+        step(part_of(step, window))
+    weights = {name: whole(each) for name, each in step.model.named_parameters()}
+    moved = [not torch.equal(before[name], weights[name]) for name in weights if "tokens_delta" in name]
+    return moved, weights
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama_tied", "llama_apart"])
+def test_rows_of_tokens_beside_an_adapter_train_on_two_ranks_as_on_one(
+    two: Ranks, tmp_path: Path, kind: str
+) -> None:
+    folder = saved(kind, tmp_path)
+    moved, expected = with_tokens(folder, "alone")
+    assert len(moved) == (1 if kind == "llama_tied" else 2) and all(moved), sorted(expected)
+    for _, found in two.run(with_tokens, folder, "fsdp"):
+        assert found.keys() == expected.keys()
+        for name, each in expected.items():
+            torch.testing.assert_close(
+                found[name], each, rtol=1e-5, atol=1e-5
+            )  # beside 1e-2 that an update moves
 
 
 def anonymous_bytes() -> int:
