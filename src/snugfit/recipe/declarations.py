@@ -177,13 +177,13 @@ class Track(Section):
         example=3,
     )
     pictures: Count | None = setting(
-        "number of pictures to validate on, those that the model is most wrong about, that TensorBoard and Weights & Biases show at each "
+        "number of pictures to validate on, those that the model is most wrong about, that TensorBoard, Weights & Biases and Trackio show at each "
         "evaluation, for which the rows are predicted once more; of classes of pictures",
         None,
         example=16,
     )
     histograms: bool = setting(
-        "whether TensorBoard and Weights & Biases show how the values of each weight that trains are spread, at each evaluation",
+        "whether TensorBoard, Weights & Biases and Trackio show how the values of each weight that trains are spread, at each evaluation",
         False,
     )
     register: str | None = setting(
