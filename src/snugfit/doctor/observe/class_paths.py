@@ -37,14 +37,14 @@ def mixed_classes(scores: Tensor, axis: int) -> tuple[tuple[int, ...], tuple[int
         if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
             before = size_before_view(node)
             stride = math.prod(size[axis + 1 :])
-            kept = [
+            places = [
                 place
                 for place, length in enumerate(before)
                 if length == classes and math.prod(before[place + 1 :]) == stride
             ]
-            if not kept:
+            if not places:
                 return (before, size) if _has_classes(parts[0], before, classes) else None
-            axis = kept[0]
+            axis = places[0]
         elif kind in ("Transpose", "Permute", "T"):
             order = moved_axes(node, len(size))
             if order is None:

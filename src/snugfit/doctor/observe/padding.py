@@ -26,8 +26,8 @@ def padding_behind(tokens: Tensor) -> Tensor | None:
     same = tokens == ends[counts.argmax()]
     run = same.flip(1).long().cumprod(1).flip(1).bool()
     lengths = run.sum(1)
-    several = int((lengths >= LEAST_RUN).sum()) >= LEAST_ROWS and lengths[lengths > 0].unique().numel() > 1
-    return run if several and not bool(run.all(1).any()) and torch.equal(same, run) else None
+    repeated = int((lengths >= LEAST_RUN).sum()) >= LEAST_ROWS and lengths[lengths > 0].unique().numel() > 1
+    return run if repeated and not bool(run.all(1).any()) and torch.equal(same, run) else None
 
 
 def labels_on_padding(padding: Tensor, target: Tensor, ignored: int, weight: Any) -> tuple[int, int] | None:

@@ -50,7 +50,7 @@ class MaskedTokens(Event):
         ends: tokens that end a text or a turn, behind the first token and where the mask is 1; `scored_ends` those whose label counts.
         unmasked: padding tokens at the end of rows, without an attention mask, in a model that reads in both directions.
         tokens: all of the batch.
-        told: whether it is a mask that tells the padding, not the tokens themselves.
+        by_mask: whether it is a mask that shows the padding, not the tokens themselves.
     """
 
     scored: int
@@ -59,7 +59,7 @@ class MaskedTokens(Event):
     scored_ends: int
     unmasked: int
     tokens: int
-    told: bool = True
+    by_mask: bool = True
 
 
 @dataclass(frozen=True)

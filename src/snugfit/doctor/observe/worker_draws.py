@@ -67,7 +67,7 @@ def _own_generator(dataset: Any, seeding: CodeType | None) -> str:
     kinds: tuple[type, ...] = (random.Random, torch.Generator)
     if numpy is not None:
         kinds += (numpy.random.Generator, numpy.random.RandomState)
-    told = set(() if seeding is None else (*seeding.co_names, *seeding.co_consts))
+    by_worker = set(() if seeding is None else (*seeding.co_names, *seeding.co_consts))
     todo, seen, generators = [dataset], set[int](), list[str]()
     while todo and len(seen) < MOST_PARTS:
         part = todo.pop(0)
@@ -78,7 +78,7 @@ def _own_generator(dataset: Any, seeding: CodeType | None) -> str:
         if any(not _OWN.isdisjoint(each.__code__.co_names) for each in functions):
             return ""
         named = [*_held(part), *(pair for each in functions for pair in _read(each))]
-        generators += [name for name, each in named if isinstance(each, kinds) and name not in told]
+        generators += [name for name, each in named if isinstance(each, kinds) and name not in by_worker]
         todo += [each for _, each in named if not isinstance(each, kinds) and _may_hold(each)]
     return next(iter(generators), "")
 

@@ -314,15 +314,15 @@ def scored_padding(log: Log) -> list[Finding]:
     return [
         Finding(
             "scored_padding",
-            Certainty.CERTAIN if seen[0].told else Certainty.LIKELY,
+            Certainty.CERTAIN if seen[0].by_mask else Certainty.LIKELY,
             f"{padding} of {scored} labels that count ({padding / scored:.0%}) are those of padding"
-            + (", where the attention mask is 0." if seen[0].told else "."),
+            + (", where the attention mask is 0." if seen[0].by_mask else "."),
             seen[0].at,
             (
                 f"{len(seen)} batches",
                 *(
                     []
-                    if seen[0].told
+                    if seen[0].by_mask
                     else ["one token ends rows of different lengths, and stands nowhere else"]
                 ),
             ),

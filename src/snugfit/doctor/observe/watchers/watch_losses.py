@@ -428,7 +428,7 @@ def _look_at_padding(recorder: Recorder, target: Tensor, options: dict[str, Any]
     counted = labels_on_padding(padding, target, options.get("ignore_index", -100), options.get("weight"))
     if counted is not None:
         at, update = where(), recorder.log.updates
-        recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), told=False))
+        recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), by_mask=False))
 
 
 def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
