@@ -450,13 +450,13 @@ MUTATIONS = (
     Mutation(
         "sounds: held-out ones are masked as those to train on are",
         "data/sounds/labelled_sounds.py",
-        "Sounds(files.validation, sound_format) if",
-        "Sounds(files.validation, sound_format, augment) if",
+        "Sounds(files.validation, sound_format, features=features) if",
+        "Sounds(files.validation, sound_format, augment, features=features) if",
         ("tests/unit/data/sounds/test_labelled_sounds.py",),
     ),
     Mutation(
         "sounds: up and down are exchanged where the rate is another one",
-        "data/sounds/labelled_sounds.py",
+        "data/sounds/waveforms.py",
         "rate // divisor, own // divisor",
         "own // divisor, rate // divisor",
         ("tests/unit/data/sounds/test_labelled_sounds.py",),
