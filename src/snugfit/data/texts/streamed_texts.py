@@ -550,12 +550,12 @@ def _held_out(settings: RowSettings, read: Callable[[str | Sources], FileRows]) 
     parts = [whole_examples(rows.examples) for rows in each]
     own = [part for part in parts if part is not None]
     assert len(own) == len(parts)  # which rows with answers are
+    # rows that are left out are counted too
+    sizes = [max(part.rows, default=-1) + 1 for part in own]
     tables = tuple(
-        Table(file, (), [{}] * len(part), [], "") for file, part in zip(source.files, own, strict=True)
+        Table(file, (), [{}] * size, [], "") for file, size in zip(source.files, sizes, strict=True)
     )
-    joined = Examples.joined(
-        Table(str(source), (), [], [], "", sources=source, parts=tables), own, list(map(len, own))
-    )
+    joined = Examples.joined(Table(str(source), (), [], [], "", sources=source, parts=tables), own, sizes)
     skipped = sum((Counter(rows.report.skipped) for rows in each), Counter[str]())
     return replace(
         each[0],

@@ -481,3 +481,16 @@ def test_several_files_to_validate_on_are_each_scored_and_sources_without_weight
     assert place == len(single.validation)
     if stream is stream_causal:
         assert list(held_out)[:place] == list(single.validation)
+
+
+def test_rows_to_validate_on_are_scored_as_of_their_own_file_also_where_others_are_left_out(tmp_path):
+    tokenizer = hiding()
+    lines(tmp_path / "a.jsonl", [{"text": ""}] * 3 + [{"text": text} for text in TEXTS[:4]])
+    lines(tmp_path / "b.jsonl", [{"text": text} for text in TEXTS[4:7]])
+    held_out = sources_of(["a.jsonl", "b.jsonl"], setting="data.validation")
+    lines(tmp_path / "c.jsonl", [{"text": text} for text in TEXTS])
+    given = MaskedSettings("c.jsonl", validation=held_out, max_length=LENGTH, bad_rows="skip")
+    data = stream_masked(given, StreamSettings(BUFFER, 5, 4), tokenizer, folder=tmp_path)
+    scored = whole_examples(data.validation)
+    assert scored.numbers == [0] * 4 + [1] * 3 and list(scored.rows) == [3, 4, 5, 6, 7, 8, 9]
+    assert [scored.origin(place) for place in (3, 4)] == ["a.jsonl:7", "b.jsonl:1"]
