@@ -24,7 +24,7 @@ from snugfit.data.files.file_formats import (
     parquet_bytes,
     text_lines,
 )
-from snugfit.data.files.file_lines import open_text
+from snugfit.data.files.file_lines import beginning_of
 from snugfit.data.files.rows_in_order import NumberedRow, is_json_list, rows_in_order
 from snugfit.data.lazy_sequence import LazySequence
 from snugfit.data.spooled_rows import SpooledRows
@@ -62,7 +62,7 @@ class LineRows(LazySequence[dict[str, Any]]):
         try:
             self._file = path.open("rb")  # the file is read on where another one takes its name
         except OSError as error:
-            raise self._changed() from error
+            raise _changed(path) from error
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -71,7 +71,7 @@ class LineRows(LazySequence[dict[str, Any]]):
         start = self._starts[place]
         line = self._read(start, self._sizes[place])
         if zlib.crc32(line) != self._sums[place]:
-            raise self._changed()
+            raise _changed(self._path)
         ((_, row),) = self._of_lines([_text_of(line, start)], str(self._path))
         assert not isinstance(row, Fault)  # it was read before
         return row
@@ -86,12 +86,13 @@ class LineRows(LazySequence[dict[str, Any]]):
     def __reduce__(self) -> tuple[Any, ...]:
         return LineRows, (self._path, self._of_lines, self._starts, self._sizes, self._sums)
 
-    def _changed(self) -> DataError:
-        return DataError(
-            self._path,
-            "was changed while its rows were read",
-            "Leave it as it is until the run has ended.",
-        )
+
+def _changed(path: Path) -> DataError:
+    return DataError(
+        path,
+        "was changed while its rows were read",
+        "Leave it as it is until the run has ended.",
+    )
 
 
 def is_larger(path: Path, kind: str, most: int) -> bool:
@@ -132,11 +133,7 @@ def _beginning(path: Path, source: str, setting: str) -> str:
     """
     with path.open("rb") as file:
         decode(file.read(_HEAD), source, setting)
-    with open_text(path) as text:
-        while block := text.read(_HEAD):
-            if beginning := block.lstrip(_SPACE):
-                return beginning
-    return ""
+    return beginning_of(path, _SPACE)
 
 
 def _put_aside(path: Path, columns: tuple[str, ...], read: Iterable[NumberedRow]) -> Large:
@@ -144,7 +141,10 @@ def _put_aside(path: Path, columns: tuple[str, ...], read: Iterable[NumberedRow]
 
     Args:
         columns: of all rows; none where each has its own.
+    Raises:
+        DataError: the file is changed meanwhile.
     """
+    state = _state(path)
     rows, numbers, faults = SpooledRows(), array("q"), list[Fault]()
     names = dict.fromkeys(columns)
     for number, row in read:
@@ -156,7 +156,14 @@ def _put_aside(path: Path, columns: tuple[str, ...], read: Iterable[NumberedRow]
         numbers.append(number)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if _state(path) != state:  # the digest would be that of other rows
+        raise _changed(path)
     return tuple(names), rows, numbers, faults, digest
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _left_in_lines(path: Path, source: str, read: Read) -> Large:

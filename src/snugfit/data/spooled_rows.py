@@ -7,6 +7,7 @@ import pickle
 import tempfile
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from io import FileIO
 from typing import Any
 
@@ -18,7 +19,7 @@ IN_MEMORY = 4 << 20
 
 
 class SpooledRows(LazySequence[dict[str, Any]]):
-    """Rows that are added one after the other; where no file can be written all of them stay in memory.
+    """Rows that are added one after the other; where no file can be written they stay in memory, and so does a row that cannot be pickled.
 
     The file has no name, and goes with the last process that reads it.
 
@@ -32,20 +33,26 @@ class SpooledRows(LazySequence[dict[str, Any]]):
         self._file: FileIO | None = None
         self._ends = array("q", [0])  # of the rows in the file
         self._waiting: list[bytes] = []
-        self._bytes = 0
+        self._bytes, self._is_full = 0, False
+        self._held: dict[int, dict[str, Any]] = {}  # rows that cannot be pickled, by their places
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take one more row."""
-        content = pickle.dumps(dict(row), pickle.HIGHEST_PROTOCOL)
+        try:
+            content = pickle.dumps(dict(row), pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001 - what is in it may say in any way that it cannot be pickled
+            content, self._held[len(self)] = b"", dict(row)
         self._waiting.append(content)
         self._bytes += len(content)
-        if self._bytes >= IN_MEMORY:
+        if self._bytes >= IN_MEMORY and not self._is_full:
             self._put_aside()
 
     def __len__(self) -> int:
         return len(self._ends) - 1 + len(self._waiting)
 
     def value(self, place: int) -> dict[str, Any]:
+        if place in self._held:
+            return self._held[place]
         written = len(self._ends) - 1
         if place >= written:
             content = self._waiting[place - written]
@@ -62,8 +69,8 @@ class SpooledRows(LazySequence[dict[str, Any]]):
 
     def _put_aside(self) -> None:
         """Write the rows that wait into the file."""
-        self._bytes = 0  # where it cannot be written it is tried again after as many
         if not hasattr(os, "pread"):
+            self._is_full = True
             return
         content = b"".join(self._waiting)
         try:
@@ -75,7 +82,12 @@ class SpooledRows(LazySequence[dict[str, Any]]):
             while left:
                 left = left[self._file.write(left) :]
         except OSError:
+            self._is_full = True
+            if self._file is not None:
+                with suppress(OSError):  # others may need what room there was
+                    self._file.truncate(self._ends[-1])
             return
+        self._bytes = 0
         for each in self._waiting:
             self._ends.append(self._ends[-1] + len(each))
         self._waiting.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from snugfit.data import sources, spooled_rows
 from snugfit.data.files import json_lists
+from snugfit.data.files.rows_in_order import is_json_list
 from snugfit.data.lazy_rows import LineRows
 from snugfit.data.named_sources import sources_of
 from snugfit.data.sources import Table, read_table
@@ -87,6 +90,7 @@ FILES = {
     "a.tsv": b"\xef\xbb\xbftext\tlabel\na\tb\n",
     "a.txt": b"\xef\xbb\xbfone\r\n\ncaf\xe9\nfour",
     "a.json": b" \n " + json.dumps(ENTRIES, indent=1).encode() + b"\n\n",
+    "numbers.json": b'[ 12.5, {"text": 1}, 7e-5, -0.25, 1e5,3]',
     "lines.json": b'{"text": "a"}\n\n{"text": 2}\n[3]\n',
 }
 
@@ -124,6 +128,63 @@ def test_rows_of_parquet_and_of_functions_are_put_aside(
         assert list(whole.rows) == rows
 
 
+def test_rows_that_cannot_be_pickled_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"at": at, "make": (lambda: 0) if at % 2 else None} for at in range(9)]
+    monkeypatch.setattr(spooled_rows, "IN_MEMORY", 64)
+    whole, large = both(lambda: iter(rows), monkeypatch)
+    assert isinstance(large.rows, SpooledRows)
+    assert list(large.rows) == list(whole.rows) == rows and len(large.rows) == 9
+
+
+def test_a_disk_that_fills_while_rows_are_put_aside_leaves_them_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(spooled_rows, "IN_MEMORY", 64)
+    resource = pytest.importorskip("resource")
+    rows, every, before = SpooledRows(), [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    tries = []
+    put_aside = SpooledRows._put_aside
+    monkeypatch.setattr(SpooledRows, "_put_aside", lambda self: (tries.append(len(self)), put_aside(self)))
+    try:
+        for number in range(40):
+            every.append({"text": f"row {number}"})
+            rows.add(every[-1])
+            if number == 9:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (400, before[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(rows) == every
+    assert rows._file is not None and os.fstat(rows._file.fileno()).st_size == rows._ends[-1] > 0
+    assert tries[-1] < 30, "each try joins all rows that wait"
+
+
+def test_a_file_that_changes_while_its_rows_are_put_aside_is_an_error(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(write("a.csv", "text\none\ntwo\n"))
+    add = SpooledRows.add
+
+    def added(self: SpooledRows, row: Any) -> None:
+        path.write_text("text\nthree\n")
+        add(self, row)
+
+    monkeypatch.setattr(SpooledRows, "add", added)
+    monkeypatch.setattr(sources, "LARGE_FILE", 1)
+    with pytest.raises(DataError, match=r"a\.csv: was changed while its rows were read"):
+        read_table(str(path))
+
+
+def test_a_list_is_known_without_its_line(write: Any) -> None:
+    path = Path(write("a.json", json.dumps([{"text": "x" * 100}] * 10_000)))
+    tracemalloc.start()
+    try:
+        assert is_json_list(path)
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 4
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -132,6 +193,7 @@ def test_rows_of_parquet_and_of_functions_are_put_aside(
         ('[\n{"a": 1}', 2),
         ('[{"a": 1},\n]', 2),
         ('[{"a": 1}]\n7', 2),
+        ('[{"a": 1},\n{"a": }\n,\n\n{"a": 2}]', 2),
     ],
 )
 def test_a_large_list_that_is_broken_is_said_by_its_line(

@@ -16,9 +16,26 @@ _ERRORS = "surrogateescape"
 """Bytes that are no UTF-8 become lone surrogates, so that only their rows are lost."""
 
 
+_BLOCK = 8192
+"""Characters that are read at once."""
+
+
 def open_text(path: Path) -> TextIO:
     """Open a text whose lines end with a line feed; nothing in it is converted."""
     return path.open(encoding="utf-8-sig", errors=_ERRORS, newline="\n")
+
+
+def beginning_of(path: Path, space: str | None = None) -> str:
+    """Return the first characters of a text behind white space, whatever is on its first line; none where there are no others.
+
+    Args:
+        space: the characters that are white space.
+    """
+    with open_text(path) as text:
+        while block := text.read(_BLOCK):
+            if beginning := block.lstrip(space):
+                return beginning
+    return ""
 
 
 def lines_in_memory(text: str) -> Lines:

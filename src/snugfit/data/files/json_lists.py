@@ -15,6 +15,9 @@ _BLOCK = 1 << 16
 _LONGEST = 1 << 26
 """Characters of an entry: what is no JSON in so many is none."""
 
+_CUT = len("e-")
+"""Characters behind a number that belong to it where a digit follows."""
+
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -60,16 +63,17 @@ class _Text:
             BrokenList: there is none.
         """
         while True:
+            at = self._at  # to be 0 where more is held
             try:
-                value, end = value_at(self._held, self._at)
+                value, end = value_at(self._held, at)
             except ValueError as error:  # it may go on
-                if len(self._held) - self._at < _LONGEST and self.more():
+                if len(self._held) - at < _LONGEST and self.more():
                     continue
                 if isinstance(error, json.JSONDecodeError):
-                    raise self.broken(error.msg, error.pos) from error
+                    raise self.broken(error.msg, self._at + error.pos - at) from error
                 raise self.broken(str(error), self._at) from error
-            if end < len(self._held) or not self.more():  # as a number may
-                self._at = end
+            if end + _CUT < len(self._held) or not self.more():
+                self._at += end - at
                 return value
 
     def broken(self, problem: str, at: int | None = None) -> BrokenList:

@@ -16,7 +16,7 @@ from snugfit.data.files.file_formats import (
     json_lines,
     parquet_rows,
 )
-from snugfit.data.files.file_lines import lines_of_file, open_text
+from snugfit.data.files.file_lines import beginning_of, lines_of_file, open_text
 from snugfit.data.files.json_lists import BrokenList, list_entries
 
 NumberedRow = tuple[int, dict[str, Any] | Fault]
@@ -44,10 +44,7 @@ def rows_in_order(path: Path, source: str, setting: str) -> tuple[tuple[str, ...
 
 def is_json_list(path: Path) -> bool:
     """Return whether a file is one JSON list, as files of JSON Lines are not."""
-    if path.suffix.lower() != ".json":
-        return False
-    with open_text(path) as file:
-        return next((line.lstrip()[:1] for line in file if line.strip()), "") == "["
+    return path.suffix.lower() == ".json" and beginning_of(path).startswith("[")
 
 
 def _entries(path: Path, source: str, setting: str) -> Iterator[NumberedRow]:
