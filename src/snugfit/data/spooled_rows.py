@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import tempfile
 from array import array
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from io import FileIO
 from typing import Any
 
 from snugfit.data.lazy_sequence import LazySequence
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
 
 IN_MEMORY = 4 << 20
 """Bytes of rows that wait to be put aside together."""
@@ -76,6 +77,10 @@ class SpooledRows(LazySequence[dict[str, Any]]):
         try:
             if self._file is None:
                 cache_folder().mkdir(parents=True, exist_ok=True)
+            if shutil.disk_usage(cache_folder()).free < len(content) + SPARE_BYTES:
+                self._is_full = True
+                return
+            if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=cache_folder(), buffering=0)  # noqa: SIM115 (it goes with the rows)
             self._file.seek(self._ends[-1])
             left = memoryview(content)

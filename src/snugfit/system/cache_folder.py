@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+SPARE_BYTES = 1 << 30
+"""Free space on its disk that is left to others."""
+
 
 def cache_folder() -> Path:
     """Return the folder of plans, calibrations and tokens; XDG_CACHE_HOME moves it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,19 @@ def test_a_disk_that_fills_while_rows_are_put_aside_leaves_them_in_memory(
     assert list(rows) == every
     assert rows._file is not None and os.fstat(rows._file.fileno()).st_size == rows._ends[-1] > 0
     assert tries[-1] < 30, "each try joins all rows that wait"
+
+
+def test_rows_leave_room_on_the_disk_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(spooled_rows, "IN_MEMORY", 64)
+    usage = shutil.disk_usage(".")
+    for free, is_put_aside in ((1 << 29, False), (1 << 31, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        rows = SpooledRows()
+        for number in range(20):
+            rows.add({"at": number})
+        assert (rows._file is not None) is is_put_aside
+        assert [row["at"] for row in rows] == list(range(20))
 
 
 def test_a_file_that_changes_while_its_rows_are_put_aside_is_an_error(

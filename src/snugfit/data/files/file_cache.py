@@ -22,7 +22,7 @@ from pathlib import Path
 
 from snugfit.data.files.tar_members import split_member
 from snugfit.errors import SnugfitWarning
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
 from snugfit.system.disk_errors import disk_problem
 
 _HEAD = struct.Struct("<8sI4x")
@@ -33,8 +33,6 @@ _FULL, _HALF = 0.9, 0.5
 """Parts of the limit: from the first on, a run begins by removing what was used least recently, down to the second."""
 _COUNTED_AGAIN = 256 << 20
 """Bytes that a process writes before it looks what others have written."""
-_SPARE_BYTES = 1 << 30
-"""Free space that is left to others on the disk."""
 
 
 class FileCache:
@@ -94,7 +92,7 @@ class FileCache:
             return
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
-            if shutil.disk_usage(entry.parent).free < size + _SPARE_BYTES:
+            if shutil.disk_usage(entry.parent).free < size + SPARE_BYTES:
                 self._closed = True
                 return
             _write(entry, content)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.files.file_cache import FileCache, code_digest
+from snugfit.data.sounds.sound_files import sound_library
 from snugfit.data.sounds.waveforms import draw_start, heard_part
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class FeatureCache:
 @functools.cache
 def _versions() -> tuple[str, ...]:
     """Return the versions of all code that features hang on."""
-    versions = [code_digest(Path(__file__).parent)]
+    # soundfile takes the system's libsndfile where it has none of its own
+    decoder = sound_library().__libsndfile_version__
+    versions = [code_digest(Path(__file__).parent), f"libsndfile {decoder}"]
     for name in _LIBRARIES:
         try:
             versions.append(f"{name} {version(name)}")

@@ -30,7 +30,7 @@ from snugfit.data.files.file_cache import code_digest
 from snugfit.data.texts.spooled_numbers import Numbers
 from snugfit.data.texts.token_rows import TokenRows, mapped_array
 from snugfit.errors import SnugfitWarning
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
 from snugfit.system.disk_errors import disk_problem
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ LEAST_TOKENS = 1 << 16
 
 MOST_BYTES = 20 << 30
 """Of all entries together; what was used least recently goes first."""
-
-_SPARE_BYTES = 1 << 30
-"""Free space that is left to others on the disk."""
 
 _DAY = 86400
 _MAGIC = b"SNUGTOK1"
@@ -229,7 +226,7 @@ def _write(path: Path, entry: TokenEntry) -> None:
     ).encode()
     first = _aligned(_START.size + len(header))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(path.parent).free < first + offset + _SPARE_BYTES:
+    if shutil.disk_usage(path.parent).free < first + offset + SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     descriptor, partial = tempfile.mkstemp(_PARTIAL, f"{path.stem}-", path.parent)
     try:

@@ -103,9 +103,15 @@ def test_another_sound_setting_or_version_is_made_anew(monkeypatch: pytest.Monke
         own = FeatureCache(changed, LIMIT)(path, drawn=False)
         assert same(own, features_of(changed, path, drawn=False))
     assert kept() == count + 2
+    feature_cache._versions.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(soundfile, "__libsndfile_version__", "0.9")
+        FeatureCache(sound_format, LIMIT)(path, drawn=False)
+    feature_cache._versions.cache_clear()
+    assert kept() == count + 3
     monkeypatch.setattr(feature_cache, "_versions", lambda: ("transformers 1.0",))
     FeatureCache(sound_format, LIMIT)(path, drawn=False)
-    assert kept() == count + 3
+    assert kept() == count + 4
 
 
 def test_samples_without_a_file_are_made_into_features_each_time() -> None:
