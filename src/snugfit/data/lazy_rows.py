@@ -96,7 +96,7 @@ def _changed(path: Path) -> DataError:
 
 
 def is_larger(path: Path, kind: str, most: int) -> bool:
-    """Return whether the values of a file are more than so many bytes, and its rows can be read when they are asked for.
+    """Return whether a file, before it is compressed, has so many bytes or more, and its rows can be read when they are asked for.
 
     Raises:
         OSError: it cannot be read.

@@ -329,7 +329,7 @@ def parquet_rows(
 
 
 def parquet_bytes(path: Path) -> int:
-    """Return the bytes of all values of a Parquet file; 0 of one that cannot be read, which `parquet_rows` says."""
+    """Return the bytes of the columns of a Parquet file before they are compressed, in which equal values may be one; 0 of one that cannot be read, which `parquet_rows` says."""
     with suppress(DataError), _reading_parquet(str(path), "data") as opened, opened(path) as table:
         groups = table.metadata.num_row_groups
         return sum(table.metadata.row_group(group).total_byte_size for group in range(groups))
