@@ -67,8 +67,11 @@ def pytest_collection_modifyitems(
     Hypothesis would first parse the source of all that is imported, 900 files, to draw its constants too: what is drawn would then hang on
     which other tests the process has imported.
     """
-    if (providers := sys.modules.get("hypothesis.internal.conjecture.providers")) is not None:
-        providers.is_local_module_file = lambda path: False  # type: ignore[attr-defined]
+    if "hypothesis" in sys.modules:
+        from hypothesis.internal.conjecture import providers
+
+        # fails where the name has moved
+        pytest.MonkeyPatch().setattr(providers, "is_local_module_file", lambda path: False)
     done = yield
     items[:] = items[:: config.getoption("every")]
     items.sort(key=lambda item: item.get_closest_marker("longest") is None)
