@@ -349,7 +349,9 @@ def test_a_failed_fold_fails_the_whole_and_is_named(project: Path, tmp_path: Pat
 def test_all_folds_run_by_the_plan_of_the_first(project: Path, tmp_path: Path, monkeypatch):
     planned = []
 
-    def plan(recipe: Recipe, options: RunOptions, made: Any, meanwhile: Any) -> tuple[Recipe, None, list[str]]:
+    def plan(
+        recipe: Recipe, options: RunOptions, made: Any, meanwhile: Any
+    ) -> tuple[Recipe, None, list[str]]:
         planned.append(options.plan)
         chosen = dataclasses.replace(recipe.plan, micro_batch=3) if options.plan else recipe.plan
         return dataclasses.replace(recipe, plan=chosen), None, []
