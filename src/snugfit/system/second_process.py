@@ -1,4 +1,4 @@
-"""A fork of a process that computes beside it, one call after the other: about half of the dry runs that a prediction needs.
+"""A fork of a process that computes beside it, some calls at a time: about half of the dry runs that a prediction needs.
 
 A dry run follows from its plan, techniques and depth alone, so it is the same whichever process makes it, and so is all that is chosen.
 A call that fails in the fork has no answer: who asked computes it, and sees why.
@@ -9,6 +9,7 @@ called: in the planner's own process, which has done nothing else.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -23,6 +24,9 @@ from snugfit.system.pickling import dumps
 
 _PATIENCE = 60.0
 """Seconds after which a fork that has not answered is given up: a lock that a thread held when it was made is never let go of there."""
+
+_END_WITH_PARENT = 1
+"""Linux's PR_SET_PDEATHSIG."""
 
 _allowed = False
 _idle: SecondProcess | None = None
@@ -43,12 +47,12 @@ def fork() -> None:
 
 
 class SecondProcess:
-    """A fork that calls one function, one call after the other."""
+    """A fork that calls one function, some calls at a time."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")
         self._own, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, self._own), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, self._own, os.getpid()), daemon=True)
         self._process.start()
         other.close()  # so that the end of the fork is seen here
         self._asked = 0
@@ -58,23 +62,28 @@ class SecondProcess:
         """Give the function that is to be called."""
         self._send(function)
 
-    def ask(self, *arguments: Any) -> None:
-        """Call the function there, after the calls that were asked for before; `answer` gives what each returned, in their order."""
-        self._asked += 1
-        self._send(arguments)
+    def ask(self, *calls: tuple[Any, ...]) -> None:
+        """Call the function there with each of these arguments, one call after the other; `answers` gives what they returned.
 
-    def answer(self) -> Any:
-        """Wait for what the first call returned that has no answer yet; None where it raised an error, or the process has died."""
-        if not self._asked or self._ended:
-            return None
-        self._asked -= 1
+        They go in one message, and so do the answers: each process waits until the other one has read what it writes.
+        """
+        self._asked = len(calls)
+        if calls:
+            self._send(calls)
+
+    def answers(self) -> list[Any]:
+        """Wait for what the calls returned, in their order; None for one that raised an error, and for all where the process has died."""
+        asked, self._asked = self._asked, 0
+        if not asked or self._ended:
+            return [None] * asked
         try:
-            if self._own.poll(_PATIENCE):
-                return pickle.loads(self._own.recv_bytes())
+            if self._own.poll(_PATIENCE * asked):
+                answers: list[Any] = pickle.loads(self._own.recv_bytes())
+                return answers
         except (EOFError, ConnectionError):
             pass  # it has died
         self.close()
-        return None
+        return [None] * asked
 
     def _send(self, what: Any) -> None:
         if self._ended:
@@ -110,10 +119,14 @@ def second_process(function: Callable[..., Any]) -> Iterator[SecondProcess | Non
         second.close()
 
 
-def _serve(here: Connection, there: Connection) -> None:
+def _serve(here: Connection, there: Connection, parent: int) -> None:
     """Answer calls until the other process ends."""
     import torch
 
+    # in the midst of a call too: it holds the pipes that are read until all who write to them have ended
+    ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which ends the search, and not a run
     torch.set_num_threads(1)  # the threads that operators share are not in a fork, and would be waited for
     there.close()
@@ -122,14 +135,18 @@ def _serve(here: Connection, there: Connection) -> None:
         try:
             if function is None:
                 function = pickle.loads(here.recv_bytes())
-            arguments = pickle.loads(here.recv_bytes())
+            calls = pickle.loads(here.recv_bytes())
         except (EOFError, ConnectionError):
             os._exit(0)  # as the process that it is a fork of
+        answers = [_answer(function, arguments) for arguments in calls]
         try:
-            result = function(*arguments)
-        except Exception:  # noqa: BLE001
-            result = None  # the process that asks runs it itself, and tells
-        try:
-            here.send_bytes(dumps(result))
+            here.send_bytes(dumps(answers))
         except ConnectionError:
             os._exit(0)
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        return function(*arguments)
+    except Exception:  # noqa: BLE001
+        return None  # the process that asks runs it itself, and tells

@@ -217,14 +217,13 @@ class Planner:
             reverse=True,
         )
         half = len(new) // 2  # fewer than the others, and longer: about half of the work
-        for key in new[:half]:
-            self.second.ask(plan, tuple(techniques), *key)
+        self.second.ask(*((plan, tuple(techniques), *key) for key in new[:half]))
         try:
             for key in new[half:]:
                 self._run_once(plan, techniques, *key)
         finally:
-            answers: list[Run | None] = [self.second.answer() for _ in new[:half]]
-        self._runs.update((key, run) for key, run in zip(new, answers, strict=False) if run is not None)
+            answers: list[Run | None] = self.second.answers()
+        self._runs.update((key, run) for key, run in zip(new[:half], answers, strict=True) if run is not None)
 
     def _deep(
         self,
