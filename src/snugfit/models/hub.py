@@ -12,11 +12,14 @@ from typing import TypeVar
 import torch
 
 from snugfit.errors import MissingExtra, ModelError
-from snugfit.models.folders import CONFIG_PREFIX, check_hub_reachable, find_folder
+from snugfit.models.folders import CONFIG, CONFIG_PREFIX, WEIGHTS, check_hub_reachable, find_folder
 from snugfit.system.log_filters import importing_torchao
 from snugfit.system.torchvision_operators import declare_torchvision_operators
 
 _T = TypeVar("_T")
+
+_IN_ONE_FILE = (WEIGHTS, "pytorch_model.bin")
+"""Names of a file that holds all weights of a model."""
 
 
 def resolve(source: str | Path, from_scratch: bool, folder: Path | None) -> tuple[bool, str, Path | None]:
@@ -28,16 +31,27 @@ def resolve(source: str | Path, from_scratch: bool, folder: Path | None) -> tupl
 
 
 def bytes_here(source: str, folder: Path | None) -> int | None:
-    """Return the bytes of a model's files, in its folder or in the hub's cache; None where it is in neither, or has no weights of its own."""
+    """Return the bytes of a model's files; None where its folder, or the hub's cache, does not have all its weights in one file.
+
+    A plan has no more of a model of the hub brought than its configuration.
+    """
     if source.startswith(CONFIG_PREFIX):
         return None
-    place = find_folder(source, folder)
-    if place is None:
-        from huggingface_hub import constants
+    place = find_folder(source, folder) or _cached(source)
+    if place is None or not any((place / name).is_file() for name in _IN_ONE_FILE):
+        return None
+    return sum(path.stat().st_size for path in place.iterdir() if path.is_file())
 
-        place = Path(constants.HF_HUB_CACHE) / f"models--{source.replace('/', '--')}" / "blobs"
-    sizes = [path.stat().st_size for path in place.glob("*") if path.is_file()]
-    return sum(sizes) if sizes else None
+
+def _cached(name: str) -> Path | None:
+    """Return the folder of the hub's cache with the files of a model that were brought; None where there is none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        config = try_to_load_from_cache(name, CONFIG)
+    except ValueError:  # no name of the hub
+        return None
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:

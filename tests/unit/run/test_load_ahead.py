@@ -121,6 +121,30 @@ def test_code_of_the_users_and_what_may_be_large_wait_for_the_plan(
     assert read.results
 
 
+@pytest.mark.parametrize("files", [("config.json",), ("config.json", "model-00001-of-00002.safetensors")])
+def test_a_model_of_the_hub_waits_for_the_plan_that_is_in_the_cache_without_all_its_weights(
+    tmp_path: Path, files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--nobody--has-this"
+    place = kept / "snapshots/1234"
+    place.mkdir(parents=True)
+    for name in ("refs", "blobs"):
+        (kept / name).mkdir()
+    (kept / "refs/main").write_text("1234")
+    for name in files:  # as a plan leaves them, or a download that was interrupted
+        (kept / "blobs" / name).write_text("{}")
+        (place / name).symlink_to(kept / "blobs" / name)
+    read = Reads()
+    changes = {"task": "text-classification", "data": {"train": "rows.csv", "text": "x"}}
+    found = recipe(tmp_path, model="nobody/has-this", **changes)
+    begun(read, found)
+    assert not read.results
+    (place / "model.safetensors").write_bytes(bytes(2_000))
+    begun(read, found)
+    assert read.results
+
+
 def test_it_is_read_anew_where_the_precision_was_not_known_that_the_best_models_folder_names(
     tmp_path: Path,
 ) -> None:
