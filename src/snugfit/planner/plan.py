@@ -131,7 +131,7 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
 
 def _brief(asked: Candidate, request: Request) -> tuple[str, ...]:
     """Return why nothing else is looked at, where the recipe's own plan fits and the run is over sooner than a search pays for itself."""
-    seconds = asked.prediction.seconds_total
+    seconds = asked.prediction.seconds_total if request.search else None
     if seconds is None or seconds > request.brief or not asked.fits:
         return ()
     return (BRIEF.format(brief_seconds(seconds)),)

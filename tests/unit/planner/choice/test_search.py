@@ -260,6 +260,11 @@ def test_a_run_that_is_over_before_a_search_pays_is_not_searched_for_where_it_fi
     assert said is not searches
 
 
+def test_a_plan_without_a_search_gives_no_reason_why_nothing_else_was_looked_at() -> None:
+    outcome = look_for(OfTenUpdates(), Request(Plan(), Budget(4000 * MB), search=False, brief=20.0))  # type: ignore[arg-type]
+    assert outcome.choice is not None and not outcome.notes
+
+
 def test_even_micro_batches_are_divisors_of_the_window() -> None:
     laws = Laws()
     laws.subject.window.rows = 12
