@@ -242,7 +242,7 @@ def test_plans_of_recipes_that_name_code_and_measured_ones_are_not_kept(tmp_path
     assert place_of(recipe(tmp_path, "loss=my.losses:focal"), GPU) is None
 
 
-def test_a_command_knows_before_it_plans_whether_a_plan_has_plan(
+def test_a_command_knows_before_it_plans_whether_a_plan_is_kept(
     tmp_path: Path, planned: list[Answer]
 ) -> None:
     assert not has_plan(recipe(tmp_path))

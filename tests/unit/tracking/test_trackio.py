@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +14,9 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.errors import MissingExtra
+from snugfit.tracking.backend import Batch, Histogram, Metric, Picture
 from snugfit.tracking.sender import replay
-from snugfit.tracking.trackio import NAME
+from snugfit.tracking.trackio import NAME, TrackioBackend
 from tests.unit.tracking.tracking_fakes import finish, new_run, train
 
 WHY = "trackio is not installed (it needs Pillow below 13, which the pinned versions are not)"
@@ -31,6 +35,30 @@ def test_without_trackio_a_run_that_asks_for_it_does_not_begin(
     with pytest.raises(MissingExtra, match=r"snugfit\[trackio\]"):
         sf.train(nn.Linear(2, 2), data, track=NAME, output=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_pictures_and_histograms_come_with_the_numbers_of_their_step_and_the_machine_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a stand-in of its client, as it is not installed beside the pinned versions."""
+    rows: list[tuple[int, dict[str, Any]]] = []
+    client = SimpleNamespace(
+        init=lambda **_: SimpleNamespace(log=lambda values, step: rows.append((step, values)), config={}),
+        Image=lambda path: ("image", path),
+        Histogram=lambda np_histogram: ("histogram", np_histogram),
+    )
+    monkeypatch.setitem(sys.modules, NAME, client)  # type: ignore[arg-type]
+    (tmp_path / "there.png").write_bytes(b"")
+    batch = Batch(
+        metrics=[Metric("evaluation/loss", 0.5, 0, 3), Metric("system/cpu_percent", 90.0, 0, 2)],
+        pictures=[Picture("worst", "there.png", 0, 3), Picture("gone", "gone.png", 0, 3)],
+        histograms=[Histogram("weight", 0.0, 2.0, (3, 1), 0, 4)],
+    )
+    TrackioBackend(tmp_path, "snugfit").send("run", batch)
+    assert rows == [
+        (3, {"evaluation/loss": 0.5, "worst": ("image", str(tmp_path / "there.png"))}),
+        (4, {"weight": ("histogram", ([3, 1], [0.0, 1.0, 2.0]))}),
+    ]
 
 
 def read(project: str, name: str) -> tuple[list[dict[str, object]], dict[str, object]]:
