@@ -27,7 +27,7 @@ from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject, own_garbage
 from snugfit.system.second_process import second_process
 
-BRIEF = "No other plan was looked at: the whole run takes {}, and a search pays for itself in a longer one. --seconds 60 searches."
+BRIEF = "No other plan was looked at: the whole run takes {}, and a search pays for itself in a longer one (snugfit plan --seconds 60 makes one)."
 
 
 @dataclass(frozen=True)
