@@ -30,6 +30,7 @@ _Call = Callable[..., Any]
 MOST_FRAMES = 4
 MOST_PARTS = 64
 """Of a list, which may be one of all rows, so many are looked at."""
+MOST_LOOKED = 4096
 
 
 def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -67,10 +68,10 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
         return load
 
     def dumping(original: _Call) -> _Call:
-        def dump(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        def dump(*args: Any, **kwargs: Any) -> Any:  # pickle.dump(obj, file), joblib.dump(value, filename)
             if recorder.active and called_directly():
-                _add("module", obj, None)
-            return original(obj, *args, **kwargs)
+                _add("module", next(iter((*args, *kwargs.values())), None), None)
+            return original(*args, **kwargs)
 
         return dump
 
@@ -78,8 +79,8 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
         """Note a save; of what pickle writes, only what holds tensors."""
         recorder.quiet += 1
         with recorder.guard():
-            if not what or _holds_tensors(saved):
-                kind = what or ("module" if _holds_module(saved) else "state")
+            if not what or _holds(saved, (nn.Module, Tensor)):
+                kind = what or ("module" if _holds(saved, (nn.Module,)) else "state")
                 prints = weights.in_saved(saved)
                 recorder.add(
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
@@ -118,12 +119,17 @@ def _mappings(read: Any) -> list[Any]:
     return list(read.values()) if isinstance(read, Mapping) else []
 
 
-def _holds_module(saved: Any) -> bool:
-    return isinstance(saved, nn.Module) or any(_holds_module(each) for each in _parts(saved))
-
-
-def _holds_tensors(saved: Any) -> bool:
-    return isinstance(saved, nn.Module | Tensor) or any(_holds_tensors(each) for each in _parts(saved))
+def _holds(saved: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether something of these kinds lies in what is saved, whose objects may hold each other."""
+    todo, seen = [saved], set[int]()
+    while todo and len(seen) < MOST_LOOKED:
+        part = todo.pop()
+        if isinstance(part, kinds):
+            return True
+        if id(part) not in seen:
+            seen.add(id(part))
+            todo += _parts(part)
+    return False
 
 
 def _parts(saved: Any) -> Iterable[Any]:

@@ -327,7 +327,8 @@ def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
 
 def look_at_error(recorder: Recorder, modules: ModuleWatch, predictions: Tensor, targets: Tensor) -> None:
     """Look at a difference of predictions and targets as at what a loss of numbers gets."""
-    if predictions.shape == targets.shape and targets.dim() and targets.layout is torch.strided:
+    real = not (predictions.is_complex() or targets.is_complex())
+    if real and predictions.shape == targets.shape and targets.dim() and targets.layout is torch.strided:
         _look_at_range(recorder, DIFFERENCE, predictions, targets)
         _look_at_targets(recorder, modules, DIFFERENCE, predictions, targets)
         look_at_dependence(recorder, modules, predictions, targets)
@@ -335,7 +336,8 @@ def look_at_error(recorder: Recorder, modules: ModuleWatch, predictions: Tensor,
 
 def look_at_bootstrap(recorder: Recorder, one: Tensor, other: Tensor) -> None:
     """Note a difference of a model's output and of a target that is made of a model's output and of rewards, with its graph."""
-    if any(is_bootstrapped(each) and has_constant_rows(each) for each in (one, other)):
+    made = [is_bootstrapped(each) and has_constant_rows(each) for each in (one, other)]
+    if made[0] != made[1]:  # both are, where two maps that add to their inputs are to agree
         recorder.add(TargetGradient(where(), recorder.log.updates, DIFFERENCE))
 
 

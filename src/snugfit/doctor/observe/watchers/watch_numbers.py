@@ -88,20 +88,23 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
     """Return what wraps an operator of two tensors."""
 
     def wrapped(original: _Call) -> _Call:
-        def operator(self: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        def operator(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:  # torch.sub(input=, other=)
             if (
-                recorder.looking
+                torch.compiler.is_dynamo_compiling()
+                or recorder.looking
                 or recorder.resting
-                or not (isinstance(other, Tensor) and isinstance(self, Tensor))
+                or not (isinstance(other, Tensor) and isinstance(input, Tensor))
+                or input.is_nested  # of no shape
+                or other.is_nested
             ):
-                return original(self, other, *args, **kwargs)
+                return original(input, other, *args, **kwargs)
             if recorder.detailed:
-                _look_at_operands(recorder, modules, name, self, other)
+                _look_at_operands(recorder, modules, name, input, other)
             elif name != DIFFERENCE or torch.is_grad_enabled():
-                return original(self, other, *args, **kwargs)
-            result = original(self, other, *args, **kwargs)
-            if name == DIFFERENCE and not torch.compiler.is_dynamo_compiling():
-                _look_at_difference(recorder, modules, self, other, result)
+                return original(input, other, *args, **kwargs)
+            result = original(input, other, *args, **kwargs)
+            if name == DIFFERENCE and input.shape == other.shape:
+                _look_at_difference(recorder, modules, input, other, result)
             return result
 
         return operator
@@ -120,13 +123,13 @@ def _look_at_operands(
     if product and 0 in (one.dim(), other.dim()) and one.dim() != other.dim() and not modules.computing:
         _look_at_scalar(recorder, *sorted((one, other), key=Tensor.dim))
         return
-    if one.is_nested or other.is_nested:  # which have no shape
-        return
     mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
     apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
     if not (apart or (product and both)) or torch.compiler.is_dynamo_compiling() or not recorder.active:
         return
     with recorder.guard():
+        if one.is_nested or other.is_nested:
+            return
         if apart and not modules.computing:
             look_at_shapes(recorder, name, one, other)
         elif both:
@@ -137,9 +140,7 @@ def _look_at_difference(
     recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Tensor, result: Any
 ) -> None:
     """Look at a difference of as many numbers, outside of a model: an error that will be differentiated, or the score of an evaluation."""
-    if modules.computing or not isinstance(result, Tensor) or one.is_nested or other.is_nested:
-        return
-    if one.shape != other.shape:
+    if modules.computing or not isinstance(result, Tensor):
         return
     if not torch.is_grad_enabled():
         note_score(recorder, modules, one, other)

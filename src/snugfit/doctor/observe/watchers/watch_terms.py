@@ -73,10 +73,13 @@ class TermWatch:
                     _mark_constant(result, other if one.requires_grad else one)
             elif (
                 recorder.detailed
+                and not recorder.looking
                 and isinstance(other, Tensor)
                 and one.dim() > 0
                 and one.requires_grad != other.requires_grad
+                and not (one.is_nested or other.is_nested)  # of no shape
                 and one.shape == other.shape
+                and not torch.compiler.is_dynamo_compiling()
             ):
                 mark_constant_rows(result)
             return result
