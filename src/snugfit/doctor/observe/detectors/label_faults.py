@@ -225,8 +225,11 @@ def shifted_labels(log: Log) -> list[Finding]:
                 "model(input_ids=ids, labels=ids)   # the model shifts",
             )
         ]
-    later = [loss for loss in log.of(Loss) if loss.grad and loss.ahead]
-    if len(later) > 1 and all(loss.ahead == 2 for loss in later):
+    shown = [loss for loss in log.of(Loss) if loss.grad and loss.counted and loss.copies >= 0]
+    later = [loss for loss in shown if loss.ahead]
+    # heads that guess further tokens too, over the same classes, are meant to
+    alike = [loss for loss in shown if later and loss.classes == later[0].classes]
+    if len(later) > 1 and all(loss.ahead == 2 for loss in (*later, *alike)):
         return [
             Finding(
                 "shifted_labels",
