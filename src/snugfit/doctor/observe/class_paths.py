@@ -33,7 +33,8 @@ def mixed_classes(scores: Tensor, axis: int) -> tuple[tuple[int, ...], tuple[int
         if kind.startswith(_LINEAR):
             return None  # likenesses of all rows are transposed on purpose
         if kind.startswith(_CONVOLUTIONS):
-            return None if axis == 1 else (size, size)
+            # a softmax over places, with a target for each channel, is meant
+            return (size, size) if axis != 1 and size[1] == classes else None
         if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
             before = size_before_view(node)
             stride = math.prod(size[axis + 1 :])

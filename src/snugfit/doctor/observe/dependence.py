@@ -104,7 +104,8 @@ def attends_over(node: Any, length: int) -> bool:
         kind = type(node).__name__
         if kind.startswith("ScaledDotProduct"):
             return True
-        if kind.startswith("Softmax") and size_of_result(node)[-2:] == (length, length):
+        size = size_of_result(node)
+        if kind.startswith("Softmax") and len(size) > 2 and size[-2:] == (length, length):
             return True
         todo += [each for each, _ in node.next_functions]
     return False

@@ -41,6 +41,10 @@ class LoadedWeights:
             for name, each in state.items()
             if isinstance(each, Tensor) and each.dim() > 1 and each.numel() > FEWEST
         }
+        # masks and measures of importance have the forms of weights, and no signs
+        matrices = {
+            name: each for name, each in matrices.items() if each.dtype.is_signed and bool((each < 0).any())
+        }
         shapes = {
             tuple(each.shape)
             for state in states

@@ -19,8 +19,14 @@ def padding_behind(tokens: Tensor) -> Tensor | None:
     >>> padding_behind(torch.tensor([[5, 6, 0, 0], [7, 0, 0, 0], [4, 5, 6, 7]])).long().tolist()
     [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
     >>> padding_behind(torch.tensor([[5, 0, 6, 0], [7, 0, 0, 0]]))
+
+    Rows that a model learns to sort end in runs of their largest token:
+
+    >>> padding_behind(torch.tensor([[9, 1, 5, 7, 7], [9, 2, 7, 7, 7]]))
     """
     if tokens.dim() != 2 or tokens.shape[1] <= LEAST_RUN or tokens.is_floating_point():
+        return None
+    if bool((tokens[:, 2:] >= tokens[:, 1:-1]).all()):  # behind a first token, which may be one that begins
         return None
     ends, counts = tokens[:, -1].unique(return_counts=True)
     same = tokens == ends[counts.argmax()]

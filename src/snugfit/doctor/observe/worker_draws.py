@@ -29,6 +29,8 @@ def draws_alike(loader: Any) -> tuple[str, str]:
         line = _constant_seed(code)
         if line:
             return f"{code.co_name} gives each worker the same seed", f"{shown(code.co_filename)}:{line}"
+        if "get_worker_info" in code.co_names:  # it reaches the worker's own data set
+            return "", ""
     elif loader.worker_init_fn is not None:
         return "", ""
     name = _own_generator(loader.dataset, code)
@@ -58,7 +60,7 @@ def _constant_seed(code: CodeType) -> int:
 
 
 def _own_generator(dataset: Any, seeding: CodeType | None) -> str:
-    """Return the name of a generator that a data set holds, what it is made of, or a function of it; "" if it has none, or each worker seeds it.
+    """Return the name of a generator that a data set holds, what it is made of, or a function of it; "" if it has none, or each worker or row seeds it.
 
     Args:
         seeding: the code that each worker starts with.
@@ -75,7 +77,7 @@ def _own_generator(dataset: Any, seeding: CodeType | None) -> str:
             continue
         seen.add(id(part))
         functions = _functions(part)
-        if any(not _OWN.isdisjoint(each.__code__.co_names) for each in functions):
+        if any(not (_OWN | _SEEDS).isdisjoint(each.__code__.co_names) for each in functions):
             return ""
         named = [*_held(part), *(pair for each in functions for pair in _read(each))]
         generators += [name for name, each in named if isinstance(each, kinds) and name not in by_worker]
@@ -92,7 +94,10 @@ def _held(part: Any) -> list[tuple[str, Any]]:
 
 def _functions(part: Any) -> list[FunctionType]:
     """Return the script's functions that an object has by its class, or that it is."""
-    given = [part] if isinstance(part, FunctionType) else list(vars(type(part)).values())
+    classes = type(part).__mro__
+    given = (
+        [part] if isinstance(part, FunctionType) else [own for each in classes for own in vars(each).values()]
+    )
     # what is made once, before the workers start, draws in none of them
     own = [each for each in given if isinstance(each, FunctionType) and each.__name__ != "__init__"]
     return [each for each in own if is_own(each.__code__.co_filename)]

@@ -78,7 +78,8 @@ def _look_at_padding(recorder: Recorder, modules: ModuleWatch, scores: Tensor) -
     text = float(sizes[~padding].mean())
     if text:
         share = float(sizes[padding].mean()) / text
-        attends = attends_over(scores.grad_fn, padding.shape[1])
+        # a convolution before masked attention reads the next places of padding, not all
+        attends = bool(sizes[padding].all()) and attends_over(scores.grad_fn, padding.shape[1])
         recorder.add(PaddingRead(where(), recorder.log.updates, share, int(padding.sum()), attends))
 
 
