@@ -128,8 +128,6 @@ def _look_at_operands(
     if not (apart or (product and both)) or torch.compiler.is_dynamo_compiling() or not recorder.active:
         return
     with recorder.guard():
-        if one.is_nested or other.is_nested:
-            return
         if apart and not modules.computing:
             look_at_shapes(recorder, name, one, other)
         elif both:
