@@ -74,7 +74,7 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
 ) -> None:
     asked = []
 
-    def plan(found: Recipe, target: Target, **_: Any) -> Answer:
+    def plan(found: Recipe, target: Target, *_: Any, **__: Any) -> Answer:
         asked.append(target)
         return planned(found, fewer=target.fewer)
 
