@@ -123,8 +123,9 @@ def _serve(here: Connection, there: Connection, parent: int) -> None:
     """Answer calls until the other process ends."""
     import torch
 
-    # in the midst of a call too: it holds the pipes that are read until all who write to them have ended
-    ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+    if sys.platform == "linux":  # as `allow` sees to
+        # in the midst of a call too: it holds the pipes that are read until all who write to them have ended
+        ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which ends the search, and not a run
