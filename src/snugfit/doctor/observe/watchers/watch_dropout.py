@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +10,12 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import script_as
-from snugfit.doctor.observe.script_events import ATTENTION, Drop, Forward
+from snugfit.doctor.observe.script_events import Drop, Forward
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
-MODULES = "torch.nn.modules.dropout"
+ATTENTION = "scaled_dot_product_attention"
 
 
 def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -31,11 +30,8 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
     def dropping(original: _Call) -> _Call:
         def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
             looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
-            if p > 0 and looked:
-                if training and not torch.is_grad_enabled():
-                    note(original.__name__)
-                if recorder.detailed and sys._getframe(1).f_globals.get("__name__") != MODULES:
-                    modules.note_function_of_mode(f"F.{original.__name__}")
+            if training and p > 0 and looked and not torch.is_grad_enabled():
+                note("dropout")
             return original(input, p, training, inplace)
 
         return dropout
@@ -50,8 +46,7 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
         return scaled_dot_product_attention
 
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
-        patches.wrap(functional, name, dropping)
+    patches.wrap(functional, "dropout", dropping)
     in_c = functional.scaled_dot_product_attention
     patches.wrap(functional, ATTENTION, attending)
     script_as(functional.scaled_dot_product_attention, in_c)
