@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
-import tempfile
 from array import array
 from collections.abc import Mapping
-from contextlib import suppress
-from io import FileIO
 from typing import Any
 
 from snugfit.data.lazy_sequence import LazySequence
-from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
+from snugfit.data.unnamed_file import UnnamedFile
 
 IN_MEMORY = 4 << 20
 """Bytes of rows that wait to be put aside together."""
@@ -22,8 +17,6 @@ IN_MEMORY = 4 << 20
 class SpooledRows(LazySequence[dict[str, Any]]):
     """Rows that are added one after the other; where no file can be written they stay in memory, and so does a row that cannot be pickled.
 
-    The file has no name, and goes with the last process that reads it.
-
     >>> rows = SpooledRows()
     >>> rows.add({"text": "a good film"})
     >>> rows[-1], len(rows)
@@ -31,10 +24,10 @@ class SpooledRows(LazySequence[dict[str, Any]]):
     """
 
     def __init__(self) -> None:
-        self._file: FileIO | None = None
+        self._file = UnnamedFile()
         self._ends = array("q", [0])  # of the rows in the file
         self._waiting: list[bytes] = []
-        self._bytes, self._is_full = 0, False
+        self._bytes = 0
         self._held: dict[int, dict[str, Any]] = {}  # rows that cannot be pickled, by their places
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -45,7 +38,7 @@ class SpooledRows(LazySequence[dict[str, Any]]):
             content, self._held[len(self)] = b"", dict(row)
         self._waiting.append(content)
         self._bytes += len(content)
-        if self._bytes >= IN_MEMORY and not self._is_full:
+        if self._bytes >= IN_MEMORY:
             self._put_aside()
 
     def __len__(self) -> int:
@@ -58,10 +51,8 @@ class SpooledRows(LazySequence[dict[str, Any]]):
         if place >= written:
             content = self._waiting[place - written]
         else:
-            assert self._file is not None and hasattr(os, "pread")  # else nothing is written
             start, end = self._ends[place : place + 2]
-            # not by a position that a copy of this process would share
-            content = os.pread(self._file.fileno(), end - start, start)
+            content = self._file.read(start, end - start)
         row: dict[str, Any] = pickle.loads(content)  # of this process, in a file that no other can open
         return row
 
@@ -70,29 +61,8 @@ class SpooledRows(LazySequence[dict[str, Any]]):
 
     def _put_aside(self) -> None:
         """Write the rows that wait into the file."""
-        if not hasattr(os, "pread"):
-            self._is_full = True
-            return
-        content = b"".join(self._waiting)
-        try:
-            if self._file is None:
-                cache_folder().mkdir(parents=True, exist_ok=True)
-            if shutil.disk_usage(cache_folder()).free < len(content) + SPARE_BYTES:
-                self._is_full = True
-                return
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=cache_folder(), buffering=0)  # noqa: SIM115 (it goes with the rows)
-            self._file.seek(self._ends[-1])
-            left = memoryview(content)
-            while left:
-                left = left[self._file.write(left) :]
-        except OSError:
-            self._is_full = True
-            if self._file is not None:
-                with suppress(OSError):  # others may need what room there was
-                    self._file.truncate(self._ends[-1])
-            return
         self._bytes = 0
-        for each in self._waiting:
-            self._ends.append(self._ends[-1] + len(each))
-        self._waiting.clear()
+        if self._file.add(self._waiting):
+            for each in self._waiting:
+                self._ends.append(self._ends[-1] + len(each))
+            self._waiting.clear()

@@ -25,6 +25,7 @@ from snugfit.data.spooled_rows import SpooledRows
 from snugfit.data.texts import spooled_numbers
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.spooled_numbers import SpooledNumbers
+from snugfit.data.unnamed_file import UnnamedFile
 from snugfit.errors import DataError
 
 LINES = [
@@ -145,8 +146,10 @@ def test_a_disk_that_fills_while_rows_are_put_aside_leaves_them_in_memory(
     resource = pytest.importorskip("resource")
     rows, every, before = SpooledRows(), [], resource.getrlimit(resource.RLIMIT_FSIZE)
     tries = []
-    put_aside = SpooledRows._put_aside
-    monkeypatch.setattr(SpooledRows, "_put_aside", lambda self: (tries.append(len(self)), put_aside(self)))
+    write = UnnamedFile._write
+    monkeypatch.setattr(
+        UnnamedFile, "_write", lambda self, parts: (tries.append(len(rows)), write(self, parts))
+    )
     try:
         for number in range(40):
             every.append({"text": f"row {number}"})
@@ -156,8 +159,8 @@ def test_a_disk_that_fills_while_rows_are_put_aside_leaves_them_in_memory(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(rows) == every
-    assert rows._file is not None and os.fstat(rows._file.fileno()).st_size == rows._ends[-1] > 0
-    assert tries[-1] < 30, "each try joins all rows that wait"
+    assert os.fstat(rows._file._file.fileno()).st_size == rows._file.size == rows._ends[-1] > 0
+    assert tries[-1] < 30, "each try writes all rows that wait"
 
 
 def test_rows_leave_room_on_the_disk_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +172,7 @@ def test_rows_leave_room_on_the_disk_to_others(tmp_path: Path, monkeypatch: pyte
         rows = SpooledRows()
         for number in range(20):
             rows.add({"at": number})
-        assert (rows._file is not None) is is_put_aside
+        assert (rows._file.size > 0) is is_put_aside
         assert [row["at"] for row in rows] == list(range(20))
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -122,7 +122,7 @@ def delimited(
                 "Correct the first line of the file.",
             ) from fields
         if fields:
-            columns = _header(fields, source, setting)
+            columns = _distinct(fields, source, setting)
             return columns, _below_header(columns, records, source)
     return (), iter(())
 
@@ -190,15 +190,20 @@ def _next(reader: Iterator[list[str]]) -> list[str]:
         csv.field_size_limit(limit)
 
 
-def _header(fields: list[str], source: str, setting: str) -> tuple[str, ...]:
-    repeated = sorted({name for name in fields if fields.count(name) > 1})
+def _distinct(columns: Sequence[str], source: str, setting: str) -> tuple[str, ...]:
+    """Return the columns of a table, each of which is named once.
+
+    Raises:
+        DataError: one is named more often.
+    """
+    repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
         raise DataError(
             setting,
-            f"the header of {source} names the column '{shorten(repeated[0])}' more than once",
+            f"{source} has the column '{shorten(repeated[0])}' more than once",
             "Give every column its own name.",
         )
-    return tuple(fields)
+    return tuple(columns)
 
 
 def _check_characters(line: str, number: int) -> None:
@@ -311,14 +316,7 @@ def parquet_rows(
     """
     with _reading_parquet(source, setting) as opened:
         table = opened(file, buffer_size=_PARQUET_BUFFER)
-        columns = tuple(table.schema_arrow.names)
-    repeated = sorted({name for name in columns if columns.count(name) > 1})
-    if repeated:
-        raise DataError(
-            setting,
-            f"{source} has the column '{shorten(repeated[0])}' more than once",
-            "Give every column its own name.",
-        )
+        columns = _distinct(table.schema_arrow.names, source, setting)
 
     def rows() -> Iterator[dict[str, Any]]:
         with _reading_parquet(source, setting), table:

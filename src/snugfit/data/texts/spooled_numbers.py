@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from io import FileIO
-from mmap import ACCESS_READ, mmap
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snugfit.system.cache_folder import cache_folder
+from snugfit.data.unnamed_file import UnnamedFile
 
 Numbers: TypeAlias = NDArray[Any]
 
@@ -33,7 +30,7 @@ class SpooledNumbers:
     """
 
     def __init__(self) -> None:
-        self._file: FileIO | None = None
+        self._file = UnnamedFile()
         self._written: list[tuple[np.dtype[Any], int]] = []  # types and counts of the parts in the file
         self._parts: list[Numbers] = []
         self._bytes = 0
@@ -52,7 +49,7 @@ class SpooledNumbers:
 
     def whole(self) -> Numbers:
         """Return all numbers in as few bytes as they need; many of them are mapped, from a file that goes with them."""
-        if self._file is None:
+        if not self._written:
             return small(np.concatenate(self._parts))
         assert self._range is not None  # else nothing would have been put aside
         least, most = self._range
@@ -60,50 +57,30 @@ class SpooledNumbers:
         kind = kind_of(least, most)
         if least == most:
             return np.broadcast_to(np.array(least, kind), (count,))
-        try:
-            with _new_file() as file:
-                for numbers in self._read():
-                    _write(file, numbers.astype(kind))
-                # as no np.memmap: on Windows that would name the file, which others could not open
-                return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), kind)
-        except OSError:  # the disk is full
-            return np.concatenate([numbers.astype(kind) for numbers in self._read()])
+        whole = UnnamedFile()
+        if all(whole.add([_bytes_of(numbers.astype(kind))]) for numbers in self._read()):
+            return np.frombuffer(whole.mapped(), kind)
+        return np.concatenate([numbers.astype(kind) for numbers in self._read()])
 
     def _read(self) -> Iterator[Numbers]:
-        assert self._file is not None
-        self._file.seek(0)
+        at = 0
         for kind, count in self._written:
             for start in range(0, count, _COPIED):
-                size = min(_COPIED, count - start)
-                yield np.frombuffer(self._file.read(size * kind.itemsize), kind)
+                size = min(_COPIED, count - start) * kind.itemsize
+                yield np.frombuffer(self._file.read(at, size), kind)
+                at += size
         yield from self._parts
 
     def _put_aside(self) -> None:
         """Write the parts that are in memory into the file."""
-        self._bytes = 0  # where it cannot be written it is tried again after as many
-        try:
-            if self._file is None:
-                cache_folder().mkdir(parents=True, exist_ok=True)
-                self._file = _new_file()
-            end = sum(kind.itemsize * count for kind, count in self._written)
-            self._file.seek(end)
-            for part in self._parts:
-                _write(self._file, part)
-        except OSError:
-            return
-        self._written += [(part.dtype, part.size) for part in self._parts]
-        self._parts.clear()
+        self._bytes = 0
+        if self._file.add([_bytes_of(part) for part in self._parts]):
+            self._written += [(part.dtype, part.size) for part in self._parts]
+            self._parts.clear()
 
 
-def _new_file() -> FileIO:
-    """Return a file without a name and without a buffer, in which numbers would wait that a full disk does not take."""
-    return tempfile.TemporaryFile(dir=cache_folder(), buffering=0)
-
-
-def _write(file: FileIO, numbers: Numbers) -> None:
-    left = np.ascontiguousarray(numbers).view(np.uint8).data
-    while left:
-        left = left[file.write(left) :]
+def _bytes_of(numbers: Numbers) -> memoryview:
+    return np.ascontiguousarray(numbers).view(np.uint8).data
 
 
 def kind_of(least: int, most: int) -> np.dtype[Any]:
