@@ -38,7 +38,7 @@ def message_of(window: Batch) -> Batch | bytes:
             _Pickler(message, pickle.HIGHEST_PROTOCOL).dump(window)
             return message.getvalue()
     try:
-        _Attempt(io.BytesIO(), pickle.HIGHEST_PROTOCOL, True, lambda _buffer: None).dump(window)
+        _Attempt(_Discarded()).dump(window)
     except Exception as error:
         raise DataError(
             "data",
@@ -77,8 +77,15 @@ def _is_plain(tensor: Tensor | PackedSequence) -> TypeGuard[Tensor]:
     )
 
 
+class _Discarded:
+    """A file that keeps nothing."""
+
+    def write(self, content: Any) -> int:
+        return len(content)
+
+
 class _Attempt(ForkingPickler):
-    """Pickles as torch does, but for the numbers of tensors and arrays, and keeps nothing: it fails where torch would."""
+    """Pickles as torch does, by the same protocol, but for the numbers of tensors: it fails where torch would."""
 
     def persistent_id(self, value: Any) -> str | None:
         if not isinstance(value, Tensor):
