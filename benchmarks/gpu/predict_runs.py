@@ -21,7 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
 from checks import write_json  # noqa: E402
 
-CARD = "h200"
+CARD = "h100"
 SECONDS = 900.0
 """That one prediction may take."""
 

@@ -123,11 +123,14 @@ def _within(given: Mapping[str, Any] | None, path: tuple[str, ...]) -> Mapping[s
 def runs(results: Results) -> str:
     """Return tokens per second and memory of each run: measured, or else predicted."""
     rows = [("run", "tokens per second", "peak of memory", "")]
-    predicted = results.get("predicted", {}).get("runs", {})
+    predicted = results.get("predicted", {})
+    forecast = "predicted"
+    if predicted and predicted["device"] not in card(results).lower():
+        forecast += f" of an {predicted['device']}"
     for name, (place, path) in RUNS.items():
         figures_of_run = _within(figures(results, *place), path)
-        origin = "predicted" if figures_of_run is None else measured(results, *place)
-        figures_of_run = predicted.get(name) if figures_of_run is None else figures_of_run
+        origin = forecast if figures_of_run is None else measured(results, *place)
+        figures_of_run = predicted.get("runs", {}).get(name) if figures_of_run is None else figures_of_run
         if figures_of_run is not None:
             rows.append(
                 (
@@ -139,7 +142,7 @@ def runs(results: Results) -> str:
             )
     if len(rows) == 1:
         return "Nothing has been measured or predicted yet.\n"
-    return f"On {'an' if card(results)[0] in 'aeh8' else 'a'} {card(results)}:\n\n{table(*rows)}"
+    return f"On {'an' if card(results)[0] in 'aehN8' else 'a'} {card(results)}:\n\n{table(*rows)}"
 
 
 def rivals(results: Results) -> str:

@@ -54,7 +54,7 @@ def relative_error(tensors: dict[str, Tensor], reference: dict[str, Tensor], flo
     assert set(tensors) == set(reference), f"on one side only: {set(tensors) ^ set(reference)}"
     total = torch.cat([tensor.double().flatten() for tensor in reference.values()]).norm()
     errors = [
-        (tensors[name].double() - tensor.double()).norm()
+        (tensors[name].to(tensor.device).double() - tensor.double()).norm()
         / torch.maximum(tensor.double().norm(), floor * total)
         for name, tensor in reference.items()
     ]

@@ -168,7 +168,8 @@ class Step:
                 "has no parameter that requires a gradient, so there is nothing to train",
                 hint or "Unfreeze what is to train.",
             )
-        self.device = self.parameters[0].device if device is None else torch.empty(0, device=device).device
+        place = device or self.strategy.device or self.parameters[0].device
+        self.device = torch.empty(0, device=place).device  # with its number
         self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
         self._modes = Modes(self.model)
         self.micro_batch = micro_batch

@@ -33,6 +33,9 @@ class Strategy:
     buckets: Sequence[Tensor] = ()
     """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
 
+    device: torch.device | None = None
+    """What a wrapped model computes on, where its weights wait elsewhere; None where they are there."""
+
     copies: Sequence[nn.Parameter] = ()
     """Weights that each rank has whole, and whose gradients the backward leaves those of the rank."""
 

@@ -61,6 +61,7 @@ class FullyShard(SeveralRanks):
     reduces_in: torch.dtype | None = None
     reduce_each: bool = True
     sharing: Sharing | None = field(default=Sharing.SHARDS, init=False)
+    device: torch.device | None = field(default=None, init=False, repr=False)
     copies: Sequence[nn.Parameter] = field(default=(), init=False, repr=False)
     _skeleton: nn.Module | None = field(default=None, init=False, repr=False)
     _gathered: list[nn.Parameter | None] = field(default_factory=list, init=False, repr=False)
@@ -95,6 +96,7 @@ class FullyShard(SeveralRanks):
         mesh = self.mesh or init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
         copies = _left_whole(model)
         device = mesh.device_type
+        self.device = torch.device(device) if self.cpu_offload else None
         # memory can be pinned for an accelerator only
         offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
         precision = MixedPrecisionPolicy(param_dtype=self.computes_in, reduce_dtype=self.reduces_in)

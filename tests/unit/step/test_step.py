@@ -11,6 +11,7 @@ from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.strategies.base import Strategy
 from snugfit.techniques import find
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.gradient_cache import GradientCache
@@ -234,3 +235,16 @@ def test_a_loss_that_is_cut_off_from_the_weights_is_refused_before_anything_move
     with pytest.raises(SettingError, match="loss: has no gradient"):
         step(window(6)[:2])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# the device
+
+
+def test_a_window_goes_where_the_model_computes_and_not_where_its_weights_wait() -> None:
+    class Elsewhere(Strategy):
+        device = torch.device("meta")
+
+    model = nn.Linear(4, 3)
+    assert Step(model, SGD(), strategy=Elsewhere()).device == torch.device("meta")
+    assert Step(model, SGD()).device == torch.device("cpu")
+    assert Step(model, SGD(), strategy=Elsewhere(), device="cpu").device == torch.device("cpu")

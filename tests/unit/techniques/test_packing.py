@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit.packing import packed_bodies
 from snugfit.kit.packing.packed_bodies import bodies
 from snugfit.step.step import Step
 from snugfit.techniques import find
+from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.placement.packing import Packing, packed
 from tests.laws import problems
 
@@ -235,6 +238,36 @@ def test_the_check_is_made_once_and_leaves_randomness_and_modes_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), drawn)
     assert made.training and not part.training
     assert checked == {body}
+
+
+def test_lengths_that_the_host_knows_are_not_read_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stock(*STOCK[0]).eval()
+    (body,) = bodies(made).values()
+    batch = given()
+    mask, lengths = batch["attention_mask"], LENGTHS
+    with torch.no_grad(), packed(body, checked={body}):
+        expected = made(**batch).logits
+    monkeypatch.setattr(packed_bodies, "read", lambda *given, **more: pytest.fail("was read"))
+    with (
+        torch.no_grad(),
+        packed(body, lengths, checked={body}, mask=mask),
+        shapes_of(tokens_of(made)) as shapes,
+    ):
+        assert torch.equal(made(**batch).logits, expected)
+        assert shapes[0][0] < len(LENGTHS), "nothing was packed"
+        with pytest.raises(pytest.fail.Exception, match="was read"):  # somebody's own mask is looked at
+            made(**{**batch, "attention_mask": mask.clone()})
+
+
+def test_a_loaders_windows_are_packed_without_a_look_at_their_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Step(stock(*STOCK[5]), SGD(), "causal_lm", (Packing(),), micro_batch=3)
+    data = given()
+    window = Batch.of({**data, "labels": data["input_ids"].masked_fill(data["attention_mask"] == 0, -100)})
+    step(window)
+    monkeypatch.setattr(packed_bodies, "read", lambda *given, **more: pytest.fail("was read"))
+    with shapes_of(tokens_of(step.model)) as shapes:
+        assert step(window).applied
+    assert [shape[0] for shape in shapes] == [2, 2], "nothing was packed"
 
 
 def test_under_autocast_the_check_leaves_no_weight_without_its_gradient() -> None:

@@ -107,7 +107,7 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         pretended = type(group[0]) is not Tensor and is_fake(group[0])
         one = _one.__wrapped__(place) if pretended else _one(place)
         here = nonfinite if place == device else torch.zeros((), device=place, dtype=torch.float32)
-        if not _checks_at_once(place):
+        if not _checks_at_once(place, group[0].dtype):
             nonfinite = nonfinite + _nonfinite_by_norm(group).to(device)
             continue
         try:
@@ -174,8 +174,9 @@ def _refuse_sparse(tensors: Iterable[Tensor], error: NotImplementedError) -> Non
 
 
 @functools.cache
-def _checks_at_once(device: torch.device) -> bool:
-    return device.type in CHECKED_AT_ONCE
+def _checks_at_once(device: torch.device, dtype: torch.dtype) -> bool:
+    # CUDA's kernel, which was written for the scale of fp16 gradients, takes no bf16
+    return device.type in CHECKED_AT_ONCE and (device.type == "cpu" or dtype is not torch.bfloat16)
 
 
 @functools.cache

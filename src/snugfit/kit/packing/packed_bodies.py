@@ -62,16 +62,25 @@ class BodyCall:
         self.given: dict[str, Any] = {**bound, **bound.pop("kwargs", {})}
         self.one_row = False
 
-    def layout(self, assume: tuple[int, ...] | None) -> Packed | None:
-        """Return the packed rows; None where they would be as many as the examples."""
+    def layout(self, assume: tuple[int, ...] | None, mask: Tensor | None = None) -> Packed | None:
+        """Return the packed rows; None where they would be as many as the examples.
+
+        Args:
+            assume: how long the examples are where tensors have no numbers; all full, if None.
+            mask: the tensor of whose rows `assume` says that they are padded on the right, and how long they are; a body that
+                gets it itself has nothing to read.
+        """
         real = self.real()
         if real is None:
             return None
         examples, tokens = real.shape
         if assume is None or len(assume) != examples:
-            assume = (tokens,) * examples
-        holes = (real[:, 1:] & ~real[:, :-1]).sum()
-        *lengths, hole_count = read(torch.cat([real.sum(dim=1), holes.unsqueeze(0)]), assume=[*assume, 0])
+            assume, mask = (tokens,) * examples, None
+        if mask is not None and self.given.get("attention_mask") is mask:
+            lengths, hole_count = [*assume], 0
+        else:
+            holes = (real[:, 1:] & ~real[:, :-1]).sum()
+            *lengths, hole_count = read(torch.cat([real.sum(dim=1), holes.unsqueeze(0)]), assume=[*assume, 0])
         if hole_count:
             raise SettingError(
                 "packing",

@@ -39,10 +39,11 @@ def packed(
     lengths: tuple[int, ...] | None = None,
     checked: MutableSet[nn.Module] | None = None,
     any_rank: Callable[[bool], bool] = bool,
+    mask: Tensor | None = None,
 ) -> Iterator[None]:
     """Temporarily let `body` compute the examples of a padded batch packed into rows, and return them padded with zeros.
 
-    It waits for the device once a call, to read how long the examples are.
+    It waits for the device once a call, to read how long the examples are, unless it gets `mask`.
 
     Args:
         body: one of `bodies(model)`.
@@ -51,6 +52,7 @@ def packed(
             were compared.
         any_rank: whether one of the ranks says so that gather the weights of the body together. All of them make the passes of a
             comparison, also one whose own examples leave nothing to pack.
+        mask: the attention mask whose rows are as long as `lengths` says, and padded on the right.
     Raises:
         SettingError: what it gets cannot be packed, or packed outputs are not those of the padded batch.
     """
@@ -59,7 +61,7 @@ def packed(
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = call_of(body, forward, args, kwargs)
-        layout = given.layout(lengths)
+        layout = given.layout(lengths, mask)
         if body not in known:
             here = layout is not None and not is_fake(layout.positions)
             if any_rank(here) and any_rank(_checked(given, layout) if here and layout else _passed(given)):
@@ -94,7 +96,8 @@ class Packing(Technique):
             "compile": "each micro-batch is laid out by its own lengths, and would be compiled anew. Remove one, or "
             "use length_grouping with compile.",
         },
-        cost="one wait for the device a micro-batch, an attention mask of packed rows; layers draw other dropout",
+        cost="an attention mask of packed rows, and one wait for the device a micro-batch where batches come from there; layers draw other "
+        "dropout",
         use_when="texts of different length, where length_grouping leaves much padding",
     )
 
@@ -119,9 +122,10 @@ class Packing(Technique):
         @contextmanager
         def packing(batch: Batch) -> Iterator[None]:
             _refuse_scored_padding(batch)
+            mask = batch.data["attention_mask"] if batch.gapless else None
             with ExitStack() as stack:
                 for body in model_bodies:
-                    stack.enter_context(packed(body, batch.lengths, checked, context.any_rank))
+                    stack.enter_context(packed(body, batch.lengths, checked, context.any_rank, mask))
                 yield
 
         return Seams(modules=packing)

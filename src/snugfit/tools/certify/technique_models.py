@@ -132,5 +132,7 @@ def contrastive(
     counted = labels != -100
     values = F.cross_entropy(outputs["logits"], labels, ignore_index=-100, reduction="none")
     scores = outputs["query"] @ outputs["key"].T / temperature
-    values = values + F.cross_entropy(scores, torch.arange(len(scores)), reduction="none")
+    values = values + F.cross_entropy(
+        scores, torch.arange(len(scores), device=scores.device), reduction="none"
+    )
     return values, counted.to(values.dtype)

@@ -201,3 +201,10 @@ def test_where_the_kernel_is_not_to_be_trusted_norms_tell_as_much(
         spoiled = [tensor.clone() for tensor in good]
         spoiled[place].view(-1)[-1] = bad
         assert float(count_nonfinite(spoiled, CPU)) > 0
+
+
+def test_the_kernel_is_asked_for_no_type_that_a_gpu_lacks() -> None:
+    """CUDA has it for fp32, fp64 and fp16: '"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16''."""
+    gpu = torch.device("cuda")
+    assert [foreach._checks_at_once(gpu, dtype) for dtype in DTYPES] == [True, True, False, True]
+    assert all(foreach._checks_at_once(CPU, dtype) for dtype in DTYPES)

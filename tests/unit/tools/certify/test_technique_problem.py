@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import snugfit as sf
 from snugfit.core.technique import Technique
 from snugfit.techniques import find
+from snugfit.tools.certify.technique_models import contrastive
 from snugfit.tools.certify.technique_problem import further_layers
 
 
@@ -36,3 +38,10 @@ def test_a_technique_of_such_layers_is_certified() -> None:
     certificate = sf.certify_technique(example("ghost_batch_norm"))
     assert not certificate.broken
     assert certificate.law("accumulation").verdict == "held"
+
+
+def test_the_loss_that_couples_rows_has_its_targets_where_the_scores_are() -> None:
+    with FakeTensorMode():
+        outputs = {name: torch.ones(4, 3, device="cuda") for name in ("logits", "query", "key")}
+        values, _ = contrastive(outputs, {"labels": torch.zeros(4, dtype=torch.long, device="cuda")})
+    assert values.device.type == "cuda"
