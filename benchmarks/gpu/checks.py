@@ -118,11 +118,6 @@ class Check:
     environment: Mapping[str, str] = field(default_factory=dict)
     plants: Mapping[str, Callable[[], AbstractContextManager[Any]]] = field(default_factory=dict)
 
-    @property
-    def needed(self) -> bool:
-        """Return whether it runs whatever checks are asked for."""
-        return self.always or bool(self.leaves)
-
     def is_done(self, passed: Collection[str], shared: Path) -> bool:
         """Return whether an earlier call has passed it, and what it left is still there."""
         here = not self.leaves or (shared / self.leaves).exists()

@@ -222,7 +222,8 @@ def chosen_stages(given: argparse.Namespace) -> list[Planned]:
         if check.only_whole if given.toy else check.only_toy:
             return False
         wanted = given.only is None or any(text in check.name for text in given.only)
-        return check.needed or (wanted and not any(text in check.name for text in given.skip))
+        skipped = any(text in check.name for text in given.skip)
+        return check.always or ((wanted or bool(check.leaves)) and not skipped)
 
     planned = [(stage, [each for each in own if asked(each)]) for stage, own in planned]
     return in_tiny(planned) if given.toy else planned

@@ -7,6 +7,7 @@ MODULES = (
     "laws",
     "command_line",
     "runs",
+    "tools",
     "compiling",
     "placement",
     "answers",
