@@ -46,7 +46,8 @@ def seconds(op: Op, device: Device, tf32: bool = False) -> float:
     if own is not None:
         return max(numbers / own, device.launch)
     work = op.flops / _flop_rate(op, device, tf32) if op.flops else 0.0
-    copied = 0 if op.flops else op.workspace  # of products the measured rate has it
+    # of products the measured rate has it, and a GPU writes little of the memory that its sums have taken
+    copied = op.workspace if device.kind == "cpu" and not op.flops else 0
     traffic = traffic_seconds(op.name, op.read, op.written, device, copied)
     return work + traffic if device.kind == "cpu" else max(work, traffic, device.launch)
 

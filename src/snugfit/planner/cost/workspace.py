@@ -1,4 +1,4 @@
-"""The workspace of kernels within one operator, beside their results: those on a CPU, and cuDNN's recurrent layers.
+"""The workspace of kernels within one operator, beside their results: those on a CPU, cuDNN's recurrent layers, and a GPU's sums over rows.
 
 Such memory is in no tensor that a recorder sees, and counts at the peak. Where a kernel's way is known the number follows from its
 shapes; where it depends on the processor the kernel is measured at its first use. What is of a CPU holds for torch 2.11 to 2.13 on x86-64
@@ -30,6 +30,7 @@ from snugfit.planner.cost.flops import op_class
 from snugfit.planner.cost.kernel_memory import measured_bytes
 from snugfit.planner.cost.products import product
 from snugfit.planner.cost.records import Op
+from snugfit.planner.cost.staged_sums import staged_sums
 
 
 def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
@@ -46,6 +47,8 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
     name = func.name().split(".")[0].removeprefix("aten::")
     if name in _CUDNN:
         return _CUDNN[name](args, kwargs, out)
+    if name == "sum" and args[0].device.type == "cuda":
+        return staged_sums(args[0], out)
     if {each.device.type for each in args if isinstance(each, Tensor)} != {"cpu"}:
         return 0
     if name in _MEASURED or (name in _CONVOLUTIONS and not follows_rule(name, args)):
