@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-MODULES = ("predictions", "attention_kernels", "cases", "budgets", "allocator_settings")
+MODULES = ("predictions", "attention_kernels", "cases", "budgets", "in_situ", "allocator_settings")

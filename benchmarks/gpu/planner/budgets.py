@@ -8,11 +8,11 @@ from typing import Any
 from checks import Settings, check, release, require, spread, wait
 from material import take_workspaces
 
-from planner.cases import MODELS, material_of, step_of, timed
+from planner.cases import MODELS, material_of, step_of, timed, warm
 from planner.predictions import PREDICTIONS, calibrated, predicted
 from planner.subjects import BUDGETS, TOY_BUDGETS, Budgeted
 
-WARM, REPEATS = 2, 5
+REPEATS = 5
 SLOWER = 1.15
 """Times the best rival's seconds that the choice may take: what predictions of time may be wrong by."""
 
@@ -35,7 +35,7 @@ def trained(
     try:
         loss = MODELS[budgeted.model].loss
         step = step_of(settings, model, window, loss, candidate.techniques, candidate.micro_batch)
-        seconds = [timed(step, window, settings.device) for _ in range(WARM)]
+        warm(step, window)
         seconds = [timed(step, window, settings.device) for _ in range(REPEATS)]
         figures |= {"seconds": spread(seconds), "finer": (step.micro_batch or 0) != candidate.micro_batch}
     except Exception as error:  # noqa: BLE001 (a plan that does not run is what is looked for)

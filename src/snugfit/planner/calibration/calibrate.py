@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.kit.product_rounding import products_in
 from snugfit.planner.calibration.disk import disk_rate
-from snugfit.planner.calibration.host_seconds import around_seconds, host_seconds
+from snugfit.planner.calibration.host_seconds import around_seconds, call_seconds, host_seconds
 from snugfit.planner.calibration.microbenchmarks import (
     Probe,
     Work,
@@ -27,6 +27,7 @@ from snugfit.planner.calibration.microbenchmarks import (
     recurrence,
     scaled_product,
     traffic,
+    transformer_step,
 )
 from snugfit.planner.calibration.timing import seconds_of
 from snugfit.planner.cost.flops import flops_of, op_class, operator
@@ -70,6 +71,10 @@ def calibrate(device: torch.device) -> Device:
     """
     known = uncalibrated(device.type)
     disk = disk_rate() or known.disk  # first: a disk that is full is said before all the rest is measured
+    if device.type == "cuda":
+        known = replace(
+            known, reserved=_reserved(known, device)
+        )  # before kernels are loaded that no step has
     with torch.random.fork_rng([] if device.type == "cpu" else [device]):
         with torch.no_grad():
             rates = _rates(known, device)
@@ -77,6 +82,8 @@ def calibrate(device: torch.device) -> Device:
         measured = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
         hook, mode = around_seconds(device, measured)
         measured = replace(measured, hook=hook, mode=mode, calibrated=True)
+    if device.type != "cpu":
+        measured = replace(measured, call=call_seconds(device, measured))
     if device.type == "cuda":
         measured = replace(measured, host_link=_link(device, known.host_link), launch=_empty(device))
     measured = replace(measured, **_summary(measured), disk=disk)
@@ -227,6 +234,20 @@ def _key(name: str, dtype: torch.dtype, tf32: bool = False) -> str:
 def _empty(device: torch.device) -> float:
     """Return seconds of an operator with nothing to do, called without autograd."""
     return seconds_of([torch.zeros(1, device=device).relu_], device)
+
+
+def _reserved(known: Device, device: torch.device) -> int:
+    """Return what a process has on the device beside its tensors: the context, the kernels that libraries have loaded, and their workspaces.
+
+    As after a step of transformer blocks. Where others use the device too, it is taken from the data sheet.
+    """
+    with torch.random.fork_rng([device]):
+        transformer_step(device, 1)()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    free, whole = torch.cuda.mem_get_info(device)
+    taken = whole - free - torch.cuda.memory_reserved(device) + torch.cuda.memory_allocated(device)
+    return taken if taken < 2 * known.reserved else known.reserved
 
 
 def _link(device: torch.device, known: Link) -> Link:

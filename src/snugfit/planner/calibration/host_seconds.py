@@ -1,14 +1,21 @@
-"""The host's seconds in a training step beside what is computed: for an operator, for a view, and where Python stands around them."""
+"""The host's seconds in a training step beside what is computed: for an operator, for a view, for a module, and where Python stands around them."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.planner.calibration.microbenchmarks import Work, recomputed_step, small_step
+from snugfit.planner.calibration.microbenchmarks import (
+    Work,
+    recomputed_step,
+    small_step,
+    transformer_step,
+)
 from snugfit.planner.calibration.timing import seconds_of
 from snugfit.planner.cost.traffic import read_written
 from snugfit.planner.devices.device import Device
@@ -16,6 +23,9 @@ from snugfit.planner.trace.python_overhead import Overhead, interposing
 
 _STEP_TIMES = 15
 """How often a small training step is measured, whose time scatters more."""
+
+_DEPTHS = (2, 8)
+"""Transformer blocks of the two steps that tell what the call of a module takes."""
 
 _RECOMPUTED = 5
 """Layers of the block that tells what recompute costs the host: as many tensors are saved as in a block of a transformer."""
@@ -36,7 +46,7 @@ def host_seconds(device: torch.device) -> tuple[float, float, float]:
 def _step_seconds(device: torch.device, layers: int, view: float) -> tuple[int, float]:
     """Return how many operators a small step has, and what it takes without its views."""
     step = small_step(device, layers)
-    count = _counted(step)
+    count = counted(step)
     return count.operators, _scattering(step, device) - count.views * view
 
 
@@ -48,11 +58,37 @@ def around_seconds(device: torch.device, known: Device) -> tuple[float, float]:
     left, counts = [], []
     for keep in (None, (), ("matmul",)):
         step = recomputed_step(device, _RECOMPUTED, keep)
-        counts.append(count := _counted(step))
+        counts.append(count := counted(step))
         left.append(_scattering(step, device) - count.operators * known.host - count.views * known.view)
     hook = max(left[1] - left[0], 0.0) / counts[1].around.packed
     mode = max(left[2] - left[0] - counts[2].around.packed * hook, 0.0) / counts[2].modes
     return hook, mode
+
+
+def call_seconds(device: torch.device, known: Device) -> float:
+    """Return seconds of the host for the call of a module in a step of transformer blocks, beside those of its operators and views.
+
+    Such a step takes longer than its operators do in a small model that has the same few of them again and again: on an H100 by some 0.1 ms
+    a module. Each step is waited for, as that is how a run looks at what it came to. Two depths tell what grows with the blocks.
+    """
+    calls, taken = zip(*(_of_blocks(device, known, layers) for layers in _DEPTHS), strict=True)
+    more: float = taken[1] - taken[0]
+    return max(more, 0.0) / (calls[1] - calls[0])
+
+
+def _of_blocks(device: torch.device, known: Device, layers: int) -> tuple[int, float]:
+    """Return the calls of modules in a step of so many blocks, and what it takes beside its operators and views."""
+    step = transformer_step(device, layers)
+    count = counted(step)
+    taken: list[float] = []
+    for _ in range(_STEP_TIMES):
+        began = time.perf_counter()
+        step()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        taken.append(time.perf_counter() - began)
+    counted_seconds = count.operators * known.host + count.views * known.view
+    return count.calls, statistics.quantiles(taken, n=4)[0] - counted_seconds
 
 
 def _scattering(step: Work, device: torch.device) -> float:
@@ -60,23 +96,30 @@ def _scattering(step: Work, device: torch.device) -> float:
     return statistics.quantiles([seconds_of([step], device) for _ in range(_STEP_TIMES)], n=4)[0]
 
 
-def _counted(step: Work) -> _Count:
+def counted(step: Work) -> _Count:
     """Return what there is in a step that has been done before."""
     step()
     count = _Count()
-    with count, interposing() as count.around:
-        step()
+    entered = register_module_forward_pre_hook(count.called)
+    try:
+        with count, interposing() as count.around:
+            step()
+    finally:
+        entered.remove()
     return count
 
 
 class _Count(TorchDispatchMode):
-    """The number of operators, views apart, and of modes that stand around both."""
+    """The number of operators, views apart, of modes that stand around both, and of calls of modules."""
 
     around: Overhead
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operators = self.views = self.modes = 0
+        self.operators = self.views = self.modes = self.calls = 0
+
+    def called(self, *_: Any) -> None:
+        self.calls += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -13,7 +13,7 @@ Where the driver puts a new segment is not known: here each lies above all befor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,12 +82,20 @@ class AllocatorSettings(NamedTuple):
 
 def reserved_bytes(trace: Trace, device: str, *, expandable_segments: bool = False) -> Reserved:
     """Return what the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`."""
-    changes = (
-        (number, sign * storage.bytes)
-        for number, storage, sign in trace.changes()
-        if storage.device == device
-    )
-    return replay(changes, expandable_segments=expandable_segments)
+    return replay(_changes(trace, device), expandable_segments=expandable_segments)
+
+
+def _changes(trace: Trace, device: str) -> Iterator[tuple[int, int]]:
+    """Yield what is allocated and freed on a device: storages, and beside the results of an operator what its kernel takes within."""
+    taken = {op.event: op.workspace for op in trace.ops if op.workspace and op.device == device}
+    workspace = 0
+    for place, (number, storage, sign) in enumerate(trace.changes()):
+        workspace = taken.get(place, workspace)
+        if workspace and sign < 0:
+            yield from ((-1, workspace), (-1, -workspace))
+            workspace = 0
+        if storage.device == device:
+            yield number, sign * storage.bytes
 
 
 def replay(changes: Iterable[tuple[int, int]], *, expandable_segments: bool = False) -> Reserved:

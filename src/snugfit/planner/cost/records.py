@@ -68,7 +68,7 @@ class Op:
     `flops` counts a multiply-add as two; `read` and `written` are bytes of the tensors that it took and gave, 0 for views;
     `dtype` is what it computes in; `event` is the number of allocations and frees before it; `page_bytes`
     are of the host's memory that an operator on a device writes to, which comes there in pages; `modes` of Python stand around it, and
-    `packed` tensors were handed to hooks since the one before (`interposed`); a run has it so many `times` (`loops`).
+    `packed` tensors were handed to hooks and `calls` of modules were made since the one before; a run has it so many `times` (`loops`).
     """
 
     name: str  # "aten.mm.default"
@@ -84,6 +84,7 @@ class Op:
     packed: int = 0
     times: int = 1
     page_bytes: int = 0
+    calls: int = 0
 
     def at(self, event: int) -> Op:
         """Return the same operator after so many events."""
@@ -97,6 +98,7 @@ class Op:
             self.packed,
             self.times,
             self.page_bytes,
+            self.calls,
         ]
         return Op(self.name, self.place, self.device, self.dtype, *made)
 

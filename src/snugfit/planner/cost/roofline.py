@@ -25,6 +25,10 @@ NO_COSTS: Costs = np.zeros(5)
 """To which those of operators are added."""
 
 
+_MEASURED_AS = {"optimizer_update_32bit": "optimizer_update_8bit_blockwise"}
+"""What an accelerator takes for an operator that is not measured there: weights too small for 8 bits are updated by the same Python."""
+
+
 def seconds(op: Op, device: Device, tf32: bool = False) -> float:
     """Return seconds that the device itself is busy with an operator, without the host's part; 0 for a view.
 
@@ -42,7 +46,13 @@ def seconds(op: Op, device: Device, tf32: bool = False) -> float:
     if ">" in op.device:
         return device.host_link.seconds(op.written, back=op.device.endswith(">cpu"))
     numbers = moved / op.dtype.itemsize
-    own = device.rate(operator(op.name), numbers)
+    name = operator(op.name)
+    if device.kind != "cpu":
+        name = _MEASURED_AS.get(name, name)
+        curve = device.rates.get(name)
+        # less of it takes as long as the least that was measured, which the host decides
+        numbers = numbers if curve is None else max(numbers, curve[0][0])
+    own = device.rate(name, numbers)
     if own is not None:
         return max(numbers / own, device.launch)
     work = op.flops / _flop_rate(op, device, tf32) if op.flops else 0.0
@@ -64,7 +74,7 @@ def costs_of(
         SettingError: the device has no arithmetic of the operator's type, or `host` is wanted and missing.
     """
     moves = op.read + op.written > 0
-    around = op.modes * device.mode + op.packed * device.hook
+    around = op.modes * device.mode + op.packed * device.hook + op.calls * device.call
     costs = NO_COSTS.copy()
     costs[3] = (device.host if moves else device.view) + around
     costs[4] = 2 * op.page_bytes / device.host_link.bandwidth
@@ -91,7 +101,7 @@ def pricing(
 
     def costs(op: Op) -> Costs:
         work = op.name, op.device, op.dtype, op.flops, op.read, op.written, op.workspace, op.page_bytes
-        kind = (*work, op.modes, op.packed)
+        kind = (*work, op.modes, op.packed, op.calls)
         if kind not in known:
             known[kind] = costs_of(op, device, host, tf32, from_disk)
         return known[kind]

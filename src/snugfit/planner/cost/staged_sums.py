@@ -1,4 +1,4 @@
-"""What a GPU's sum over rows takes beside its result: partial sums of many thread blocks, as backward has for each bias.
+"""The memory of a GPU's sum over rows beside its result: partial sums of many thread blocks, as backward has for each bias.
 
 Source: <https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh>, `setReduceConfig` and
 `global_memory_size`. Measured on an H100: 142,613,820 bytes for 4,096 rows of 16,384 numbers, of which this says 142,606,336.
@@ -45,8 +45,8 @@ def staged_sums(given: Tensor, out: Tensor) -> int:
 
 def _is_over_first(given: Tensor, out: Tensor) -> bool:
     """Return whether the last dimensions are those of the result, and all before are added up."""
-    kept = tuple(size for size in out.shape if size != 1)
-    return bool(kept) and tuple(given.shape[-len(kept) :]) == kept
+    columns = tuple(size for size in out.shape if size != 1)
+    return bool(columns) and tuple(given.shape[-len(columns) :]) == columns
 
 
 def _block(columns: int, rows: int, threads: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from snugfit.planner.devices.device import Device, Link
 from snugfit.system.cache_folder import cache_folder
 from snugfit.system.json_text import parse_json
 
-PROBES = 4
+PROBES = 5
 """Counts what has been measured in different ways: a calibration by other probes is none."""
 
 
@@ -42,8 +42,8 @@ def stored(device: Device) -> Device | None:
             name: tuple((float(x), float(y)) for x, y in curve) for name, curve in entry["rates"].items()
         }
         link = Link(**entry["host_link"])
-        host = ("host", "view", "mode", "hook", "update")
-        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", "disk", *host)
+        host = ("host", "view", "mode", "hook", "call", "update")
+        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", "disk", "reserved", *host)
         measured = {name: entry[name] for name in plain}
     except (KeyError, TypeError, ValueError) as error:
         raise SettingError(

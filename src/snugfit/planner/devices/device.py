@@ -43,7 +43,7 @@ class Device:
     "other") to the share of that which real shapes reach; `bandwidth` is bytes per second of its memory, of which `reach` is reached;
     no kernel takes less than `launch` seconds. `host` seconds pass on the host for each operator: Python's, the dispatcher's and
     autograd's; `view` where it only makes a view; `mode` more for each dispatch mode of Python around it, `hook` for each tensor
-    that a hook is given to keep for backward; and `update` once per update. `reserved` bytes are taken before anything is allocated. `disk` is
+    that a hook is given to keep for backward, `call` for each call of a module; and `update` once per update. `reserved` bytes are taken before anything is allocated. `disk` is
     bytes per second of a file that is in no memory yet.
 
     `rates` is what calibration measured, against size: FLOP/s of "matmul.float32" and the like against FLOPs, numbers per second of
@@ -69,6 +69,7 @@ class Device:
     capability: tuple[int, int] | None = None
     calibrated: bool = False
     disk: float = 1e9
+    call: float = 0.0
     rates: Mapping[str, Curve] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from snugfit.core.tree import leaves
 from snugfit.planner.answers.answer import Prediction, Timeline
 from snugfit.planner.cost.records import Parts, Phase, Role
-from snugfit.planner.cost.roofline import combined
+from snugfit.planner.cost.roofline import NO_COSTS, Costs, combined
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Segment
@@ -18,6 +18,8 @@ from snugfit.system.malloc import resident_bytes
 
 _OUTSIDE_UPDATES = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 """Phases that are no part of an update."""
+
+_AFTER_WAITING = (Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES)
 
 _WITHOUT_PAGES = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
 
@@ -77,8 +79,9 @@ def prediction_of(
     )
     if _has_room_for_pages(device, reserved, update):
         update = [replace(each, costs=each.costs * _WITHOUT_PAGES) for each in update]
-    costs = np.sum([each.costs * each.times for each in update], axis=0)
-    seconds = combined(costs, device, overlap=not on_cpu) + device.update
+    passes, rest = _before_and_after_waiting(update)
+    costs = passes + rest
+    seconds = sum(combined(part, device, overlap=not on_cpu) for part in (passes, rest)) + device.update
     flops = sum(each.flops * each.times for each in update)
     lengths = subject.window.lengths
     return Prediction(
@@ -99,6 +102,18 @@ def prediction_of(
         doubt_bytes=round(allocated * run.doubt) if on_cpu else 0,
         host_seconds=float(costs[3]) if device.kind == "cpu" else 0.0,
     )
+
+
+def _before_and_after_waiting(update: Sequence[Segment]) -> tuple[Costs, Costs]:
+    """Return the costs of an update until the host waits for the device, which says whether the gradient is finite, and from then on.
+
+    What the host does afterwards nothing runs beside that came before.
+    """
+    passes, rest = NO_COSTS.copy(), NO_COSTS.copy()
+    for each in update:
+        part = rest if each.key.phase in _AFTER_WAITING else passes
+        part += each.costs * each.times
+    return passes, rest
 
 
 def _has_room_for_pages(device: Device, reserved: int, update: Sequence[Segment]) -> bool:

@@ -83,6 +83,7 @@ class Recorder(TorchDispatchMode):
         self._blocks: dict[str, int] = {}
         self._sharded = False
         self._modules: list[str] = []
+        self._calls = 0  # of modules since the last operator
         self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
         self._node, self._storages = (
             (-1, 0),
@@ -252,8 +253,10 @@ class Recorder(TorchDispatchMode):
                 self._around.modes,
                 self._around.packed_since(),
                 page_bytes=costs.page_bytes,
+                calls=self._calls,
             )
         )
+        self._calls = 0
         return result
 
     def _adds_up(self, first: Any) -> bool:
@@ -393,6 +396,7 @@ class Recorder(TorchDispatchMode):
         return -1
 
     def _entered(self, module: nn.Module, _args: Any) -> None:
+        self._calls += 1
         self._modules.append(self._names.get(id(module), self._modules[-1] if self._modules else ""))
         self._note()
 

@@ -292,7 +292,7 @@ def test_what_recompute_takes_beyond_its_operators_is_of_the_hooks_and_the_modes
     device = replace(uncalibrated("cpu"), host=7e-6, view=1e-6)
 
     def told(step, _):
-        found = host_seconds._counted(step)
+        found = host_seconds.counted(step)
         return (
             5e-4
             + 7e-6 * found.operators
@@ -307,7 +307,7 @@ def test_what_recompute_takes_beyond_its_operators_is_of_the_hooks_and_the_modes
 
 def test_hooks_are_given_what_each_layer_saves_in_forward_and_again_in_backward_and_modes_are_there_where_some_is_kept():
     counts = [
-        host_seconds._counted(microbenchmarks.recomputed_step(CPU, 2, keep))
+        host_seconds.counted(microbenchmarks.recomputed_step(CPU, 2, keep))
         for keep in (None, (), ("matmul",))
     ]
     # of two layers: products, norms with their statistics, activations; what is given to the first needs no gradient, and so no weight
@@ -326,3 +326,45 @@ def test_every_second_piece_of_a_probe_is_the_backward_of_the_one_before(probe, 
         assert "backward" not in forward.name and "backward" in backward.name
         assert op_class(forward.name) == op_class(backward.name)
         assert backward.flops in (2 * forward.flops, 5 * forward.flops // 2)
+
+
+def test_what_a_block_of_a_transformer_takes_beside_its_operators_is_of_the_calls_of_its_modules(monkeypatch):
+    device, clock, steps = replace(uncalibrated("cpu"), host=7e-6, view=1e-6), [0.0], []
+
+    def made(at, layers):
+        step = microbenchmarks.transformer_step(at, layers)
+        found = host_seconds.counted(step)
+        taken = 3e-3 + 7e-6 * found.operators + 1e-6 * found.views + 9e-5 * found.calls
+        steps.append(found)
+
+        def timed():
+            step()
+            clock[0] += taken
+
+        return timed
+
+    monkeypatch.setattr(host_seconds, "_DEPTHS", (1, 2))
+    monkeypatch.setattr(host_seconds, "_STEP_TIMES", 2)
+    monkeypatch.setattr(host_seconds, "transformer_step", made)
+    monkeypatch.setattr(host_seconds.time, "perf_counter", lambda: clock[0])
+    assert host_seconds.call_seconds(CPU, device) == pytest.approx(9e-5)
+    # the block, attention, two products, two norms, three dropouts
+    assert steps[1].calls - steps[0].calls == 9
+
+
+def test_what_a_process_has_beside_its_tensors_is_not_read_where_others_use_the_device(monkeypatch):
+    sheet, used = find_device("h100"), [0]
+    monkeypatch.setattr(calibration, "transformer_step", lambda device, layers: lambda: None)
+    for name, answer in {
+        "mem_get_info": lambda device: (sheet.memory_bytes - used[0], sheet.memory_bytes),
+        "memory_reserved": lambda device: 100,
+        "memory_allocated": lambda device: 30,
+        "empty_cache": lambda: None,
+        "synchronize": lambda device: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    used[0] = 900_000_100
+    assert calibration._reserved(sheet, torch.device("cuda")) == 900_000_030
+    used[0] = 20 * 2**30
+    assert calibration._reserved(sheet, torch.device("cuda")) == sheet.reserved

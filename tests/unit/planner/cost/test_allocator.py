@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from snugfit.planner.cost import allocator
 from snugfit.planner.cost.allocator import AllocatorSettings, Reserved, replay, reserved_bytes
-from snugfit.planner.cost.records import Storage, Trace
+from snugfit.planner.cost.records import Op, Phase, Place, Storage, Trace
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import predict
@@ -207,3 +207,17 @@ def test_a_plan_reserves_by_the_machines_setting(monkeypatch: pytest.MonkeyPatch
         )
         planner._reserved(Trace.__new__(Trace))
     assert asked == [False, True]
+
+
+def test_what_a_kernel_takes_within_stands_beside_its_results_and_what_is_freed_after_it() -> None:
+    mib = 2**20
+    place = Place(0, Phase.BACKWARD, 0, 0, "", -1)
+    ops = [
+        Op("a", place, "cuda:0", torch.float32, 0, 0, 0, 0),
+        Op("sum", place, "cuda:0", torch.float32, 0, 0, 0, 1, workspace=30 * mib),
+        Op("b", place, "cuda:0", torch.float32, 0, 0, 0, 3),
+    ]
+    storages = [Storage(size * mib, "cuda:0", number) for number, size in enumerate((40, 50, 30))]
+    memory = reserved_bytes(Trace(ops, storages, [1, 2, -1, 3]), "cuda:0")
+    assert memory.peak_requested == 120 * mib and memory.peak_reserved == 120 * mib
+    assert memory.requested == 80 * mib

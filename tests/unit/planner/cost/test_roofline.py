@@ -200,3 +200,17 @@ def test_each_way_over_the_link_takes_what_was_measured_of_it():
     )
     assert (seconds(there, device), seconds(back, device)) == (1.0, 2.0)
     assert seconds(back, GPU) == 1.001, "where it was not measured, it is the other way's"
+
+
+def test_less_than_was_measured_takes_as_long_as_the_least_that_was_but_on_a_cpu() -> None:
+    rates = {"optimizer_update_8bit_blockwise": ((1000.0, 1e7), (1e6, 1e9))}
+    small = replace(op(read=400, written=400), name="bitsandbytes.optimizer_update_8bit_blockwise.default")
+    unmeasured = replace(small, name="bitsandbytes.optimizer_update_32bit.default")
+    there = replace(GPU, rates=rates, launch=1e-6)
+    assert costs_of(small, there)[0] == costs_of(unmeasured, there)[0] == pytest.approx(1e-4)
+    assert costs_of(replace(small, device="cpu"), replace(CPU, rates=rates))[0] == pytest.approx(2e-5)
+
+
+def test_the_memory_that_a_gpus_kernel_takes_is_not_all_written() -> None:
+    one = op("sum", read=800, written=200)
+    assert costs_of(replace(one, workspace=10**12), GPU)[0] == costs_of(one, GPU)[0]

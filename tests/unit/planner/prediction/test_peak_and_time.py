@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,12 +14,15 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.planner.cost import roofline
+from snugfit.planner.cost.records import Phase
+from snugfit.planner.cost.roofline import combined
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import predict
-from snugfit.planner.prediction.peak_and_time import _ahead_bytes
+from snugfit.planner.prediction.peak_and_time import _ahead_bytes, _before_and_after_waiting
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
+from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques import find
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -104,3 +108,18 @@ def test_published_runs_above_their_prediction_are_told() -> None:
         f"{len(few)} of the runs below that others published lie above their prediction, by up to {max(few):.1%}, and one on two "
         f"cards by {most:.1%}"
     ) in page()
+
+
+def test_nothing_that_came_before_runs_beside_what_the_host_does_after_it_has_waited() -> None:
+    def piece(phase: Phase, device: float, host: float) -> Segment:
+        costs = np.array([device, 0.0, 0.0, host, 0.0])
+        return Segment(Key(0, phase, 0, 0, 0, -1), np.zeros(len(ROLES)), 0, "", "", costs, 0, 0, 2)
+
+    pieces = [
+        piece(Phase.FORWARD, 3.0, 1.0),
+        piece(Phase.BACKWARD, 5.0, 2.0),
+        piece(Phase.OPTIMIZER, 1.0, 4.0),
+    ]
+    passes, rest = _before_and_after_waiting(pieces)
+    gpu = find_device("h100")
+    assert (combined(passes, gpu), combined(rest, gpu)) == (16.0, 8.0)

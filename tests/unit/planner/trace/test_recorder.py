@@ -233,3 +233,10 @@ def test_labels_of_a_profiler_are_operators_that_cost_the_host_alone() -> None:
     assert all(
         (each.device, each.flops, each.read, each.written) == ("cpu", 0, 0, 0) for each in (begins, ends)
     )
+
+
+def test_each_call_of_a_module_is_told_with_the_next_operator() -> None:
+    model = chain()
+    trace = record(lambda: model(torch.zeros(3, 4)))
+    calls = [(op.name, op.calls) for op in trace.ops if op.calls]
+    assert calls == [("aten.t.default", 2), ("aten.relu.default", 1), ("aten.t.default", 1)]
