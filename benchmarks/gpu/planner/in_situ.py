@@ -52,11 +52,10 @@ def in_situ(settings: Settings) -> Mapping[str, Any]:
     """Count and time blocks as the calibration has them, and GPT-2 as a plain loop and as Snugfit's step, in float32, bf16 and recomputed."""
     import torch
 
+    from planner.cases import step_of
     from snugfit.core.batch import Batch
     from snugfit.planner.calibration.microbenchmarks import small_step, transformer_step
     from snugfit.techniques.placement.recompute import recomputing
-
-    from planner.cases import step_of
 
     device, at = calibrated(settings), torch.device(settings.device)
     figures: dict[str, Any] = {"calibrated": {"host": device.host, "call": device.call, "hook": device.hook}}
