@@ -72,8 +72,8 @@ def call_seconds(device: torch.device, known: Device) -> float:
     a module. Each step is waited for, as that is how a run looks at what it came to. Two depths tell what grows with the blocks.
     """
     calls, taken = zip(*(_of_blocks(device, known, layers) for layers in _DEPTHS), strict=True)
-    more: float = taken[1] - taken[0]
-    return max(more, 0.0) / (calls[1] - calls[0])
+    each: float = (taken[1] - taken[0]) / (calls[1] - calls[0])
+    return max(each, 0.0)
 
 
 def _of_blocks(device: torch.device, known: Device, layers: int) -> tuple[int, float]:
