@@ -33,8 +33,8 @@ class Run:
 
     These are what the allocator takes for each byte of them, operators whose results had to be bounded, the
     parts of the model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at
-    most in the run's numbers, the share of the bytes that the run may need more, and what else is to be said
-    of its memory.
+    most in the run's numbers, the share of the bytes that the run may need more, what else is to be said
+    of its memory, and the most bytes that were asked of the allocator.
     """
 
     segments: list[Segment]
@@ -44,6 +44,7 @@ class Run:
     peak_rate: float
     doubt: float = 0.0
     notes: tuple[str, ...] = ()
+    requested: int = 0
 
 
 def prediction_of(

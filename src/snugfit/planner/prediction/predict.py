@@ -249,7 +249,7 @@ class Planner:
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
         segments = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
-        return replace(two, segments=segments)
+        return replace(two, segments=segments, reserved=_reserved_deep(one, two, (wanted - base) / period))
 
     def _run_once(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
@@ -280,14 +280,16 @@ class Planner:
         if kind not in self._costs:
             self._costs[kind] = pricing(machine.device, machine.host, *kind)
         pieces = cut(trace, machine.type, self._costs[kind])
+        requested, reserved = self._reserved(trace)
         return Run(
             pieces,
-            self._reserved(trace),
+            reserved / max(1, requested),
             trace.bounded,
             trace.parts,
             peak_rate(trace.ops, machine.device, tf32),
             doubt(trace.ops),
             note(trace.ops),
+            requested,
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:
@@ -297,11 +299,24 @@ class Planner:
             self._models[depth] = shortened(self._models[None], self.blocks, depth)
         return self._models[depth]
 
-    def _reserved(self, trace: Trace) -> float:
-        """Return how much the allocator takes of the device for each byte that is allocated."""
+    def _reserved(self, trace: Trace) -> tuple[int, int]:
+        """Return the most bytes that are asked of the allocator, and the most that it takes of the device."""
         if self.machine.type == "cpu":
-            return 1.0
+            return 1, 1
         replayed = reserved_bytes(
             trace, self.machine.type, expandable_segments=self.machine.expandable_segments
         )
-        return replayed.peak_reserved / max(1, replayed.peak_requested)
+        return replayed.peak_requested, replayed.peak_reserved
+
+
+def _reserved_deep(one: Run, two: Run, periods: float) -> float:
+    """Return how much the allocator takes for each byte in a run of so many periods of blocks more than the first one's.
+
+    As in the deeper run, or where what each block takes tells more, such as of what lies torn between blocks, as that does.
+    """
+    blocks = two.requested - one.requested
+    if blocks <= 0:
+        return two.reserved
+    reserved = [run.reserved * run.requested for run in (one, two)]
+    whole = reserved[0] + periods * (reserved[1] - reserved[0])
+    return max(two.reserved, whole / (one.requested + periods * blocks))

@@ -14,12 +14,12 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.planner.cost import roofline
-from snugfit.planner.cost.records import Phase
+from snugfit.planner.cost.records import Parts, Phase
 from snugfit.planner.cost.roofline import combined
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import predict
-from snugfit.planner.prediction.peak_and_time import _ahead_bytes, _before_and_after_waiting
+from snugfit.planner.prediction.peak_and_time import Run, _ahead_bytes, _before_and_after_waiting
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Key, Segment
@@ -123,3 +123,15 @@ def test_nothing_that_came_before_runs_beside_what_the_host_does_after_it_has_wa
     passes, rest = _before_and_after_waiting(pieces)
     gpu = find_device("h100")
     assert (combined(passes, gpu), combined(rest, gpu)) == (16.0, 8.0)
+
+
+def test_what_each_block_leaves_torn_counts_for_all_blocks() -> None:
+    def run(requested: int, reserved: int) -> Run:
+        return Run([], reserved / requested, (), Parts(), 1.0, requested=requested)
+
+    one, two = run(1000, 1200), run(1100, 1400)
+    assert predict._reserved_deep(one, two, 10) == pytest.approx(3200 / 2000)
+    assert predict._reserved_deep(one, run(1100, 1210), 10) == pytest.approx(
+        1.1
+    )  # as in the deeper one, at least
+    assert predict._reserved_deep(one, run(1000, 1300), 10) == pytest.approx(1.3)
