@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand` and `third_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand` and `sixth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -26,8 +26,8 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
-SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND = (
-    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth")
+SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND = (
+    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth", "sixth")
 )
 MARK = "# <- here"
 
@@ -218,6 +218,57 @@ OTHERWISE_NAMED = {
     "target_loads_itself": "best_not_copied: the line is right, and so is what is said; the name that was expected is another one"
 }
 """Faults of `fifth_hand` that were found at first, under a name that `expected.json` does not have."""
+
+FOUND_OF_SIXTH_HAND = (
+    "balance_a2c",
+    "birdsong_bags",
+    "chat_answers",
+    "churn",
+    "cleaner_speech",
+    "coauthors",
+    "credit_range",
+    "dates",
+    "dialog_turns",
+    "faces_margin",
+    "fashion",
+    "film_ratings",
+    "galaxies",
+    "grid_load",
+    "long_texts",
+    "masked_spectra",
+    "patches_tuned",
+    "slots_intents",
+    "small_stories",
+    "swirl_noise",
+    "wearables",
+    "wide_resume",
+)
+"""Faults of `sixth_hand` that the frozen detectors found at a marked line."""
+
+ELSEWHERE_OF_SIXTH_HAND = (
+    "conv_vae",
+    "focal_trainer",
+    "headlines",
+    "house_tasks",
+    "melodies",
+    "voices",
+    "weighted_reviews",
+)
+"""Faults of `sixth_hand` that they found at a line that is not marked."""
+
+MISSED_OF_SIXTH_HAND = (
+    "alloys",
+    "irises",
+    "leaf_stages",
+    "nuclei",
+    "paraphrases",
+    "two_crops",
+    "two_ranks",
+    "flowers",
+    "ranks_added",
+    "rates_by_accelerate",
+)
+"""Faults of `sixth_hand` that they missed, or found as worth a look alone."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""

@@ -16,10 +16,12 @@ from tests.doctor.corpus import (
     AT_ANOTHER_LINE,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
+    ELSEWHERE_OF_SIXTH_HAND,
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_FIFTH_HAND,
     FOUND_OF_FOURTH_HAND,
+    FOUND_OF_SIXTH_HAND,
     FOURTH_HAND,
     MARK,
     MENDED_OF_FIFTH_HAND,
@@ -27,10 +29,12 @@ from tests.doctor.corpus import (
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
+    MISSED_OF_SIXTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
     OTHERWISE_NAMED,
     RANKS_OF_THIRD_HAND,
     SECOND_HAND,
+    SIXTH_HAND,
     THIRD_HAND,
     TRUE_AFTER_ALL,
     Case,
@@ -122,7 +126,9 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
     assert set(MISSED_AT_FIRST) < fresh, "what the frozen detectors missed stays published"
 
 
-@pytest.mark.parametrize("hand", [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND], ids=attrgetter("name"))
+@pytest.mark.parametrize(
+    "hand", [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND], ids=attrgetter("name")
+)
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
     lines = (hand / "SHA256SUMS").read_text().splitlines()
     before = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
@@ -166,6 +172,25 @@ def test_the_fifth_hand_says_what_it_planted_where_from_and_what_was_missed_at_f
         "what was found at first stays published"
     )
     assert faulty == KNOWN_OF_FIFTH_HAND | set(OTHERWISE_NAMED)
+
+
+def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_detectors_made_of_it() -> None:
+    table = expected(SIXTH_HAND)
+    faulty, clean = (
+        {each.stem for each in scripts(f"sixth_hand/{folder}")} for folder in ("faulty", "clean")
+    )
+    assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
+    assert clean == {f"{name}_mended" for name in faulty} and len(faulty) == 39
+    for name, row in table["faulty"].items():
+        lines = (SIXTH_HAND / "faulty" / f"{name}.py").read_text().splitlines()
+        marked = [number for number, line in enumerate(lines, 1) if line.endswith(MARK)]
+        assert row["source"] and set(row["pitfalls"]) & set(PITFALLS), name
+        assert marked and all(
+            any(first <= each <= last for first, last in row["lines"]) for each in marked
+        ), name
+    at_first = [FOUND_OF_SIXTH_HAND, ELSEWHERE_OF_SIXTH_HAND, MISSED_OF_SIXTH_HAND]
+    assert [len(names) for names in at_first] == [22, 7, 10], "what was found at first stays published"
+    assert sorted(faulty) == sorted(name for names in at_first for name in names)
 
 
 def test_the_second_hand_says_what_it_planted_and_what_was_missed_at_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from snugfit.doctor.observe.detectors.evaluation_faults import (
     other_statistics,
     random_validation,
 )
+from snugfit.doctor.observe.detectors.label_faults import shifted_labels
 from snugfit.doctor.observe.detectors.rate_faults import learning_rate, unrestored_range_test
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.script_events import (
@@ -269,3 +271,9 @@ def test_a_resume_leaves_out_what_its_own_checkpoint_holds_and_training_uses(
     )
     few = [event for event in events if not isinstance(event, Step)]
     assert not partial_resume(log_of(few))
+
+
+def test_heads_that_guess_the_second_and_the_third_next_token_are_meant_to() -> None:
+    second = replace(loss(grad=True), counted=8, ahead=2)
+    assert shifted_labels(log_of([second] * 3))
+    assert not shifted_labels(log_of([second, replace(second, ahead=0)] * 3))

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, get_worker_info
 
 from snugfit.doctor.findings import Certainty, Finding, in_order, is_ill
 from snugfit.doctor.observe.best_scores import unnoted_best
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
+from snugfit.doctor.observe.detectors.run_faults import _ADAPTER
 from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_transformers import _is_numbers
 from snugfit.doctor.observe.whole_scales import scaled_together
+from snugfit.doctor.observe.worker_draws import draws_alike
 
 CLEAN = {
+    "the place of an event, a softmax over the places of a convolution": """
+net = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv1d(8, 1, 3, padding=1), nn.Flatten(1))
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(10):
+    rows = torch.randn(16, 4, 12)
+    loss = nn.functional.cross_entropy(net(rows), rows[:, 0].argmax(1))
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "two maps that add to their inputs and are to agree": """
+one, two = (nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2)) for _ in range(2))
+optimizer = torch.optim.Adam([*one.parameters(), *two.parameters()])
+for _ in range(10):
+    rows = torch.randn(16, 2)
+    wanted = rows + 0.1 * rows.tanh()
+    first, second = rows + 0.1 * one(rows), wanted + 0.1 * two(wanted)
+    loss = ((first - wanted) ** 2).mean() + ((first - second) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "masks of weights in a file": """
+import io
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+file = io.BytesIO()
+torch.save({name: (torch.rand_like(each) > 0.5).float() for name, each in net.named_parameters()}, file)
+file.seek(0)
+masks = torch.load(file)
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(6):
+    rows = torch.randn(20, 6)
+    optimizer.zero_grad(); nn.functional.mse_loss(net(rows), rows[:, :1]).backward()
+    for name, each in net.named_parameters():
+        each.grad *= masks[name]
+    optimizer.step()
+""",
+    "a convolution before attention that leaves padding out": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.conv = nn.Embedding(60, 8, padding_idx=0), nn.Conv1d(8, 8, 3, padding=1)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(8, 2)
+    def forward(self, tokens):
+        padding = tokens == 0
+        hidden = self.conv(self.embedding(tokens).movedim(1, 2)).movedim(1, 2)
+        hidden = self.layer(hidden, src_key_padding_mask=padding).masked_fill(padding[..., None], 0)
+        return self.head(hidden.sum(1) / (~padding).sum(1, keepdim=True))
+net = Net()
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(6):
+    tokens = torch.randint(1, 60, (16, 12))
+    tokens[1:][torch.arange(12)[None] >= torch.randint(3, 10, (15, 1))] = 0
+    loss = nn.functional.cross_entropy(net(tokens), (tokens[:, 1] > 30).long())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
     "a term whose weight begins at 0": """
 net = nn.Linear(8, 8)
 optimizer = torch.optim.Adam(net.parameters())
@@ -248,3 +305,52 @@ def test_findings_that_are_put_in_order_twice_say_their_cause_once() -> None:
     late = Finding("no_gradient", Certainty.CERTAIN, "none")
     once = in_order([late, cause])
     assert once[1].evidence and in_order(once) == once
+
+
+class _Seeded(TensorDataset):
+    """Rows with a generator that each row seeds anew."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.zeros(8, 2))
+        self.generator = torch.Generator()
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return torch.rand(2, generator=self.generator.manual_seed(number))
+
+
+class _Inherited(_Seeded):
+    """The same by its base."""
+
+
+def test_a_generator_that_each_row_seeds_is_not_copied_with_its_state() -> None:
+    for rows in (_Seeded(), _Inherited()):
+        loader = SimpleNamespace(dataset=rows, num_workers=2, worker_init_fn=None)
+        assert draws_alike(loader) == ("", "")
+
+
+def test_a_generator_that_each_worker_replaces_by_a_function_is_its_own() -> None:
+    rows = TensorDataset(torch.zeros(8, 2))
+    rows.generator = torch.Generator()  # type: ignore[attr-defined]
+
+    def begin(_: int) -> None:
+        _seed(get_worker_info().dataset)
+
+    def of_numpy(_: int) -> None:
+        random.seed(torch.initial_seed())
+
+    alike = [
+        draws_alike(SimpleNamespace(dataset=rows, num_workers=2, worker_init_fn=each))[0] != ""
+        for each in (begin, of_numpy, None)
+    ]
+    assert alike == [False, True, True]
+
+
+def _seed(rows: Any) -> None:
+    rows.generator.seed()
+
+
+def test_the_prompt_encoder_of_a_segmentation_model_is_no_adapter() -> None:
+    assert not _ADAPTER.search("prompt_encoder.point_embeddings.0.weight")
+    assert not _ADAPTER.search("sam.prompt_encoder.mask_embed.conv1.weight")
+    assert _ADAPTER.search("prompt_encoder.default.embedding.weight")
+    assert _ADAPTER.search("transformer.prefix_encoder.embedding.weight")

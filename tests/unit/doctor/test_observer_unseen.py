@@ -70,6 +70,35 @@ one = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
 one - one
 train({ROWS})
 """,
+    "nested tensors with a graph": f"""
+one, other = (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], requires_grad=each) for each in (True, False))
+one - other, one + other
+train({ROWS})
+""",
+    "operands by name": f"""
+torch.sub(input=torch.ones(2), other=torch.ones(2)), torch.ones(2).subtract(other=torch.ones(2))
+train({ROWS})
+""",
+    "complex numbers, where a warning is an error": f"""
+import warnings
+warnings.simplefilter("error")
+spectrum = torch.fft.rfft(model(torch.randn(8, 4)), dim=0)
+(spectrum - torch.ones_like(spectrum)).abs().mean().backward()
+warnings.resetwarnings()
+train({ROWS})
+""",
+    "a saved dictionary that holds itself": f"""
+import pickle
+one = {{}}
+one['one'] = one
+pickle.dumps(obj=one)
+train({ROWS})
+""",
+    "joblib's arguments by name": f"""
+import joblib
+joblib.dump(value=3, filename=os.devnull)
+train({ROWS})
+""",
 }
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import size_of_result
 
 MOST_NODES = 20_000
 
@@ -90,6 +91,24 @@ def sensitivity(score: Tensor, anchor: Tensor) -> Tensor | None:
         return torch.autograd.grad(score, anchor, retain_graph=True, allow_unused=True)[0]
     except RuntimeError:  # a value of the graph was changed in place: the script's own pass says so
         return None
+
+
+def attends_over(node: Any, length: int) -> bool:
+    """Return whether attention over so many places is among what a score was computed from."""
+    todo, seen = [node], set[Any]()
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        kind = type(node).__name__
+        if kind.startswith("ScaledDotProduct"):
+            return True
+        size = size_of_result(node)
+        if kind.startswith("Softmax") and len(size) > 2 and size[-2:] == (length, length):
+            return True
+        todo += [each for each, _ in node.next_functions]
+    return False
 
 
 def _is_plain(node: Any) -> bool:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from snugfit.doctor.observe.internals import axis_of_softmax, is_beside_mask, result_of, size_before_view
+from snugfit.doctor.observe.internals import (
+    axis_of_softmax,
+    factor_of_second,
+    is_beside_mask,
+    number_beside,
+    result_of,
+    size_before_view,
+)
 
 _VIEWS = (
+    "Alias",
+    "Clone",
+    "Expand",
+    "Index",
+    "MaskedSelect",
+    "Split",
+    "Unbind",
     "View",
     "Reshape",
     "Unsafe",
@@ -21,13 +36,17 @@ _VIEWS = (
     "Slice",
     "ToCopy",
 )
+_WRITES = ("IndexPut", "IndexAdd", "IndexCopy", "IndexFill")
 _ROWS = ("Index", "Slice")
 """Nodes that take some of the rows."""
 _RESHAPES = ("View", "Reshape", "Unsafe", "Clone")
 _CHANNELS_FIRST = ("Convolution", "MkldnnConvolution", "Upsample", "NativeBatchNorm", "CudnnBatchNorm")
 _JOINS = ("Cat", "Stack")
+_CONSTANT_ROWS = "snugfit constant rows"
 _LOG_PROBABILITY = "snugfit logarithm of a probability"
 _MOST_STEPS = 16
+LARGEST_FACTOR = 2.0
+"""A sigmoid that is multiplied by more gives bounded scores, which may be meant."""
 _SUMS = ("Add", "Sub", "Rsub")
 
 
@@ -38,7 +57,12 @@ def kind_of(node: Any) -> str:
 
 def _through(node: Any, kinds: tuple[str, ...]) -> Any:
     """Return the first node that is of none of these kinds."""
-    while node is not None and kind_of(node).startswith(kinds) and node.next_functions:
+    while (
+        node is not None
+        and kind_of(node).startswith(kinds)
+        and not kind_of(node).startswith(_WRITES)
+        and node.next_functions
+    ):
         node = node.next_functions[0][0]
     return node
 
@@ -57,6 +81,29 @@ def made_by(node: Any) -> str:
         return kind_of(node)
     makers = {made_by(each) for each, _ in node.next_functions}
     return makers.pop() if len(makers) == 1 else kind_of(node)
+
+
+def squashed_by(node: Any) -> str:
+    """Return "Softmax" or "Sigmoid" where one of them made the values at a node, through views, bounds, and numbers that they are multiplied or shifted by."""
+    factor = 1.0
+    for _ in range(_MOST_STEPS):
+        node = _through(node, _VIEWS)
+        kind = kind_of(node)
+        if node is None or kind in ("Softmax", "Sigmoid") or kind.startswith(_JOINS):
+            break
+        following = [each for each, _ in node.next_functions]
+        number = number_beside(node) if kind in ("Mul", "Div") else 1.0
+        if (
+            not kind.startswith(("Clamp", "Mul", "Div", "Add"))
+            or following[1:] not in ([], [None])
+            or not number
+        ):
+            return ""
+        factor = factor / number if kind == "Div" else factor * number
+        node = following[0]
+    made = made_by(node)
+    limit = LARGEST_FACTOR if made == "Sigmoid" else math.inf
+    return made if made in ("Softmax", "Sigmoid") and factor <= limit else ""
 
 
 def is_softmax_over_rows(scores: Tensor) -> bool:
@@ -123,10 +170,24 @@ def is_difference(values: Tensor) -> bool:
     return None in parts or len(parts) == 1
 
 
+def mark_constant_rows(total: Tensor) -> None:
+    """Mark a sum of something with a graph and of rows without one, for as long as its graph lives."""
+    metadata = getattr(total.grad_fn, "metadata", None)
+    if metadata is not None:
+        metadata[_CONSTANT_ROWS] = True
+
+
+def has_constant_rows(values: Tensor) -> bool:
+    """Return whether values are such a sum, through views."""
+    node = _through(values.grad_fn, _VIEWS)
+    return node is not None and _CONSTANT_ROWS in (getattr(node, "metadata", None) or {})
+
+
 def is_bootstrapped(targets: Tensor) -> bool:
     """Return whether targets are a constant plus a multiple of something with a graph, as reward + discount * value is."""
     node = _through(targets.grad_fn, _VIEWS)
     if node is None or not kind_of(node).startswith(_SUMS):
         return False
     parts = [each for each, _ in node.next_functions]
-    return None in parts and any(kind_of(each) == "Mul" for each in parts if each is not None)
+    scaled = factor_of_second(node) not in (1.0, -1.0)  # torch.add(rewards, values, alpha=discount)
+    return None in parts and (scaled or any(kind_of(each) == "Mul" for each in parts if each is not None))

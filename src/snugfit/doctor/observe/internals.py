@@ -114,7 +114,7 @@ def missing_parts() -> list[str]:
 
 
 def axis_of_softmax(node: Any) -> int | None:
-    """Return the axis of a softmax that the graph remembers; None where the node is none, or counts its axes from the end.
+    """Return the axis of a softmax that the graph remembers; None where the node is none.
 
     >>> scores = torch.zeros(2, 3, requires_grad=True)
     >>> axis_of_softmax(scores.softmax(0).grad_fn), axis_of_softmax(scores.exp().grad_fn)
@@ -123,7 +123,49 @@ def axis_of_softmax(node: Any) -> int | None:
     if not type(node).__name__.startswith(("LogSoftmaxBackward", "SoftmaxBackward")):
         return None
     axis = getattr(node, "_saved_dim", None)
-    return axis if isinstance(axis, int) and axis < 8 else None  # -1 is remembered as an unsigned number
+    size = size_of_result(node)
+    return _signed(axis) % len(size) if isinstance(axis, int) and size else None
+
+
+def _signed(number: int) -> int:
+    """Return an axis that a node remembers as an unsigned number of 64 bits.
+
+    >>> _signed(2**64 - 1), _signed(1)
+    (-1, 1)
+    """
+    return number - 2**64 if number >= 2**63 else number
+
+
+def size_of_result(node: Any) -> tuple[int, ...]:
+    """Return the size of what a function gave; () where the graph does not tell.
+
+    >>> size_of_result(torch.zeros(2, 3, requires_grad=True).exp().grad_fn)
+    (2, 3)
+    """
+    results = getattr(node, "_input_metadata", ())
+    return tuple(map(int, results[0].shape)) if results else ()
+
+
+def moved_axes(node: Any, axes: int) -> list[int] | None:
+    """Return which axis each one was before a transposition; None where the graph does not tell.
+
+    >>> moved_axes(torch.zeros(2, 3, 4, requires_grad=True).exp().permute(2, 0, 1).grad_fn, 3)
+    [2, 0, 1]
+    >>> moved_axes(torch.zeros(2, 3, 4, requires_grad=True).exp().transpose(1, -1).grad_fn, 3)
+    [0, 2, 1]
+    """
+    order = list(range(axes))
+    moved = getattr(node, "_saved_dims", None)
+    if moved is not None:
+        return [_signed(each) % axes for each in moved] if len(moved) == axes else None
+    pair: list[Any] = [getattr(node, name, None) for name in ("_saved_dim0", "_saved_dim1")]
+    if type(node).__name__.startswith("TBackward") and axes == 2:
+        return [1, 0]
+    if pair[0] is None or pair[1] is None:
+        return None
+    one, other = (_signed(each) % axes for each in pair)
+    order[one], order[other] = other, one
+    return order
 
 
 def result_of(node: Any) -> torch.Tensor | None:

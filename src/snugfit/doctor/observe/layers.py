@@ -13,6 +13,7 @@ _NORMS_OVER_ROWS = (*NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNor
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, *_TRANSPOSED)
+LEAST_PIXELS, MOST_ROWS, HALF = 64, 64, 127
 
 
 class Layers:
@@ -26,12 +27,12 @@ class Layers:
         """Look at what a layer inside of a model gets; `top` is the model itself."""
         if not args or not isinstance(args[0], Tensor):
             return
-        if isinstance(module, _LAYERS) and not root.first_layer:
+        if isinstance(module, (*_LAYERS, nn.RNNBase)) and not root.first_layer:
             root.first_layer = _name_in(top, module)
             values = args[0].detach()
             if values.is_floating_point() and values.numel():
                 root.input_scale = float(values.float().square().mean().sqrt())
-                root.image = values.dim() == 4 and bool((values >= 0).all())
+                root.image = (values.dim() == 4 and bool((values >= 0).all())) or _are_bytes(values)
                 root.input_largest = float(values.abs().max())
         elif isinstance(module, _NORMS_OVER_ROWS) and module.training and id(args[0]) in self._outputs:
             name = _name_in(top, self._outputs[id(args[0])][0])
@@ -47,6 +48,16 @@ class Layers:
     def clear(self) -> None:
         """Forget the outputs when the forward pass is over."""
         self._outputs.clear()
+
+
+def _are_bytes(values: Tensor) -> bool:
+    """Return whether rows are those of pictures that were laid out flat: many whole numbers of 0 to 255 in each, of many kinds."""
+    if values.dim() < 2 or values[0].numel() < LEAST_PIXELS:
+        return False
+    some = values[:MOST_ROWS]
+    low, high = float(some.min()), float(some.max())
+    whole = low >= 0 and HALF < high <= 2 * HALF + 1 and bool((some == some.round()).all())
+    return whole and some.unique().numel() > HALF / 4
 
 
 def _name_in(top: nn.Module, module: nn.Module) -> str:

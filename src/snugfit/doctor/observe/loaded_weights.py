@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe.script_events import Overwritten
+from snugfit.doctor.observe.script_events import Overwritten, Restore
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
-MATRICES, SAMPLED = 16, 256
+MATRICES, SAMPLED, FEWEST = 16, 256, 8
 ALIKE = 0.5
 """Cosine of what was loaded and what is there now, above which something of it is left."""
 
@@ -28,6 +29,53 @@ class LoadedWeights:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._loaded: dict[int, _Loaded] = {}
+        self._file: _File | None = None
+
+    def read(self, contents: Any) -> None:
+        """Remember the matrices of a checkpoint that was read, until a module has some of them."""
+        states = [contents, *(contents.values() if isinstance(contents, Mapping) else ())]
+        matrices = {
+            str(name): each.detach().reshape(-1)[:SAMPLED].to("cpu", copy=True)
+            for state in states
+            if isinstance(state, Mapping)
+            for name, each in state.items()
+            if isinstance(each, Tensor) and each.dim() > 1 and each.numel() > FEWEST
+        }
+        # masks and measures of importance have the forms of weights, and no signs
+        matrices = {
+            name: each for name, each in matrices.items() if each.dtype.is_signed and bool((each < 0).any())
+        }
+        shapes = {
+            tuple(each.shape)
+            for state in states
+            if isinstance(state, Mapping)
+            for each in state.values()
+            if isinstance(each, Tensor)
+        }
+        if matrices:
+            self._file = _File(where(), self._recorder.log.updates, matrices, shapes)
+
+    def unused(self, parameters: Iterable[Tensor]) -> str:
+        """Return a name in the checkpoint that was read last, where these parameters have the forms of its own and none of its values; "" else.
+
+        It is forgotten then, and where some of its values are found.
+        """
+        file = self._file
+        if file is None:
+            return ""
+        mine = [each for each in parameters if each.dim() > 1 and each.numel() > FEWEST]
+        alike = [each for each in mine if tuple(each.shape) in file.shapes]
+        if not mine or 2 * len(alike) < len(mine):
+            return ""
+        self._file = None
+        values = list(file.matrices.values())
+        now = [each.detach().reshape(-1)[:SAMPLED].cpu() for each in alike]
+        same = any(
+            one.shape == other.shape and torch.equal(one, other.to(one.dtype))
+            for one in now
+            for other in values
+        )
+        return "" if same else next(iter(file.matrices))
 
     def restored(self, module: nn.Module) -> None:
         """Remember samples of the matrices that were loaded."""
@@ -35,6 +83,8 @@ class LoadedWeights:
 
     def before_step(self, optimizer: Any) -> None:
         """Note what of the loaded weights that this optimizer moves is gone, before it moves them."""
+        if self._file is not None:
+            self._look_at_file(optimizer)
         if not self._loaded:
             return
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
@@ -46,6 +96,17 @@ class LoadedWeights:
                 del self._loaded[number]
                 self._compare(at, samples, _samples(module))
 
+    def _look_at_file(self, optimizer: Any) -> None:
+        """Note a checkpoint that was read, and of which nothing is in the weights that this optimizer moves for the first time since."""
+        file, updates = self._file, self._recorder.log.updates
+        given = [each for group in optimizer.param_groups for each in group["params"]]
+        foreign = self.unused(given) if file is not None and file.update == updates else ""
+        self._file = None
+        if file is not None and foreign:
+            entries = len(given)
+            restored = Restore(file.at, updates, 0, "", "", entries, entries, foreign)
+            self._recorder.add(restored)
+
     def _compare(self, at: str, before: dict[str, Tensor], now: dict[str, Tensor]) -> None:
         pairs = [(each.float(), now[name].float()) for name, each in before.items() if name in now]
         pairs = [(one, other) for one, other in pairs if one.shape == other.shape and one.any()]
@@ -56,8 +117,19 @@ class LoadedWeights:
             self._recorder.add(Overwritten(at, self._recorder.log.updates, len(pairs), lost))
 
 
+class _File(NamedTuple):
+    """A checkpoint that was read: where, before which update, samples of its matrices by name, and the forms of all that it holds."""
+
+    at: str
+    update: int
+    matrices: dict[str, Tensor]
+    shapes: set[tuple[int, ...]]
+
+
 def _samples(module: nn.Module) -> dict[str, Tensor]:
-    named = ((name, each) for name, each in module.named_parameters() if each.dim() > 1 and each.numel() > 8)
+    named = (
+        (name, each) for name, each in module.named_parameters() if each.dim() > 1 and each.numel() > FEWEST
+    )
     return {
         # loaded on the processor, and moved to a device before the step
         name: each.detach().reshape(-1)[:SAMPLED].to("cpu", copy=True)

@@ -94,6 +94,17 @@ def sum_alone(terms: list[Term], rows: int) -> float:
     return factor * _weight_of_rows(node) if _summed_rows(node) == rows else 0.0
 
 
+def share_of_mean(terms: list[Term], rows: int) -> float | None:
+    """Return the largest number by which a mean over the rows is multiplied in a loss; None where no term of it is a mean."""
+    shares = []
+    for node, factor, divisors in terms:
+        if node is not None and _is_mean(node):
+            shares.append(abs(factor))
+        elif node is not None and _summed_rows(node) == rows and rows in divisors:
+            shares.append(abs(factor) * rows)
+    return max(shares, default=None)
+
+
 def nested_mean(terms: list[Term]) -> bool:
     """Return whether a term is less the mean of a sum of raw scores of which one part is one number already, the mean of others.
 

@@ -12,10 +12,18 @@ from torch import nn
 from torch.optim import swa_utils
 from torch.utils import checkpoint
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _UPDATE_BN = inspect.unwrap(swa_utils.update_bn).__code__
-SLIPS = ("require_grad", "require_grads", "requires_grads", "required_grad", "requires_gradient", "trainable")
+SLIPS = (
+    "require_grad",
+    "require_grads",
+    "requires_grads",
+    "required_grad",
+    "requires_gradient",
+    "requires_grad_",
+    "trainable",
+)
 """Attributes that are set to freeze a parameter, and that torch does not read."""
 LIBRARIES = ("transformers.", "torchvision.", "timm.", "sentence_transformers.", "diffusers.", "peft.")
 
@@ -26,7 +34,7 @@ def differs_by_mode(module: nn.Module) -> bool:
         return module.p > 0
     if isinstance(module, NORMS):
         return module.track_running_stats
-    return isinstance(module, nn.RNNBase) and module.dropout > 0
+    return isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
 
 
 def is_stateless(module: nn.Module) -> bool:

@@ -15,6 +15,14 @@ class SteppedAgain(Event):
 
 
 @dataclass(frozen=True)
+class Move(Event):
+    """An optimizer has moved its matrices by so much, over the size that they had at first."""
+
+    optimizer: int
+    share: float
+
+
+@dataclass(frozen=True)
 class FrozenNormTrains(Event):
     """A norm of frozen weights that the script has put into evaluation mode is in training mode again, into which train() has put it."""
 

@@ -89,6 +89,7 @@ class Loss(Event):
         weighted: whether classes have weights.
         copies: share of the labels that equal the model's input at the same place; -1 after the first updates.
         ignores_first: whether class 0 is the label that does not count.
+        ahead: how many places behind the tokens that were read the labels lie, where they are later tokens; 0 else.
     """
 
     function: str
@@ -104,6 +105,7 @@ class Loss(Event):
     weighted: bool
     copies: float
     ignores_first: bool = False
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,11 @@ class ScoresAsLogits(Event):
     """A distribution got probabilities as its logits."""
 
     function: str
+
+
+ATTENTION = "scaled_dot_product_attention"
+OVER_ROWS = "a softmax"
+"""Called so where its axis is that of the rows."""
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,12 @@ class PaddingRead(Event):
 
     Args:
         share: mean size of the gradient at a place of padding over that at a place of text.
+        attends: whether the model attends to all places of a row.
     """
 
     share: float
     padding: int
+    attends: bool = False
 
 
 @dataclass(frozen=True)

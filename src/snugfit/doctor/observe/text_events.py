@@ -43,13 +43,14 @@ class Labels(Event):
 
 @dataclass(frozen=True)
 class MaskedTokens(Event):
-    """A model of transformers got tokens, and labels for each of them or none.
+    """A model of transformers got tokens, and labels for each of them or none; or a loss got labels for tokens that some rows end in.
 
     Args:
         scored: labels that count; `scored_padding` those of them where the attention mask is 0.
         ends: tokens that end a text or a turn, behind the first token and where the mask is 1; `scored_ends` those whose label counts.
         unmasked: padding tokens at the end of rows, without an attention mask, in a model that reads in both directions.
         tokens: all of the batch.
+        by_mask: whether it is a mask that shows the padding, not the tokens themselves.
     """
 
     scored: int
@@ -58,6 +59,7 @@ class MaskedTokens(Event):
     scored_ends: int
     unmasked: int
     tokens: int
+    by_mask: bool = True
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from snugfit.doctor.observe.watchers.watch_recompute import watch_recompute
 from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
 from snugfit.doctor.observe.watchers.watch_transformers import watch_transformers
@@ -43,6 +44,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_losses(recorder, gradients, modules, patches)
     watch_other_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)
+    watch_squashes(recorder, modules, patches)
     watch_attention(recorder, patches)
     watch_dropout(recorder, modules, patches)
     watch_recompute(recorder, patches)
@@ -55,7 +57,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_ranks(recorder, patches)
     watch_texts(recorder, modules, patches)
     watch_transformers(recorder, patches)
-    watch_files(recorder, modules.weights, patches)
+    watch_files(recorder, modules, patches)
 
     def finish() -> None:
         updates.finish()

@@ -80,7 +80,7 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
             and event.rows < rows
         ):
             loss = losses[scale]
-            if not _same_batch(log.events):
+            if not is_one_batch(log.events):
                 return []
             return [
                 Finding(
@@ -95,7 +95,7 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
     return []
 
 
-def _same_batch(events: list[Event]) -> bool:
+def is_one_batch(events: list[Event]) -> bool:
     """Return whether all passes have one batch, as those of a graph have."""
     passes = [
         (event.rows, event.scale)

@@ -15,8 +15,7 @@ MANY_CUT = 0.5
 LEAST_LABELS = 100
 LARGE_RATIO = 20
 FEW_PADDING = 0.05
-LEAST_SORTED = 6
-MOSTLY = 0.8
+LEAST_SORTED, LEAST_OF_TWO = 6, 3
 NOTABLE_RATIO = 10
 LEAST_CLASSES, LEAST_OF_CLASS = 3, 20
 
@@ -31,7 +30,9 @@ def softmax_twice(log: Log) -> list[Finding]:
                 f"{drawn.function} gets probabilities as its logits: it applies a softmax or sigmoid to them once more.",
                 drawn.at,
                 ("the logits are made by a softmax or sigmoid",),
-                f"{drawn.function}(probs=probabilities)   # or {drawn.function}(logits=scores)",
+                f"{drawn.function}(scores)   # as the last layer gives them"
+                if drawn.function.islower()
+                else f"{drawn.function}(probs=probabilities)   # or {drawn.function}(logits=scores)",
             )
         ]
     for loss in log.of(Loss):
@@ -179,12 +180,23 @@ def imbalance(log: Log) -> list[Finding]:
 def sorted_classes(log: Log) -> list[Finding]:
     """Detect rows that come class by class: each batch has one, and the next one is that or a later one."""
     losses = [loss for loss in _of_whole_rows(log) if loss.grad and loss.labels and not loss.tokens]
-    losses = [loss for loss in losses if loss.function in ("cross_entropy", "nll_loss") and loss.counted > 1]
-    single = [int(next(iter(loss.labels))) for loss in losses if len(loss.labels) == 1]
-    falls = sum(after < before for before, after in itertools.pairwise(single))
-    if len(single) < LEAST_SORTED or len(set(single)) < 3 or len(single) < MOSTLY * len(losses):
+    losses = [loss for loss in losses if loss.counted > 1]
+    classes = [sorted(map(int, loss.labels)) for loss in losses]
+    pairs = list(itertools.pairwise(classes))
+    in_order = sum(after[0] >= before[-1] for before, after in pairs)
+    rises = sum(after[-1] > before[0] for before, after in pairs)
+    falls = len(pairs) - in_order
+    single = [each[0] for each in classes if len(each) == 1]
+    two = len({number for each in classes for number in each}) == 2
+    if len(single) < LEAST_SORTED or min(Counter(single).values(), default=0) < (LEAST_OF_TWO if two else 1):
         return []
-    if falls > len(single) / LEAST_SORTED:  # an epoch begins anew
+    # an epoch begins anew with a fall; sets of real and of made rows fall again and again
+    if (
+        not rises
+        or len(set(single)) < 2
+        or falls > len(classes) / LEAST_SORTED
+        or 2 * len(single) < len(classes)
+    ):
         return []
     return [
         Finding(
@@ -211,6 +223,21 @@ def shifted_labels(log: Log) -> list[Finding]:
                 twice[0].at,
                 (f"{twice[0].shifted:.0%} of the labels equal the next input",),
                 "model(input_ids=ids, labels=ids)   # the model shifts",
+            )
+        ]
+    shown = [loss for loss in log.of(Loss) if loss.grad and loss.counted and loss.copies >= 0]
+    later = [loss for loss in shown if loss.ahead]
+    # heads that guess further tokens too, over the same classes, are meant to
+    alike = [loss for loss in shown if later and loss.classes == later[0].classes]
+    if len(later) > 1 and all(loss.ahead == 2 for loss in (*later, *alike)):
+        return [
+            Finding(
+                "shifted_labels",
+                Certainty.CERTAIN,
+                "Each label is the token after the next: the labels are shifted already, and shifted again before the loss.",
+                later[0].at,
+                (f"in {len(later)} of the first losses; no loss has the next token as its label",),
+                "loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())   # targets are ids[1:] already",
             )
         ]
     losses = [
@@ -290,10 +317,18 @@ def scored_padding(log: Log) -> list[Finding]:
     return [
         Finding(
             "scored_padding",
-            Certainty.CERTAIN,
-            f"{padding} of {scored} labels that count ({padding / scored:.0%}) are those of padding, where the attention mask is 0.",
+            Certainty.CERTAIN if seen[0].by_mask else Certainty.LIKELY,
+            f"{padding} of {scored} labels that count ({padding / scored:.0%}) are those of padding"
+            + (", where the attention mask is 0." if seen[0].by_mask else "."),
             seen[0].at,
-            (f"{len(seen)} batches",),
+            (
+                f"{len(seen)} batches",
+                *(
+                    []
+                    if seen[0].by_mask
+                    else ["one token ends rows of different lengths, and stands nowhere else"]
+                ),
+            ),
             "labels = input_ids.masked_fill(attention_mask == 0, -100)",
         )
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
+from snugfit.doctor.observe.detectors.dependence_faults import is_one_batch
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
+    OVER_ROWS,
     Backward,
     Broadcast,
     FarTargets,
@@ -146,7 +148,11 @@ def wrong_scores(log: Log) -> list[Finding]:
 
 def wrong_axis(log: Log) -> list[Finding]:
     """Detect a softmax, a reshape or an argmax on another axis than that of the classes."""
-    first = {event.function: event for event in reversed(list(log.of(WrongAxis)))}
+    # a graph is one batch, over whose nodes a softmax may run
+    seen = [
+        event for event in log.of(WrongAxis) if event.function != OVER_ROWS or not is_one_batch(log.events)
+    ]
+    first = {event.function: event for event in reversed(seen)}
     return [
         Finding("wrong_axis", Certainty.CERTAIN, f"{name}: {event.what}.", event.at, (), event.fix)
         for name, event in first.items()

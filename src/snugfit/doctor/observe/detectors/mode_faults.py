@@ -6,6 +6,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, ModelSeen
 from snugfit.doctor.observe.script_events import (
+    ATTENTION,
     Average,
     Backward,
     Batch,
@@ -103,7 +104,9 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
             continue
         fresh = _came_with_batch(log.events, place)
         alone = not fresh or not log.optimizers
-        if (fresh and loader in scorers) or (alone and not event.grad and is_scored(log.events, place)):
+        if (fresh and loader in scorers) or (
+            alone and not event.grad and is_scored(log.events, place, compared=False)
+        ):
             bad.append(event)
     bad = bad or _compared_by_hand(log, trained) or _scored_together(log, trained)
     if not bad:
@@ -137,7 +140,7 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
             forward = log.events[call]
             known = isinstance(forward, Forward) and forward.module in trained
             by_loader = loader in scorers and _came_with_batch(log.events, call)
-            if known and (by_loader or is_scored(log.events, call)):
+            if known and (by_loader or is_scored(log.events, call, compared=False)):
                 dropped.setdefault(event.at, []).append(event)
                 passes.add(call)
     if not dropped:
@@ -151,8 +154,8 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
             f"{len(passes)} evaluation batches are scored while {function} drops at random: eval() does not reach it.",
             at,
             ("a function has no mode of its own: it drops unless it is told not to",),
-            "F.dropout(x, p=0.5, training=self.training)"
-            if function == "dropout"
+            f"F.{function}(x, p=0.5, training=self.training)"
+            if function != ATTENTION
             else "F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)",
         )
     ]
@@ -185,11 +188,17 @@ def _came_with_batch(events: list[Event], place: int) -> bool:
     return False
 
 
-def is_scored(events: list[Event], place: int) -> bool:
-    """Return whether a loss or an argmax without a graph follows before the next forward pass, step or backward pass."""
+def is_scored(events: list[Event], place: int, *, compared: bool = True) -> bool:
+    """Return whether a loss, an argmax or a comparison without a graph follows before the next forward pass, step or backward pass.
+
+    Args:
+        compared: whether a comparison by hand is enough, which targets and actions of an agent are made by too.
+    """
     for event in events[place + 1 :]:
         if isinstance(event, Loss):
             return not event.grad
+        if isinstance(event, Compared) and compared:
+            return True
         if isinstance(event, Forward | Step | Backward):
             return False
     return False

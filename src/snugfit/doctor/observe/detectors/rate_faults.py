@@ -8,6 +8,7 @@ import statistics
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.run_events import Move
 from snugfit.doctor.observe.script_events import Backward, Loss, Restore, ScheduleStep, Step
 
 LEAST_PASSES = 12
@@ -19,6 +20,8 @@ WEIGHTS = 10.0
 JUMP = 3.0
 AT_CHANCE = 0.97
 RANGE_STEPS, RANGE, EVEN = 10, 1e3, 1.2
+LEAST_MOVES, AS_LARGE, AT_FIRST = 4, 0.4, 0.85
+"""Moves of the first updates, their size over that of the weights, and a loss at the end over the first one."""
 LEAST_STEPS = 3
 NEVER_REACHED, FAR_BEYOND = 0.01, 10.0
 VANISHED = 1e-3
@@ -39,11 +42,13 @@ def learning_rate(log: Log) -> list[Finding]:
         what = _explosion(values) if _weights_grow(log, optimizer) else ""
         if not what and len({step.optimizer for step in log.of(Step)}) == 1:
             what = _jump(*_class_losses(log))
+        certainty = Certainty.CERTAIN if what else Certainty.LIKELY
+        what = what or _overshoot(log, optimizer, values)
         if what:
             findings.append(
                 Finding(
                     "learning_rate",
-                    Certainty.CERTAIN,
+                    certainty,
                     f"{what} The learning rate of {optimizer.name} is {max(rates):g}.",
                     optimizer.at,
                     (f"{len(values)} backward passes; the first loss is {values[0]:.4g}",),
@@ -80,6 +85,18 @@ def _explosion(values: list[float]) -> str:
     last = statistics.median(finite[-max(len(finite) // 4, 1) :])
     explodes = len(finite) == len(values) and last >= max(EXPLOSION * first, LARGE)
     return f"The loss grows from {first:.3g} to {last:.3g}." if explodes else ""
+
+
+def _overshoot(log: Log, optimizer: OptimizerSeen, values: list[float]) -> str:
+    """Return that each of the first steps is as large as the weights, and the loss is not smaller at the end; "" where they are not."""
+    shares = [event.share for event in log.of(Move) if event.optimizer == optimizer.id]
+    finite = [each for each in values if math.isfinite(each)]
+    if len(shares) < LEAST_MOVES or len(finite) < LEAST_PASSES or statistics.median(shares) < AS_LARGE:
+        return ""
+    last = statistics.median(finite[-(len(finite) // 4) :])
+    if finite[0] <= 0 or last < AT_FIRST * finite[0]:
+        return ""
+    return f"A step moves the weights by {statistics.median(shares):.0%} of the size that they had at first, and the loss is {last:.3g} at the end, after {finite[0]:.3g} at first."
 
 
 def _class_losses(log: Log) -> tuple[list[float], int]:

@@ -19,8 +19,11 @@ from snugfit.doctor.observe.run_events import (
     SteppedAgain,
 )
 
-_ADAPTER = re.compile(r"(^|[^A-Za-z])q?lora|L[Oo][Rr]A|Lora")
-"""The name of an adapter's parameter, not that of an `exploration`."""
+_ADAPTER = re.compile(
+    r"(^|[^A-Za-z])(q?lora|ia3|adapters?($|[^A-Za-z]))|L[Oo][Rr]A|Lora|(^|\.)prefix_encoder"
+    r"|(^|\.)prompt_encoder\.[^.]+\.(embedding|transform|mlp_head|lstm_head)\."
+)
+"""The name of an adapter's parameter, not that of an `exploration`, nor of SAM's `prompt_encoder`, which is often frozen."""
 LEAST_TIMES = 3
 FAR_OFF = 0.1
 """Deviations between the mean of all rows and that of those which are trained on, from which it matters."""

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from snugfit.doctor.observe.dependence import sensitivity
+from snugfit.doctor.observe.dependence import attends_over, sensitivity
 from snugfit.doctor.observe.label_columns import column_of_target
-from snugfit.doctor.observe.script_events import LabelColumn, OtherRows, SeesFuture, WrongAxis
+from snugfit.doctor.observe.script_events import OVER_ROWS, LabelColumn, OtherRows, SeesFuture, WrongAxis
 from snugfit.doctor.observe.term_events import PaddingRead
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, TimeFirst
+from snugfit.doctor.observe.watchers.watch_squashes import softmax_over_rows
 
 LEAST_TOKENS = 32
 LEAST_ROWS = 3
@@ -40,6 +41,9 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         place, columns, exact = column
         recorder.add(LabelColumn(where(), recorder.log.updates, place, columns, batch.shape[0], exact))
     one_each = target.dim() > 0 and target.shape[0] == target.numel() == batch.shape[0]
+    if one_each and (line := softmax_over_rows(scores.grad_fn, batch.shape[0])):
+        what = f"it runs over the {batch.shape[0]} rows of the batch, each of which has a target of its own"
+        recorder.add(WrongAxis(line, recorder.log.updates, OVER_ROWS, what, "scores.softmax(dim=-1)"))
     if modules.time_first is not None and one_each:
         _look_at_rows(recorder, modules.time_first, batch.shape[0])
     elif one_each and recorder.tokens is not None and recorder.tokens.shape[:1] == target.shape[:1]:
@@ -74,7 +78,9 @@ def _look_at_padding(recorder: Recorder, modules: ModuleWatch, scores: Tensor) -
     text = float(sizes[~padding].mean())
     if text:
         share = float(sizes[padding].mean()) / text
-        recorder.add(PaddingRead(where(), recorder.log.updates, share, int(padding.sum())))
+        # a convolution before masked attention reads the next places of padding, not all
+        attends = bool(sizes[padding].all()) and attends_over(scores.grad_fn, padding.shape[1])
+        recorder.add(PaddingRead(where(), recorder.log.updates, share, int(padding.sum()), attends))
 
 
 def _look_at_future(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,12 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import script_as
-from snugfit.doctor.observe.script_events import Drop, Forward
+from snugfit.doctor.observe.script_events import ATTENTION, Drop, Forward
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
-ATTENTION = "scaled_dot_product_attention"
+MODULES = "torch.nn.modules.dropout"
 
 
 def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -30,8 +31,11 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
     def dropping(original: _Call) -> _Call:
         def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
             looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
-            if training and p > 0 and looked and not torch.is_grad_enabled():
-                note("dropout")
+            if p > 0 and looked:
+                if training and not torch.is_grad_enabled():
+                    note(original.__name__)
+                if recorder.detailed and sys._getframe(1).f_globals.get("__name__") != MODULES:
+                    modules.note_function_of_mode(f"F.{original.__name__}")
             return original(input, p, training, inplace)
 
         return dropout
@@ -46,7 +50,8 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
 
         return scaled_dot_product_attention
 
-    patches.wrap(functional, "dropout", dropping)
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
+        patches.wrap(functional, name, dropping)
     in_c = functional.scaled_dot_product_attention
     patches.wrap(functional, ATTENTION, attending)
     script_as(functional.scaled_dot_product_attention, in_c)

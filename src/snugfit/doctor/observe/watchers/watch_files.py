@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,15 +16,26 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.best_scores import unnoted_best
 from snugfit.doctor.observe.run_events import BestNotNoted
 from snugfit.doctor.observe.script_events import Load, Resume, Save
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, line_in, own_frames, where
-from snugfit.doctor.observe.weights import Weights
+from snugfit.doctor.observe.watchers.watch_log import (
+    Recorder,
+    called_directly,
+    is_own,
+    line_in,
+    own_frames,
+    where,
+)
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 MOST_FRAMES = 4
+MOST_PARTS = 64
+"""Of a list, which may be one of all rows, so many are looked at."""
+MOST_LOOKED = 4096
 
 
-def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
+def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record torch.save, torch.load, pickle.dump of modules and tensors, and safetensors' save_file."""
+    weights = modules.weights
 
     def saving(original: _Call) -> _Call:
         def save(*args: Any, **kwargs: Any) -> Any:
@@ -48,6 +60,7 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
                     optimizer = any({"state", "param_groups"} <= set(each) for each in held)
                     schedule = any("last_epoch" in each and "param_groups" not in each for each in held)
                     path = folder(next(iter((*args, *kwargs.values())), None))
+                    modules.loaded.read(read)
                     if optimizer or schedule:
                         recorder.add(Resume(where(), recorder.log.updates, optimizer, schedule, path))
             return read
@@ -55,10 +68,10 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
         return load
 
     def dumping(original: _Call) -> _Call:
-        def dump(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        def dump(*args: Any, **kwargs: Any) -> Any:  # pickle.dump(obj, file), joblib.dump(value, filename)
             if recorder.active and called_directly():
-                _add("module", obj, None)
-            return original(obj, *args, **kwargs)
+                _add("module", next(iter((*args, *kwargs.values())), None), None)
+            return original(*args, **kwargs)
 
         return dump
 
@@ -66,8 +79,8 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
         """Note a save; of what pickle writes, only what holds tensors."""
         recorder.quiet += 1
         with recorder.guard():
-            if not what or _holds_tensors(saved):
-                kind = what or ("module" if _holds_module(saved) else "state")
+            if not what or _holds(saved, (nn.Module, Tensor)):
+                kind = what or ("module" if _holds(saved, (nn.Module,)) else "state")
                 prints = weights.in_saved(saved)
                 recorder.add(
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
@@ -77,10 +90,13 @@ def watch_files(recorder: Recorder, weights: Weights, patches: Patches) -> None:
 
     def safetensors_imported(module: ModuleType) -> None:
         patches.wrap(module, "save_file", saving)
+        patches.wrap(module, "load_file", loading)
 
     patches.wrap(torch, "save", saving)
     patches.wrap(torch, "load", loading)
-    patches.wrap(pickle, "dump", dumping)
+    for name in ("dump", "dumps"):
+        patches.wrap(pickle, name, dumping)
+    patches.after_import("joblib", lambda module: patches.wrap(module, "dump", dumping))
     patches.after_import("safetensors.torch", safetensors_imported)
 
 
@@ -103,13 +119,29 @@ def _mappings(read: Any) -> list[Any]:
     return list(read.values()) if isinstance(read, Mapping) else []
 
 
-def _holds_module(saved: Any) -> bool:
-    if isinstance(saved, Mapping):
-        return any(_holds_module(value) for value in saved.values())
-    return isinstance(saved, nn.Module)
+def _holds(saved: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether something of these kinds lies in what is saved, whose objects may hold each other."""
+    todo, seen = [saved], set[int]()
+    while todo and len(seen) < MOST_LOOKED:
+        part = todo.pop()
+        if isinstance(part, kinds):
+            return True
+        if id(part) not in seen:
+            seen.add(id(part))
+            todo += _parts(part)
+    return False
 
 
-def _holds_tensors(saved: Any) -> bool:
+def _parts(saved: Any) -> Iterable[Any]:
+    """Return what lies in a container, or in an object of a class of the script."""
     if isinstance(saved, Mapping):
-        return any(_holds_tensors(value) for value in saved.values())
-    return isinstance(saved, nn.Module | Tensor)
+        return list(saved.values())
+    if isinstance(saved, list | tuple):
+        return saved[:MOST_PARTS]
+    code = sys.modules.get(type(saved).__module__)
+    own = code is not None and is_own(getattr(code, "__file__", None) or "<none>")
+    return (
+        list(vars(saved).values())
+        if own and hasattr(saved, "__dict__") and not isinstance(saved, nn.Module)
+        else ()
+    )

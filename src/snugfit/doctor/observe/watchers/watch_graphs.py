@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import re
 import weakref
@@ -11,13 +12,16 @@ from typing import Any
 
 from torch import Tensor
 
+from snugfit.doctor.observe.row_digests import tensors_in
 from snugfit.doctor.observe.script_events import GraphKept
 from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, is_own, line_in, where
 
 MANY = 10
 """So many graphs at once are held by no variable that only names the last value."""
 MOST = 200
-_KEY = "snugfit"
+OUTPUTS = 5
+"""Updates before the last one whose outputs are held still, of the first ones."""
+_KEY, _OUTPUT = "snugfit", "snugfit output"
 _MOST_NODES = 64
 
 
@@ -33,9 +37,45 @@ class KeptGraphs:
         self._sentinels: list[weakref.ref[_Sentinel]] = []
         self._seen = 0
         self._reported = False
+        self._of_updates: dict[int, weakref.ref[_Sentinel]] = {}
+
+    def note_output(self, output: Any) -> None:
+        """Note what a module gave: a state of it that is carried on holds the graphs of all updates before."""
+        update = self._recorder.log.updates
+        if self._reported or not self._recorder.detailed:
+            return
+        given = (
+            [output]
+            if isinstance(output, Tensor)
+            else tensors_in(output if isinstance(output, tuple) else [output])
+        )
+        known = self._of_updates.get(update)
+        sentinel = None if known is None else known()
+        for each in given:
+            metadata = getattr(each.grad_fn, "metadata", None)
+            if metadata is not None:
+                if sentinel is None:
+                    sentinel = _Sentinel()
+                    self._of_updates[update] = weakref.ref(sentinel)
+                metadata[_OUTPUT] = sentinel
+
+    def _held_since(self) -> int:
+        """Return of how many updates before the last one outputs are held with their graphs; what waits for the collector is not."""
+        update = self._recorder.log.updates
+        held = [at for at, each in self._of_updates.items() if at < update - 1 and each() is not None]
+        if len(held) >= OUTPUTS:
+            gc.collect()
+            held = [at for at in held if self._of_updates[at]() is not None]
+        return len(held)
 
     def note(self, value: Tensor) -> None:
         """Note a value that is about to be differentiated; say, once, that too many of the earlier ones are held."""
+        held = 0 if self._reported else self._held_since()
+        if held >= OUTPUTS:
+            self._reported = True
+            at, name = _holder()
+            self._recorder.add(GraphKept(at or where(), self._recorder.log.updates, held, name))
+            return
         metadata = getattr(value.grad_fn, "metadata", None)
         if self._reported or metadata is None or self._seen >= MOST:
             return

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
+from snugfit.doctor.observe.padding import padding_behind
 from snugfit.doctor.observe.script_events import Backward, Clip, Event, Rescale, ScalerStep, Step
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
+LEAST_TOKENS, NEXT = 32, 0.99
+"""Share of at least so many labels that are later tokens, from which on all are."""
 MOST_RENEWALS = 3
 """Optimizers that are made later, whose first updates are looked at one by one too."""
 REST_AFTER, REST_EVERY, LOOKED = 64, 16, 2
@@ -285,9 +288,9 @@ class Recorder:
         self._tokens = self.tokens.reshape(-1)
 
     def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Return which tokens are padding: the one that an embedding leaves out, where rows end in it; None without any."""
+        """Return which tokens are padding: the one that an embedding leaves out, or that no setting names, where rows end in it; None without any."""
         if self._padding is None:
-            return None
+            return padding_behind(tokens)
         padding = (tokens == self._padding).flip(1).long().cumprod(1).flip(1).bool()
         return padding if bool(padding.any()) and not bool(padding.all(1).any()) else None
 
@@ -310,6 +313,25 @@ class Recorder:
         ):
             return 0.0
         return float((tokens == labels)[labels != ignored].float().mean())
+
+    def places_ahead(self, labels: torch.Tensor, ignored: int) -> int:
+        """Return how many places behind the token that was read the labels lie, 1 or 2; 0 where they are no later tokens, or too few to tell."""
+        tokens = self.tokens
+        if not self.detailed or tokens is None or tokens.dim() != 2 or tokens.device != labels.device:
+            return 0
+        rows, length = tokens.shape
+        width = labels.numel() // rows
+        if width * rows != labels.numel() or not 0 <= length - width <= 2:
+            return 0
+        wanted = labels.detach().reshape(rows, width)
+        for places in (1, 2):
+            many = min(width, length - places)
+            part = wanted[:, :many]
+            counted = part != ignored
+            same = (part == tokens[:, places : places + many]) & counted
+            if int(counted.sum()) >= LEAST_TOKENS and int(same.sum()) >= NEXT * int(counted.sum()):
+                return places
+        return 0
 
     def begin_anew(self) -> None:
         """Look at the coming updates one by one again: an optimizer is made when others have stepped, as where a second model learns."""

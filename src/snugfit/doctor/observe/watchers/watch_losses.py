@@ -14,19 +14,23 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
+from snugfit.doctor.observe.class_paths import mixed_classes
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.graph_nodes import (
     channels_before_reshape,
+    has_constant_rows,
     is_bootstrapped,
     is_difference,
     is_of_log_probabilities,
     is_softmax_over_rows,
     maker_of,
     mark_log_probabilities,
+    squashed_by,
 )
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
 from snugfit.doctor.observe.overwritten_names import read_after_loop
+from snugfit.doctor.observe.padding import labels_on_padding
 from snugfit.doctor.observe.script_events import (
     Broadcast,
     FarTargets,
@@ -40,6 +44,7 @@ from snugfit.doctor.observe.script_events import (
     WrongAxis,
 )
 from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
+from snugfit.doctor.observe.text_events import MaskedTokens
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
@@ -62,7 +67,8 @@ _SIGNED = {
     "soft_margin_loss": 1,
 }
 """Losses whose targets are 1 and -1, and the place of the targets among the arguments."""
-_DISTANCES = _OTHERS[:4]
+DIFFERENCE = "the difference"
+_DISTANCES = (*_OTHERS[:4], DIFFERENCE)
 _RANGES = {
     "Relu": (0.0, math.inf),
     "Sigmoid": (0.0, 1.0),
@@ -84,7 +90,7 @@ def kind_of_scores(scores: Tensor, axis: int) -> str:
     Shown by the numbers of up to 64 rows, or by the function that made them, through views.
     """
     made = maker_of(scores)
-    if made in ("Softmax", "Sigmoid"):
+    if squashed_by(scores.grad_fn):
         return "probabilities"
     if made == "LogSoftmax":
         return "log probabilities"
@@ -121,6 +127,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                 options = {**dict(zip(names, args, strict=False)), **kwargs}
                 with recorder.guard():
                     recorder.add(_seen(recorder, name, input, target, options))
+                    _look_at_padding(recorder, target, options)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_mix(recorder, modules, target)
@@ -318,6 +325,22 @@ def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
             return
 
 
+def look_at_error(recorder: Recorder, modules: ModuleWatch, predictions: Tensor, targets: Tensor) -> None:
+    """Look at a difference of predictions and targets as at what a loss of numbers gets."""
+    real = not (predictions.is_complex() or targets.is_complex())
+    if real and predictions.shape == targets.shape and targets.dim() and targets.layout is torch.strided:
+        _look_at_range(recorder, DIFFERENCE, predictions, targets)
+        _look_at_targets(recorder, modules, DIFFERENCE, predictions, targets)
+        look_at_dependence(recorder, modules, predictions, targets)
+
+
+def look_at_bootstrap(recorder: Recorder, one: Tensor, other: Tensor) -> None:
+    """Note a difference of a model's output and of a target that is made of a model's output and of rewards, with its graph."""
+    made = [is_bootstrapped(each) and has_constant_rows(each) for each in (one, other)]
+    if made[0] != made[1]:  # both are, where two maps that add to their inputs are to agree
+        recorder.add(TargetGradient(where(), recorder.log.updates, DIFFERENCE))
+
+
 def _look_at_signs(recorder: Recorder, name: str, target: Tensor) -> None:
     """Note targets of pairs that are not 1 and -1."""
     wrong = target.detach()[target.detach().abs() != 1] if recorder.detailed else target[:0]
@@ -394,6 +417,22 @@ def _look_at_targets(
         recorder.add(FarTargets(where(), update, name, given, wanted))
 
 
+def _look_at_padding(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
+    """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
+    tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
+    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None or tokens.dim() != 2:
+        return
+    if tokens.device != target.device or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
+        return
+    padding = recorder.padding_of(tokens)
+    if padding is None:
+        return
+    counted = labels_on_padding(padding, target, options.get("ignore_index", -100), options.get("weight"))
+    if counted is not None:
+        at, update = where(), recorder.log.updates
+        recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), by_mask=False))
+
+
 def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
     """Note a softmax over the rows, and a reshape that mixes classes with places; remember where a model has its classes."""
     if not recorder.detailed or scores.dim() < 2 or target.is_floating_point():
@@ -403,9 +442,19 @@ def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor
         what = "the softmax runs over the rows, not over the classes: each class sums to 1 over all rows"
         recorder.add(WrongAxis(where(), update, name, what, "scores = F.log_softmax(scores, dim=1)"))
     size = channels_before_reshape(scores) if scores.dim() == 2 else ()
+    mixed = mixed_classes(scores, 1)
     if len(size) > 2 and size[1] == scores.shape[1] and math.prod(size[2:]) > 1:
         what = f"scores of {list(size)} are reshaped to {list(scores.shape)} as they lie in memory: a row has values of one class at several places"
         fix = "loss = F.cross_entropy(scores, labels)   # classes on axis 1; or scores.movedim(1, -1).reshape(-1, classes)"
+        recorder.add(WrongAxis(where(), update, name, what, fix))
+    elif mixed is not None:
+        before, now = map(list, mixed)
+        what = (
+            f"scores of {before} are viewed as {now} as they lie in memory, and their classes are on another axis than the loss takes them from"
+            if before != now
+            else f"the last layer gives scores of {before}, and the loss takes {list(scores.shape)}: its classes are another axis of the layer's"
+        )
+        fix = "loss = F.cross_entropy(scores.movedim(-1, 1), labels)   # axes are moved, not viewed"
         recorder.add(WrongAxis(where(), update, name, what, fix))
     _look_at_likenesses(recorder, scores, target)
     axes.note(scores, 1)
@@ -449,8 +498,10 @@ def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
 
 def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, options: dict[str, Any]) -> Loss:
     """Return a loss of numbers; where they are one yes or no for each row, they are counted as labels."""
-    made = maker_of(scores) if name == "binary_cross_entropy_with_logits" else ""
-    given = {"Sigmoid": "probabilities", "Softmax": "probabilities", "Relu": "rectified"}.get(made, "")
+    takes_scores = name == "binary_cross_entropy_with_logits"
+    given = "rectified" if takes_scores and maker_of(scores) == "Relu" else ""
+    if takes_scores and squashed_by(scores.grad_fn):
+        given = "probabilities"
     seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")
     if name == "kl_div" and recorder.detailed and float(scores.detach().amax()) > _SLACK:
         return replace(seen, given="raw scores")
@@ -506,4 +557,5 @@ def _seen(
         options.get("weight") is not None,
         recorder.copies(flat, options.get("ignore_index", -100), classes),
         options.get("ignore_index", -100) == 0,
+        recorder.places_ahead(target, options.get("ignore_index", -100)),
     )

@@ -41,8 +41,15 @@ from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, AverageKept, Forward, Restore
 from snugfit.doctor.observe.stale_states import StaleStates
+from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
-from snugfit.doctor.observe.watchers.watch_texts import look_at_labels, look_at_masks, look_at_tokens
+from snugfit.doctor.observe.watchers.watch_texts import (
+    is_of_transformers,
+    look_at_labels,
+    look_at_masks,
+    look_at_tokens,
+    named_arguments,
+)
 from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
 
 _Call = Callable[..., Any]
@@ -83,6 +90,7 @@ class ModuleWatch:
         self._looked: Counter[tuple[int, bool]] = Counter()
         self._states = OwnStates()
         self.loaded = LoadedWeights(recorder)
+        self.graphs = KeptGraphs(recorder)
         self.dependence = Dependence()
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
@@ -90,6 +98,7 @@ class ModuleWatch:
         self._switching = False
         self._resting_depth = 0
         self._put_in: set[int] = set()
+        self._by_function: set[int] = set()
         self.handed: dict[StorageWeakRef, int] = {}
         self.drawn: list[Tensor] = []
         self.rows_in_batch = 0
@@ -122,6 +131,12 @@ class ModuleWatch:
         patches.wrap(nn.Module, "state_dict", self._taken)
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
         patches.wrap(torch, "compile", self._compiling)
+
+    def note_function_of_mode(self, name: str) -> None:
+        """Note that the model which is computing calls a function that drops in training alone."""
+        if self._inside is not None and name not in self._inside.modal:
+            self._inside.modal.append(name)
+            self._by_function.add(self._inside.id)
 
     def suspend(self) -> ModelSeen | None:
         """Take calls of modules, until `go_on` gets the result, as made to compute activations again for a backward pass."""
@@ -242,10 +257,11 @@ class ModuleWatch:
             self._root(module, args, kwargs)
         else:
             self._nested(module, args, caller)
-        if kwargs:
-            if self._depth == 0:
-                look_at_masks(self.recorder, self._unwrapped(module), kwargs)
-            look_at_labels(self.recorder, module, kwargs)
+        inner = self._unwrapped(module) if self._depth == 0 else module
+        if is_of_transformers(type(inner).__mro__):
+            named = named_arguments(type(inner).forward, args, kwargs)
+            look_at_masks(self.recorder, inner, named)
+            look_at_labels(self.recorder, module, named)
         if self.recorder.detailed and isinstance(module, nn.RNNBase):
             self.states.before(module, args)
 
@@ -254,6 +270,7 @@ class ModuleWatch:
         if self._depth == 0:
             self.class_axes.note_output(root.id, output)
         if self.recorder.detailed:
+            self.graphs.note_output(output)
             if isinstance(module, nn.RNNBase):
                 self.states.after(module, output)
             self._layers.after(module, output)
@@ -313,7 +330,7 @@ class ModuleWatch:
                 self.recorder.log.updates,
                 seen.id,
                 module.training,
-                facts.affected,
+                facts.affected or (module.training and seen.id in self._by_function),
                 grad,
                 recalibrates,
                 0 if batch is None else batch.shape[0],
@@ -544,9 +561,14 @@ class ModuleWatch:
                 self._put_in.add(number)
                 self.loaded.restored(module)
                 self.checkpoint_dtypes[number] = dtype
-                missing = getattr(result, "missing_keys", [])
+                missing = len(getattr(result, "missing_keys", []))
                 foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
-                entries = len(module.state_dict()) if missing else 0
+                unused = self.loaded.unused(module.parameters())
+                entries = len(module.state_dict()) if missing or unused else 0
+                if (
+                    unused and own == "unchanged"
+                ):  # the state of the module itself, into which nothing of a file was put
+                    missing, foreign, own = entries, unused, ""
                 self.recorder.add(
                     Restore(
                         where(),
@@ -554,7 +576,7 @@ class ModuleWatch:
                         number,
                         self.weights.of_like(module),
                         dtype,
-                        len(missing),
+                        missing,
                         entries,
                         foreign,
                         [self.recorder.number(each) for each in islice(module.parameters(), WITNESSES)],

@@ -10,11 +10,20 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.differences import keep_with
 from snugfit.doctor.observe.graph_nodes import is_sum_of_all
+from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
-from snugfit.doctor.observe.watchers.watch_losses import look_at_advantage, look_at_shapes
+from snugfit.doctor.observe.watchers.watch_losses import (
+    DIFFERENCE,
+    look_at_advantage,
+    look_at_bootstrap,
+    look_at_error,
+    look_at_shapes,
+)
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_scores import note_score
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
 _Call = Callable[..., Any]
@@ -56,8 +65,17 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
 
         return wrapped
 
-    for name, called in (("__sub__", "the difference"), ("__mul__", "the product")):
+    for name, called in (
+        ("__sub__", DIFFERENCE),
+        ("sub", DIFFERENCE),
+        ("subtract", DIFFERENCE),
+        ("__mul__", "the product"),
+    ):
         patches.wrap(Tensor, name, _operating(recorder, modules, called))
+    for name in ("sub", "subtract"):
+        in_c = getattr(torch, name)
+        patches.wrap(torch, name, _operating(recorder, modules, DIFFERENCE))
+        script_as(getattr(torch, name), in_c)
     for method in ("item", "tolist", "__float__"):
         patches.wrap(Tensor, method, reading)
     for kind in (torch.autograd.set_detect_anomaly, torch.autograd.detect_anomaly):
@@ -70,10 +88,24 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
     """Return what wraps an operator of two tensors."""
 
     def wrapped(original: _Call) -> _Call:
-        def operator(self: Any, other: Any) -> Any:
-            if recorder.detailed and not recorder.looking and isinstance(other, Tensor):
-                _look_at_operands(recorder, modules, name, self, other)
-            return original(self, other)
+        def operator(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:  # torch.sub(input=, other=)
+            if (
+                torch.compiler.is_dynamo_compiling()
+                or recorder.looking
+                or recorder.resting
+                or not (isinstance(other, Tensor) and isinstance(input, Tensor))
+                or input.is_nested  # of no shape
+                or other.is_nested
+            ):
+                return original(input, other, *args, **kwargs)
+            if recorder.detailed:
+                _look_at_operands(recorder, modules, name, input, other)
+            elif name != DIFFERENCE or torch.is_grad_enabled():
+                return original(input, other, *args, **kwargs)
+            result = original(input, other, *args, **kwargs)
+            if name == DIFFERENCE and input.shape == other.shape:
+                _look_at_difference(recorder, modules, input, other, result)
+            return result
 
         return operator
 
@@ -96,12 +128,32 @@ def _look_at_operands(
     if not (apart or (product and both)) or torch.compiler.is_dynamo_compiling() or not recorder.active:
         return
     with recorder.guard():
-        if one.is_nested or other.is_nested:
-            return
         if apart and not modules.computing:
             look_at_shapes(recorder, name, one, other)
         elif both:
             look_at_advantage(recorder, one, other)
+
+
+def _look_at_difference(
+    recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Tensor, result: Any
+) -> None:
+    """Look at a difference of as many numbers, outside of a model: an error that will be differentiated, or the score of an evaluation."""
+    if modules.computing or not isinstance(result, Tensor):
+        return
+    if not torch.is_grad_enabled():
+        note_score(recorder, modules, one, other)
+    elif recorder.detailed and result.requires_grad and recorder.active:
+        with recorder.guard():
+            events = recorder.log.events
+            place = len(events)
+            predicted, wanted = (one, other) if one.requires_grad else (other, one)
+            if one.requires_grad and other.requires_grad:
+                look_at_bootstrap(recorder, one, other)
+            else:
+                look_at_error(recorder, modules, predicted, wanted)
+            shown = events[place:]
+            del events[place:]
+            keep_with(result, shown)
 
 
 def _look_at_scalar(recorder: Recorder, number: Tensor, mask: Tensor) -> None:

@@ -47,6 +47,16 @@ def _count_hits(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any, 
         recorder.add(Hits(where(), recorder.log.updates, hits, equal.numel(), call.rows))
 
 
+def note_score(recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Tensor) -> None:
+    """Record that the predictions of the last forward pass, which had no graph, are compared with what is right by their difference."""
+    last = recorder.log.events[-1] if recorder.log.events else None
+    if not isinstance(last, Forward) or last.grad or modules.inside:
+        return
+    if one.shape == other.shape and one.shape[:1] == (last.rows,) and last.rows > 1 and recorder.active:
+        with recorder.guard():
+            recorder.add(Compared(where(), recorder.log.updates))
+
+
 def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
 

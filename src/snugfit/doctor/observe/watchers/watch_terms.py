@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.differences import shown_by
+from snugfit.doctor.observe.graph_nodes import mark_constant_rows
 from snugfit.doctor.observe.loss_terms import (
     Term,
     nested_mean,
     raw_overlap,
+    share_of_mean,
     sum_alone,
     sum_beside_mean,
     sums_in,
@@ -24,6 +27,7 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 _CONSTANT, _USED = "snugfit constant", "snugfit differentiated"
+_SLACK = 1e-3
 MOST_READ = 4
 """Sums whose graph is held until each optimizer has stepped, to see what became of their terms."""
 
@@ -46,9 +50,10 @@ class TermWatch:
         self._differentiated_at = ""
         self._stepped = False
         self._summed: tuple[str, int, float] | None = None
+        self.share: float | None = None
 
     def install(self, patches: Patches) -> None:
-        for name in ("__add__", "__iadd__"):
+        for name in ("__add__", "__iadd__", "__radd__"):
             patches.wrap(Tensor, name, self._adding)
 
     def _adding(self, original: _Call) -> _Call:
@@ -59,14 +64,24 @@ class TermWatch:
             if (
                 recorder.detailed
                 and not recorder.looking
-                and isinstance(other, Tensor)
-                and one.dim() == 0 == other.dim()
-                and one.requires_grad != other.requires_grad
+                and one.dim() == 0
+                and _is_number_without_graph(one, other)
                 and not torch.compiler.is_dynamo_compiling()
                 and recorder.active
             ):
                 with recorder.guard():
                     _mark_constant(result, other if one.requires_grad else one)
+            elif (
+                recorder.detailed
+                and not recorder.looking
+                and isinstance(other, Tensor)
+                and one.dim() > 0
+                and one.requires_grad != other.requires_grad
+                and not (one.is_nested or other.is_nested)  # of no shape
+                and one.shape == other.shape
+                and not torch.compiler.is_dynamo_compiling()
+            ):
+                mark_constant_rows(result)
             return result
 
         return add
@@ -89,6 +104,8 @@ class TermWatch:
         below = [each for node in sums_in(value.grad_fn) for each, _ in node.next_functions]
         for node in {value.grad_fn, *below, *(each.node for each in terms)} - {None}:  # those times 0 too
             _mark(node, _USED, True)
+        share = share_of_mean(terms, rows)
+        self.share = 1.0 if share is not None and abs(share - 1) < _SLACK else share
         self._look(value, terms, rows, scale)
 
     def _look(self, value: Tensor, terms: list[Term], rows: int, scale: float) -> None:
@@ -104,6 +121,7 @@ class TermWatch:
             self._summed = at, rows, alone
         if nested_mean(terms):
             recorder.add(MeanInMean(at, update))
+        recorder.log.events += shown_by(value)
         maker = raw_overlap(value)
         if maker:
             recorder.add(RawOverlap(at, update, maker))
@@ -132,7 +150,14 @@ class TermWatch:
                 self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, total.at))
 
 
-def _mark_constant(total: Tensor, constant: Tensor) -> None:
+def _is_number_without_graph(one: Tensor, other: Any) -> bool:
+    """Return whether one of two numbers that are added is a constant of the graph: a tensor, or what `item()` gave."""
+    if isinstance(other, Tensor):
+        return other.dim() == 0 and one.requires_grad != other.requires_grad
+    return isinstance(other, float) and one.requires_grad
+
+
+def _mark_constant(total: Tensor, constant: Tensor | float) -> None:
     """Remember with a sum which number without a graph is in it; nothing stands for a sum that begins."""
     value, metadata = float(constant), _metadata(total.grad_fn)
     if value and metadata is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,26 @@ def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) 
     recorder.add(HeadTokens(where(), recorder.log.updates, first, times, special, recorder.expected_token))
 
 
+def named_arguments(forward: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of a module of which this is the function, those without a name too."""
+    return {**dict(zip(_parameters_of(forward), args, strict=False)), **kwargs} if args else kwargs
+
+
+@lru_cache(maxsize=1024)
+def is_of_transformers(order: tuple[type, ...]) -> bool:
+    """Return whether a class is one of transformers', or made of one, by its order of resolution."""
+    return any(each.__module__.startswith("transformers.") for each in order)
+
+
+@lru_cache(maxsize=256)
+def _parameters_of(forward: _Call) -> tuple[str, ...]:
+    return tuple(inspect.signature(forward).parameters)[1:]
+
+
 def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
     """Look which tokens a model of transformers is told to leave out, and which labels count: of padding, and of the end."""
     config, tokens = getattr(module, "config", None), kwargs.get("input_ids")
-    known = type(module).__module__.startswith("transformers.") and torch.is_grad_enabled()
-    if not known or not isinstance(tokens, Tensor) or tokens.dim() != 2:
+    if not torch.is_grad_enabled() or not isinstance(tokens, Tensor) or tokens.dim() != 2:
         return
     mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
     padding = getattr(config, "pad_token_id", None)

@@ -13,7 +13,7 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
 from snugfit.doctor.observe.internals import not_compiled
 from snugfit.doctor.observe.log import OptimizerSeen
-from snugfit.doctor.observe.run_events import SteppedAgain
+from snugfit.doctor.observe.run_events import Move, SteppedAgain
 from snugfit.doctor.observe.script_events import (
     Backward,
     Clip,
@@ -24,7 +24,6 @@ from snugfit.doctor.observe.script_events import (
     Step,
     ZeroGrad,
 )
-from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_ranks import look_at_ranks
@@ -38,6 +37,7 @@ _MOMENTS = frozenset({"betas", "alpha", "rho", "etas"})
 """Settings of optimizers that keep moments, but for momentum, which may be 0."""
 FROZEN_LOOKS = 8
 """After so many updates it is looked again which optimizers have nothing left that trains."""
+MOST_ELEMENTS = 4096
 GROWN = 100.0
 """A loss that is so many times the first one makes it worth to look at the weights."""
 
@@ -79,8 +79,11 @@ class UpdateWatch:
         self._in_scaler = 0
         self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
         self._before: dict[int, tuple[float, float]] = {}
-        self._old_graphs = KeptGraphs(recorder)
+        self._old_graphs = modules.graphs
+        self._matrices: list[tuple[Tensor, Tensor]] = []
+        self._sizes: dict[int, float] = {}
         self._first_loss = math.nan
+        self._shares: dict[tuple[str, str], float | None] = {}
         self._trainable: dict[int, list[bool]] = {}
 
     def install(self, patches: Patches) -> None:
@@ -97,7 +100,11 @@ class UpdateWatch:
         ):
             patches.on_undo(hook.remove)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            patches.wrap(torch.nn.utils, name, self._clip)
+            for owner in (
+                torch.nn.utils,
+                torch.nn.utils.clip_grad,
+            ):  # of the second the deprecated names are made
+                patches.wrap(owner, name, self._clip)
         scaler = torch.amp.GradScaler
         patches.wrap(scaler, "scale", self._scale)
         patches.wrap(scaler, "unscale_", self._unscale)
@@ -200,9 +207,14 @@ class UpdateWatch:
         return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
 
     def _ratio(self, value: Any, factor: float) -> float | None:
-        """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
-        if not isinstance(value, Tensor) or value.numel() != 1 or not self.gradients.losses:
+        """Return what is differentiated over what the loss functions returned: one of them, or their sum; or over a mean of the script's own."""
+        if not isinstance(value, Tensor) or value.numel() != 1:
             return None
+        if not self.gradients.losses:
+            place = where(), type(value.grad_fn).__name__
+            if self.recorder.detailed and not self.modules.dependence.hooked:
+                self._shares[place] = self.terms.share
+            return self._shares.get(place)
         given = float(value.detach()) / factor
         if given == 0.0:
             return None
@@ -376,6 +388,11 @@ class UpdateWatch:
                 self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
             }
             self._look_at_gradients(optimizer)
+            self._matrices = [
+                (each, each.detach().reshape(-1)[:MOST_ELEMENTS].clone())
+                for each in state.sample()
+                if each.dim() > 1
+            ]
 
     def finish(self) -> None:
         """Note which optimizers have nothing left that trains."""
@@ -476,7 +493,18 @@ class UpdateWatch:
                 seen.moved += parameter.requires_grad
                 seen.frozen_moved += not parameter.requires_grad
         self._before = {}
+        self._note_distance(optimizer)
         self.modules.stepped(optimizer)
+
+    def _note_distance(self, optimizer: Any) -> None:
+        """Note how far the matrices of an optimizer's sample were moved, over the size that they had at first."""
+        matrices, self._matrices = self._matrices, []
+        pairs = [(each.detach().reshape(-1)[:MOST_ELEMENTS].float(), was.float()) for each, was in matrices]
+        number = self.recorder.number(optimizer)
+        size = self._sizes.setdefault(number, math.hypot(*(float(was.norm()) for _, was in pairs)))
+        if pairs and size > 0:
+            share = math.hypot(*(float((now - was).norm()) for now, was in pairs)) / size
+            self.recorder.add(Move(where(), self.recorder.log.updates, number, share))
 
 
 def _remembers(optimizer: Any) -> bool:

@@ -1,0 +1,73 @@
+"""The way of the classes from the last layer to a loss: on which axis they lie behind each view, and whether a reshape has mixed them with places."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from snugfit.doctor.observe.graph_nodes import kind_of
+from snugfit.doctor.observe.internals import moved_axes, size_before_view, size_of_result
+
+_LINEAR = ("Addmm", "Mm", "MkldnnLinear")
+_CONVOLUTIONS = ("Convolution", "MkldnnConvolution", "SlowConv")
+_SAME = ("Clone", "Slice", "ToCopy", "Mul", "Div", "LogSoftmax", "Softmax", "Alias")
+"""What leaves each value at its place, where it has one operand with a graph."""
+MOST_STEPS = 24
+
+
+def mixed_classes(scores: Tensor, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the sizes before and behind a view, or of the last layer's result twice, where the classes are not those of that layer; None where they are.
+
+    Args:
+        axis: on which a loss takes the classes.
+    """
+    node, classes = scores.grad_fn, scores.shape[axis]
+    for _ in range(MOST_STEPS):
+        parts = [] if node is None else [each for each, _ in node.next_functions if each is not None]
+        size = size_of_result(node)
+        if not parts or len(size) <= axis or size[axis] != classes:
+            return None
+        kind = kind_of(node)
+        if kind.startswith(_LINEAR):
+            return None  # likenesses of all rows are transposed on purpose
+        if kind.startswith(_CONVOLUTIONS):
+            # a softmax over places, with a target for each channel, is meant
+            return (size, size) if axis != 1 and size[1] == classes else None
+        if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
+            before = size_before_view(node)
+            stride = math.prod(size[axis + 1 :])
+            places = [
+                place
+                for place, length in enumerate(before)
+                if length == classes and math.prod(before[place + 1 :]) == stride
+            ]
+            if not places:
+                return (before, size) if _has_classes(parts[0], before, classes) else None
+            axis = places[0]
+        elif kind in ("Transpose", "Permute", "T"):
+            order = moved_axes(node, len(size))
+            if order is None:
+                return None
+            axis = order[axis]
+        elif not kind.startswith(_SAME) or len(parts) != 1:
+            return None
+        node = parts[0]
+    return None
+
+
+def _has_classes(node: Any, size: tuple[int, ...], classes: int) -> bool:
+    """Return whether a value of this size has the classes where the layer that made it puts them: the last axis of a linear one, the second of a convolution."""
+    axis = -1
+    for _ in range(MOST_STEPS):
+        kind = kind_of(node)
+        if kind.startswith(_LINEAR):
+            return size_of_result(node)[-1] == classes == size[axis]
+        if kind.startswith(_CONVOLUTIONS):
+            return len(size) > 2 and size[1] == classes and size_of_result(node) == size
+        parts = [each for each, _ in node.next_functions if each is not None]
+        if len(parts) != 1 or not kind.startswith((*_SAME, "View", "UnsafeView", "ReshapeAlias")):
+            return False
+        node = parts[0]
+    return False

@@ -1,0 +1,82 @@
+"""Watch softmax and sigmoid wherever they are called: what they are given, and over which axis they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.graph_nodes import squashed_by
+from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.script_events import ScoresAsLogits
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+_OVER_ROWS = "snugfit softmax over the rows"
+_NAMES = ("softmax", "log_softmax", "sigmoid")
+
+
+def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record what is squashed a second time, and mark what a softmax over the rows of a batch gave, in the first updates."""
+
+    def squashing(original: _Call) -> _Call:
+        name = original.__name__
+
+        def squash(input: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(input, *args, **kwargs)
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and isinstance(result, Tensor)
+                and result.requires_grad
+                and not torch.compiler.is_dynamo_compiling()
+                and recorder.active
+            ):
+                with recorder.guard():
+                    _look_at(recorder, modules, name, input, result, args[0] if args else kwargs.get("dim"))
+            return result
+
+        return squash
+
+    for owner, names in ((Tensor, _NAMES), (torch, _NAMES), (functional, ("logsigmoid",))):
+        for name in names:
+            in_c = getattr(owner, name)
+            patches.wrap(owner, name, squashing)
+            if owner is not Tensor:
+                script_as(getattr(owner, name), in_c)
+
+
+def _look_at(
+    recorder: Recorder, modules: ModuleWatch, name: str, given: Any, result: Tensor, axis: Any
+) -> None:
+    """Note probabilities that are squashed again, and a softmax over an axis as long as the batch, which is the first one."""
+    if not isinstance(given, Tensor) or given.is_nested:
+        return
+    if squashed_by(given.grad_fn):
+        recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))
+    rows = modules.rows_in_batch
+    first = isinstance(axis, int) and given.dim() > 1 and axis % given.dim() == 0
+    if first and given.shape[0] == rows > 1 and rows not in given.shape[1:]:
+        metadata = getattr(result.grad_fn, "metadata", None)
+        if metadata is not None:
+            metadata[_OVER_ROWS] = where(), rows
+
+
+def softmax_over_rows(node: Any, rows: int, most: int = 4000) -> str:
+    """Return where a softmax over so many rows of a batch was taken, of which values were computed; "" where there is none."""
+    todo, seen = [node], set[Any]()
+    while todo and len(seen) < most:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        place, over = (getattr(node, "metadata", None) or {}).get(_OVER_ROWS, ("", 0))
+        if over == rows:
+            return str(place)
+        todo += [each for each, _ in node.next_functions]
+    return ""
