@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -21,14 +22,19 @@ from snugfit.doctor.observe.watch import install
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 TRAINING = """
+def error(predicted, wanted):
+    apart = (predicted - wanted) * torch.ones(2)
+    return torch.sub(apart, 0.5 * wanted).square().mean() * 0.1 + apart.abs().mean()
 model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def train(batch, labels, updates=2):
     for _ in range(updates):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(batch), labels).backward()
+        outputs = model(batch)
+        (nn.functional.cross_entropy(outputs, labels) + error(outputs, batch[:, :2])).backward()
         optimizer.step()
     with torch.no_grad():
+        (model(batch) - batch[:, 2:]).abs().mean().item()
         (model(batch).argmax(1) == labels).float().mean().item()
 """
 
@@ -38,6 +44,11 @@ def watched(tmp_path: Path, script: str) -> Log:
     path = tmp_path / "train.py"
     path.write_text(f"import os, sys\nimport torch\nfrom torch import nn\n{TRAINING}\n{script}\n")
     return watch_script(path)
+
+
+def test_the_observer_begins_without_torch_which_the_script_imports_or_does_not() -> None:
+    begins = "import sys, snugfit.doctor.observe.child; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", begins], check=False).returncode == 0
 
 
 ROWS = "torch.randn(8, 4), torch.arange(8) % 2"

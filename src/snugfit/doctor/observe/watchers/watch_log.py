@@ -19,7 +19,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
-from snugfit.doctor.observe.padding import padding_behind
 from snugfit.doctor.observe.script_events import Backward, Clip, Event, Rescale, ScalerStep, Step
 
 if TYPE_CHECKING:
@@ -289,6 +288,8 @@ class Recorder:
 
     def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
         """Return which tokens are padding: the one that an embedding leaves out, or that no setting names, where rows end in it; None without any."""
+        from snugfit.doctor.observe.padding import padding_behind  # imports torch, as the script has
+
         if self._padding is None:
             return padding_behind(tokens)
         padding = (tokens == self._padding).flip(1).long().cumprod(1).flip(1).bool()
@@ -386,12 +387,17 @@ class Recorder:
     @property
     def rests(self) -> bool:
         """Return whether what happens now belongs to an update that rests; a profiler, which would count the little that is looked at, ends that."""
-        if not self.resting or threading.get_ident() != self._thread:
+        if not self.resting or not self.here:
             return False
         if self._profiling():
             self.resting = False
             self._close_eyes()
         return self.resting
+
+    @property
+    def here(self) -> bool:
+        """Return whether this is the thread that is watched, which alone looks."""
+        return threading.get_ident() == self._thread
 
     @property
     def active(self) -> bool:
@@ -402,7 +408,7 @@ class Recorder:
         if self.quiet or self.blind or self.resting:
             return False
         try:
-            if threading.get_ident() != self._thread or os.getpid() != self._process:
+            if not self.here or os.getpid() != self._process:
                 return False
             if self._worker is not None and self._worker() is not None:
                 return False

@@ -41,6 +41,7 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
                 not (recorder.looking or recorder.resting)
                 and not torch.compiler.is_dynamo_compiling()
                 and is_own(sys._getframe(1).f_code.co_filename)
+                and recorder.here
             ):
                 with recorder.guard():
                     # a number that was drawn on the processor costs nothing
@@ -93,18 +94,20 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
                 torch.compiler.is_dynamo_compiling()
                 or recorder.looking
                 or recorder.resting
+                or not (recorder.detailed or name == DIFFERENCE)
+                or not recorder.here
                 or not (isinstance(other, Tensor) and isinstance(input, Tensor))
-                or input.is_nested  # of no shape
-                or other.is_nested
             ):
                 return original(input, other, *args, **kwargs)
             if recorder.detailed:
-                _look_at_operands(recorder, modules, name, input, other)
-            elif name != DIFFERENCE or torch.is_grad_enabled():
-                return original(input, other, *args, **kwargs)
+                with recorder.guard():
+                    if not (input.is_nested or other.is_nested):  # of no shape
+                        _look_at_operands(recorder, modules, name, input, other)
             result = original(input, other, *args, **kwargs)
-            if name == DIFFERENCE and input.shape == other.shape:
-                _look_at_difference(recorder, modules, input, other, result)
+            if name == DIFFERENCE:
+                with recorder.guard():
+                    if not (input.is_nested or other.is_nested) and input.shape == other.shape:
+                        _look_at_difference(recorder, modules, input, other, result)
             return result
 
         return operator
@@ -125,13 +128,12 @@ def _look_at_operands(
         return
     mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
     apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
-    if not (apart or (product and both)) or torch.compiler.is_dynamo_compiling() or not recorder.active:
+    if not (apart or (product and both)) or not recorder.active:
         return
-    with recorder.guard():
-        if apart and not modules.computing:
-            look_at_shapes(recorder, name, one, other)
-        elif both:
-            look_at_advantage(recorder, one, other)
+    if apart and not modules.computing:
+        look_at_shapes(recorder, name, one, other)
+    elif both:
+        look_at_advantage(recorder, one, other)
 
 
 def _look_at_difference(
@@ -143,27 +145,24 @@ def _look_at_difference(
     if not torch.is_grad_enabled():
         note_score(recorder, modules, one, other)
     elif recorder.detailed and result.requires_grad and recorder.active:
-        with recorder.guard():
-            events = recorder.log.events
-            place = len(events)
-            predicted, wanted = (one, other) if one.requires_grad else (other, one)
-            if one.requires_grad and other.requires_grad:
-                look_at_bootstrap(recorder, one, other)
-            else:
-                look_at_error(recorder, modules, predicted, wanted)
-            shown = events[place:]
-            del events[place:]
-            keep_with(result, shown)
+        events = recorder.log.events
+        place = len(events)
+        predicted, wanted = (one, other) if one.requires_grad else (other, one)
+        if one.requires_grad and other.requires_grad:
+            look_at_bootstrap(recorder, one, other)
+        else:
+            look_at_error(recorder, modules, predicted, wanted)
+        shown = events[place:]
+        del events[place:]
+        keep_with(result, shown)
 
 
 def _look_at_scalar(recorder: Recorder, number: Tensor, mask: Tensor) -> None:
     """Note the sum over all rows that is multiplied by their mask."""
-    if not number.requires_grad or mask.requires_grad or mask.dim() < 1 or not recorder.active:
+    if not number.requires_grad or mask.requires_grad or mask.numel() < 2 or not recorder.active:
         return
-    with recorder.guard():
-        ones = mask.detach() if mask.numel() > 1 and not mask.is_nested else None
-        if ones is not None and is_sum_of_all(number) and sorted(ones.unique().tolist()) == [0, 1]:
-            recorder.add(ScalarMask(where(), recorder.log.updates))
+    if is_sum_of_all(number) and sorted(mask.detach().unique().tolist()) == [0, 1]:
+        recorder.add(ScalarMask(where(), recorder.log.updates))
 
 
 def _in_micro_batch(recorder: Recorder) -> bool:

@@ -26,10 +26,8 @@ def watch_products(recorder: Recorder, patches: Patches) -> None:
                 recorder.detailed
                 and not recorder.looking
                 and isinstance(one, Tensor)
-                and one.requires_grad
-                and one.dim() > 2
                 and not torch.compiler.is_dynamo_compiling()
-                and recorder.active
+                and recorder.here
             ):
                 with recorder.guard():
                     _look_at(recorder, one)
@@ -43,7 +41,8 @@ def watch_products(recorder: Recorder, patches: Patches) -> None:
 
 def _look_at(recorder: Recorder, weights: Tensor) -> None:
     """Note weights that no longer come to 1, unless the largest of each place is kept, as where a router chooses experts."""
-    given = masked_softmax(weights.grad_fn)
+    looked = weights.requires_grad and weights.dim() > 2 and recorder.active
+    given = masked_softmax(weights.grad_fn) if looked else None
     if given is None or given.shape[-1] != weights.shape[-1] or given.numel() != weights.numel():
         return
     after, before = (each.detach().float().reshape(-1, weights.shape[-1]) for each in (weights, given))

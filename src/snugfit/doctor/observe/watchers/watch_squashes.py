@@ -33,9 +33,8 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
                 recorder.detailed
                 and not recorder.looking
                 and isinstance(result, Tensor)
-                and result.requires_grad
                 and not torch.compiler.is_dynamo_compiling()
-                and recorder.active
+                and recorder.here
             ):
                 with recorder.guard():
                     _look_at(recorder, modules, name, input, result, args[0] if args else kwargs.get("dim"))
@@ -55,7 +54,7 @@ def _look_at(
     recorder: Recorder, modules: ModuleWatch, name: str, given: Any, result: Tensor, axis: Any
 ) -> None:
     """Note probabilities that are squashed again, and a softmax over an axis as long as the batch, which is the first one."""
-    if not isinstance(given, Tensor) or given.is_nested:
+    if not isinstance(given, Tensor) or given.is_nested or not (result.requires_grad and recorder.active):
         return
     if squashed_by(given.grad_fn):
         recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))

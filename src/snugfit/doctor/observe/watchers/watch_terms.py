@@ -64,24 +64,12 @@ class TermWatch:
             if (
                 recorder.detailed
                 and not recorder.looking
-                and one.dim() == 0
-                and _is_number_without_graph(one, other)
+                and isinstance(other, Tensor | float)
                 and not torch.compiler.is_dynamo_compiling()
-                and recorder.active
+                and recorder.here
             ):
                 with recorder.guard():
-                    _mark_constant(result, other if one.requires_grad else one)
-            elif (
-                recorder.detailed
-                and not recorder.looking
-                and isinstance(other, Tensor)
-                and one.dim() > 0
-                and one.requires_grad != other.requires_grad
-                and not (one.is_nested or other.is_nested)  # of no shape
-                and one.shape == other.shape
-                and not torch.compiler.is_dynamo_compiling()
-            ):
-                mark_constant_rows(result)
+                    _look_at_sum(recorder, one, other, result)
             return result
 
         return add
@@ -148,6 +136,21 @@ class TermWatch:
                 self._read.append(total._replace(steps=total.steps + 1))
             elif any(used):
                 self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, total.at))
+
+
+def _look_at_sum(recorder: Recorder, one: Tensor, other: Tensor | float, result: Tensor) -> None:
+    """Remember with a sum what of it has no graph: a number, or rows."""
+    if one.is_nested or (isinstance(other, Tensor) and other.is_nested):  # of no shape
+        return
+    if one.dim() == 0 and _is_number_without_graph(one, other) and recorder.active:
+        _mark_constant(result, other if one.requires_grad else one)
+    elif (
+        isinstance(other, Tensor)
+        and one.dim() > 0
+        and one.requires_grad != other.requires_grad
+        and one.shape == other.shape
+    ):
+        mark_constant_rows(result)
 
 
 def _is_number_without_graph(one: Tensor, other: Any) -> bool:

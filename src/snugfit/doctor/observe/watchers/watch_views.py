@@ -28,8 +28,9 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
             if (
                 recorder.detailed
                 and not recorder.looking
-                and self.requires_grad
+                and not torch.compiler.is_dynamo_compiling()
                 and is_own(sys._getframe(1).f_code.co_filename)
+                and recorder.here
             ):
                 _look_at(recorder, name, self, result)
             return result
@@ -41,9 +42,9 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
 
 
 def _look_at(recorder: Recorder, name: str, before: Tensor, after: Any) -> None:
-    if torch.compiler.is_dynamo_compiling() or not recorder.active or not isinstance(after, Tensor):
-        return
     with recorder.guard():
+        if not (before.requires_grad and isinstance(after, Tensor) and recorder.active):
+            return
         if is_exchange(before.shape, after.shape) or is_exchange(after.shape, before.shape):
             what = f"{list(before.shape)} becomes {list(after.shape)}, which has the sizes of exchanged axes, and the values as they lie in memory"
             fix = "x = x.transpose(0, 1)   # or x.view(batch, length, heads, -1).transpose(1, 2)"
