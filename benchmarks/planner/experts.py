@@ -157,14 +157,12 @@ def measured(case: Case) -> dict[str, Any]:
         planner: Planner = Planner(subject(fixed), machine)
         if case.devices > 1:
             share = window.select(range(ROWS // case.devices))
-            depth = SHAPES[case.model]["num_hidden_layers"]
             planner = Rank(
                 subject(fixed, share),
                 machine,
                 cluster=cluster,
                 way=case.strategy,  # type: ignore[arg-type]
                 window=window,
-                depth=depth,
             )
         sized = planner.by_size(request.plan, fixed)
         tried = [(sized.traced(size), size) for size in (8, 4, 2, 1) if size <= planner.subject.window.rows]

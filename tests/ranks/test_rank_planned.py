@@ -52,7 +52,6 @@ def test_the_planner_shards_as_a_run_does(four: Ranks, name: StrategyName) -> No
         cluster=Cluster(2, 2, link, link),
         way=name,
         window=subject().window,
-        depth=1,
     )
     with rank.strategy() as planned:
         assert four.run(settings_of_run, name) == [settings(planned)] * 4

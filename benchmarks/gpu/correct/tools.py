@@ -78,7 +78,7 @@ def certified(settings: Settings) -> Mapping[str, Any]:
 
 
 @check("a micro-batch is found that trains within the memory it was given", 40)
-def size_found(settings: Settings) -> Mapping[str, Any]:
+def micro_batch(settings: Settings) -> Mapping[str, Any]:
     """Find the size within a share of what the whole window takes, then make updates with it and with twice as much."""
     import torch
 
@@ -88,7 +88,7 @@ def size_found(settings: Settings) -> Mapping[str, Any]:
     model, rows = problem(rows_of_window)
     memory = settings.size(112 * MIB, None)  # of which cuBLAS takes 65
     given = {} if memory is None else {"memory": memory}
-    found = sf.find_batch(
+    sizes = sf.find_batch(
         model,
         rows,
         optimizer=sf.SGD(learning_rate=0.1),
@@ -97,22 +97,22 @@ def size_found(settings: Settings) -> Mapping[str, Any]:
         **given,
     )
     figures: dict[str, Any] = {
-        "largest": found.largest,
-        "rows": [f"{r.micro_batch}: {r.verdict}" for r in found.rows],
+        "largest": sizes.largest,
+        "rows": [f"{r.micro_batch}: {r.verdict}" for r in sizes.rows],
     }
-    require(found.window_rows == rows_of_window, "another window was tried", **figures)
+    require(sizes.window_rows == rows_of_window, "another window was tried", **figures)
     if not settings.cuda:
         return figures
-    require(found.largest < rows_of_window, "all fits, so that nothing was looked for", **figures)
-    step = sf.Step(model.to("cuda"), sf.SGD(learning_rate=0.1), micro_batch=found.largest)
+    require(sizes.largest < rows_of_window, "all fits, so that nothing was looked for", **figures)
+    step = sf.Step(model.to("cuda"), sf.SGD(learning_rate=0.1), micro_batch=sizes.largest)
     window = tuple(torch.stack(column).to("cuda") for column in zip(*rows, strict=True))
-    for size in (found.largest, 2 * found.largest):
+    for size in (sizes.largest, 2 * sizes.largest):
         step.micro_batch = size
         step(window)
         torch.cuda.reset_peak_memory_stats()
         step(window)
         figures[f"peak of {size}"] = torch.cuda.max_memory_allocated()
-    peak = figures[f"peak of {found.largest}"]
+    peak = figures[f"peak of {sizes.largest}"]
     require(peak <= 1.1 * memory, f"{peak / MIB:.1f} MiB are in use with the size found", **figures)
     return figures
 
@@ -124,10 +124,10 @@ def rate_and_profile(settings: Settings) -> Mapping[str, Any]:
     model, rows = problem(256)
     before = weights(model)
     common = {"optimizer": sf.SGD(learning_rate=0.1), "global_batch": 32, "device": settings.device}
-    found = sf.find_lr(model, rows, start=1e-3, end=10.0, range_updates=60, **common)
+    rate = sf.find_lr(model, rows, start=1e-3, end=10.0, range_updates=60, **common)
     profiled = sf.profile(model, rows, steps=5, output=settings.folder / "profiles", **common)
     figures = {
-        "learning_rate": found.learning_rate,
+        "learning_rate": rate.learning_rate,
         "phases": dict(profiled.phases),
         "seconds_per_update": profiled.seconds_per_update,
         "limit": profiled.limit,
@@ -135,7 +135,7 @@ def rate_and_profile(settings: Settings) -> Mapping[str, Any]:
         "operators": [each.name for each in profiled.operators[:5]],
     }
     require(not differing(before, weights(model)), "the model has other weights afterwards", **figures)
-    require(1e-3 < (found.learning_rate or 0) < 1, "no plausible rate", **figures)
+    require(1e-3 < (rate.learning_rate or 0) < 1, "no plausible rate", **figures)
     whole = sum(profiled.phases.values())
     apart = abs(whole - profiled.seconds_per_update) / profiled.seconds_per_update
     require(apart < 0.2, f"phases add up to {whole:.3g} s of {profiled.seconds_per_update:.3g}", **figures)
@@ -155,16 +155,16 @@ def doctor(settings: Settings) -> Mapping[str, Any]:
     done = subprocess.run(command, cwd=settings.folder, env=dict(os.environ), capture_output=True, text=True)
     require(done.returncode in (0, 1, 3), f"the doctor ended with {done.returncode}: {done.stderr[-2000:]}")
     report = json.loads(done.stdout[done.stdout.index("{") :])
-    found = [each for each in report["findings"] if each["pitfall"] == "device_reads"]
+    reads = [each for each in report["findings"] if each["pitfall"] == "device_reads"]
     figures = {
         "findings": [f"{each['pitfall']} ({each['certainty']})" for each in report["findings"]],
         "code": done.returncode,
     }
     require(
-        [each["where"] for each in found] == [f"train.py:{line}"],
+        [each["where"] for each in reads] == [f"train.py:{line}"],
         "the read was not found at its line",
         **figures,
     )
     certainty = "likely" if settings.cuda else "worth a look"
-    require(found[0]["certainty"] == certainty, f"it is called {found[0]['certainty']}", **figures)
+    require(reads[0]["certainty"] == certainty, f"it is called {reads[0]['certainty']}", **figures)
     return figures

@@ -317,6 +317,15 @@ class Technique:
         return False
 
     @property
+    def blocks_that_stay(self) -> int:
+        """Return how many of the blocks that it brings to the device while they compute stay there."""
+        return 0
+
+    def keeping(self, blocks: int) -> Self:
+        """Return it with so many blocks that stay on the device, of those that it brings there (`Stage.STREAM`)."""
+        raise NotImplementedError
+
+    @property
     def keeps_start(self) -> bool:
         """Return whether it asks for the model as it was when the run began, as `Context.start`."""
         return False

@@ -197,6 +197,7 @@ class _Shared:
             host_memory=budget.host_bytes,
             host_link=self.machine.device.host_link,
             update=update,
+            first=run.parts.trained_first,
         )
 
     def _searched(self) -> Answer | None:
@@ -287,7 +288,6 @@ class _Shared:
             cluster=self.cluster,
             way=name,
             window=self.subject.window,
-            depth=self.depth,
         )
 
     def _with_way(self, answer: Answer, way: str) -> Answer:

@@ -381,7 +381,6 @@ def test_seconds_have_what_is_waited_for() -> None:
             cluster=Cluster(2, 1, link, link),
             way="ddp",
             window=subject().window,
-            depth=len(traced(lambda mesh: None, 1).parts.blocks),
         ).predict(Plan(), subject().techniques)
         for link in (FAST, SLOW)
     )
@@ -402,7 +401,6 @@ def test_what_nccl_takes_of_a_gpu_is_reserved_and_said(way: StrategyName, mebiby
             cluster=Cluster(2, 2, link, link),
             way=way,
             window=subject().window,
-            depth=len(traced(lambda mesh: None, 1).parts.blocks),
         )
         found = rank.predict(Plan(), subject().techniques)
         return found.reserved_bytes, found.confidence["memory"]
@@ -426,7 +424,6 @@ def test_what_is_saved_beside_the_run_is_on_a_node_once_whoever_copies_it(
             cluster=Cluster(2, 1, FAST, FAST),
             way=way,
             window=each.window,
-            depth=len(traced(lambda mesh: None, 1).parts.blocks),
         ).predict(Plan(), each.techniques)
         for each in (waiting, beside)
     )

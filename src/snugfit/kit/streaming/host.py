@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import SettingError
 from snugfit.kit.streaming.layout import Weight, aligned, lay_out, set_tensors_, tensors_of
 from snugfit.system import pinned_memory
@@ -35,11 +37,14 @@ _DTYPES = {
 }
 
 
+_in_files: weakref.WeakSet[Packed] = weakref.WeakSet()
+
+
 class Packed:
     """The frozen weights of a block, moved to one piece of host memory in which its parameters lie from now on.
 
     Args:
-        weights: not empty; those of one block.
+        weights: not empty; those of one block. Fake ones are neither pinned nor written.
         pin: whether a CUDA device will read it.
         file: is written, and mapped into memory: pages are read when they are used. Without, ordinary memory.
     """
@@ -47,16 +52,21 @@ class Packed:
     def __init__(self, weights: list[Weight], pin: bool, file: Path | None = None) -> None:
         self.weights = weights
         nbytes = lay_out(weights)
+        fake = any(is_fake(weight.parameter) for weight in weights)
         self.memory = (
-            torch.empty(nbytes, dtype=torch.uint8) if file is None else _mapped(file, weights, nbytes)
+            _mapped(file, weights, nbytes)
+            if file is not None and not fake
+            else torch.empty(nbytes, dtype=torch.uint8)
         )
+        if file is not None:
+            _in_files.add(self)
         for weight in weights:
             held = tensors_of(weight.parameter)
             inside = {part: place.within(self.memory) for part, place in weight.places.items()}
             for part, tensor in held.items():
                 inside[part].copy_(tensor)
             set_tensors_(weight.parameter, inside)
-        if pin and file is None:
+        if pin and file is None and not fake:
             pinned_memory.pin(
                 self.memory,
                 self,
@@ -67,6 +77,11 @@ class Packed:
     @property
     def nbytes(self) -> int:
         return self.memory.numel()
+
+
+def in_files() -> list[Tensor]:
+    """Return the memory of all blocks whose weights are in files, or in a dry run would be: the host has no need of it."""
+    return [packed.memory for packed in _in_files]
 
 
 def check_host_memory(needed: int) -> None:

@@ -32,13 +32,16 @@ class Slot:
         self.holds: int | None = None
         _slots.add(self)
         self._device = device
-        self._cuda = self.memory.is_cuda and not is_fake(self.memory)  # a fake one has no streams
+        fake = is_fake(self.memory)  # which has no streams, and no files
+        self._cuda = self.memory.is_cuda and not fake
         self._stream = torch.cuda.Stream(device) if self._cuda else None
         # a copy from memory that is not pinned would wait for the device
         self._staging = (
-            torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if self._cuda and reader else None
+            torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._cuda)
+            if self.memory.is_cuda and reader
+            else None
         )
-        self._reader = reader
+        self._reader = None if fake else reader
         self._reading: Future[None] | None = None
         self._copied: torch.cuda.Event | None = None
         self._timed = timed

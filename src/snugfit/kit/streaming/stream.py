@@ -18,6 +18,7 @@ from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.kit.phases import phase
 from snugfit.kit.streaming.host import Packed, check_disk, check_host_memory
 from snugfit.kit.streaming.layout import Weight, frozen_weights, set_tensors_, tensors_of
 from snugfit.kit.streaming.slot import Slot, drain
@@ -205,7 +206,8 @@ class WeightStream:
             self._seen = ()
         parameters = [p for block in self._blocks.values() for p in block.parameters()]
         if self._seen != (seen := tuple(map(_identity, parameters))):
-            self._lay_out()
+            with phase("setup"):  # once a run, and no part of an update
+                self._lay_out()
             seen = tuple(map(_identity, parameters))
             self._seen = seen
         frozen = [tensor for p in parameters if not p.requires_grad for tensor in tensors_of(p).values()]
@@ -241,16 +243,13 @@ class WeightStream:
         inside = {id(weight.parameter) for packed in self._chain for weight in packed.weights}
         self._to_device(lambda parameter: id(parameter) not in inside)
         largest = max((packed.nbytes for packed in self._chain), default=0)
-        fake = any(is_fake(packed.memory) for packed in self._chain)
-        reader = None if fake else self._reader
         self._slots += [
-            Slot(largest, self._device, reader, self._timed) for _ in range(min(2, len(self._chain)))
+            Slot(largest, self._device, self._reader, self._timed) for _ in range(min(2, len(self._chain)))
         ]
 
     def _pack(self, name: str, weights: list[Weight], pin: bool) -> Packed:
-        fake = any(is_fake(weight.parameter) for weight in weights)
-        file = None if self._folder is None or fake else self._folder / f"{name}.safetensors"
-        return Packed(weights, pin and not fake, file)
+        file = None if self._folder is None else self._folder / f"{name}.safetensors"
+        return Packed(weights, pin, file)
 
     def _check_room(self, streamed: Mapping[str, list[Weight]]) -> None:
         sizes = {

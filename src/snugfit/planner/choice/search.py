@@ -327,6 +327,9 @@ class Search(Trials):
             one = self._known(self._techniques(added), size)
             if one is not None and not one.fits and not self._fits_when_run(added, one):
                 break
+        if streams(added):
+            for size in self._sizes:
+                self._fill(added, size)
         return True
 
     def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
@@ -433,8 +436,14 @@ class Search(Trials):
         self._note_bytes(made)
         seconds = self._least_seconds.get(techniques, math.inf)
         if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
-            self._least_seconds[techniques] = min(seconds, prediction.seconds_per_update)
+            self._least_seconds[techniques] = min(seconds, self._least_time(made))
         return made
+
+    def _least_time(self, one: Candidate) -> float:
+        """Return the least seconds of a plan, however many of its blocks stay on the device."""
+        sized = self._sized.get(one.techniques) if streams(self._added(one)) else None
+        filled = sized.staying(one.micro_batch, max(0, self.planner.depth - 2)) if sized is not None else None
+        return (filled or one.prediction).seconds_per_update
 
     def _note_bytes(self, one: Candidate) -> None:
         """Keep the weights and states at the peak of a plan that was tried, and what its step takes: no activations are there then."""

@@ -46,7 +46,7 @@ class Facts:
 
     Of `peak`, which one copy needs at its worst, `weights`, `gradients` and `optimizer` are there for the parameters, and the rest
     for activations and temporaries. `exchanged` is all gradients of an update. `largest_weights` and `largest_activations` are the
-    largest block's, of which the model has `blocks`; `outside` are weights that belong to none. `forward` and `backward` are those
+    largest block's, of which the model has `blocks`; `outside` are weights that belong to none, `first` gradients of those before them. `forward` and `backward` are those
     of the whole update, which one device computes in `micro_batches`, and `update` is the optimizer's on all weights.
     `device_memory` is what a device has to give, `host_memory` what the host of a node has, None where that is not said.
     """
@@ -68,6 +68,7 @@ class Facts:
     host_memory: int | None
     host_link: Link
     update: float = 0.0
+    first: int = 0
 
     def __post_init__(self) -> None:
         for name in ("weights", "blocks", "micro_batches"):
@@ -113,6 +114,7 @@ class Facts:
             micro_batches,
             self.forward / passes,
             self.backward / passes,
+            self.first,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from snugfit.planner.choice.rungs import (
 )
 from snugfit.planner.prediction.by_size import BySize
 from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.step.micro_batching import sizes
 
 MOST = 120
@@ -139,6 +141,37 @@ class Trials:
             if prediction is not None:
                 self._keep(techniques, size, prediction)
 
+    def _fill(self, added: Techniques, size: int) -> None:
+        """Keep what a plan that streams needs with as many blocks on the device as make it faster, of those that there is room for."""
+        techniques = self._techniques(added)
+        one, sized, last = self._known(techniques, size), self._sized.get(techniques), self.planner.depth - 2
+        if one is None or sized is None or not one.fits or last < 1:
+            return
+
+        def prediction_with(blocks: int) -> Prediction | None:
+            return sized.staying(size, blocks) if blocks else one.prediction
+
+        def too_many(blocks: int) -> bool:
+            prediction = prediction_with(blocks)
+            return prediction is None or not self._holds(prediction)
+
+        most = bisect_left(range(1, last + 1), True, key=too_many)  # as many blocks fit
+        limit = prediction_with(most)
+        assert limit is not None
+        seconds = limit.seconds_per_update
+
+        def quick(blocks: int) -> bool:
+            prediction = prediction_with(blocks)
+            return prediction is not None and prediction.seconds_per_update <= seconds
+
+        few = bisect_left(
+            range(most + 1), True, key=quick
+        )  # where all copies are hidden, more would save nothing
+        if few and (prediction := prediction_with(few)) is not None:
+            filled = keeping(techniques, few)
+            if self._known(filled, size) is None:
+                self._keep(filled, size, prediction)
+
     def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
         added = labels_of_added(techniques, self.asked.techniques)
         made = Candidate(techniques, size, added, prediction, self._holds(prediction))
@@ -184,7 +217,9 @@ class Trials:
     # ------------------------------------------------------------------ what there is
 
     def _added(self, one: Candidate) -> Techniques:
-        return tuple(each for each in one.techniques if each not in self.asked.techniques)
+        """Return the rungs that a plan has beyond the recipe's own techniques, whose blocks stay on the device by room alone."""
+        added = tuple(each for each in one.techniques if each not in self.asked.techniques)
+        return keeping(added, 0) if staying(added) else added
 
     def _techniques(self, added: Techniques) -> Techniques:
         """Return the recipe's techniques and those that are added, in one order however the set was come by."""

@@ -63,7 +63,7 @@ class Work:
     """The compute and the exchange of an update on one device.
 
     `weights` and `gradients` are bytes of the whole model, of which it has `blocks` about equal ones; `forward` and `backward`
-    are seconds of one micro-batch.
+    are seconds of one micro-batch. `first` are gradients of what comes before the blocks, such as embeddings: backward makes them last.
     """
 
     weights: int
@@ -72,6 +72,7 @@ class Work:
     micro_batches: int
     forward: float
     backward: float
+    first: int = 0
 
     @property
     def compute(self) -> float:
@@ -123,13 +124,18 @@ def all_reduce_seconds(whole: float, world: int, link: Link) -> float:
 def data_parallel(work: Work, cluster: Cluster) -> Exchange:
     """DDP: gradients are added up once an update, bucket by bucket as the last backward makes them.
 
-    The last bucket is full when there is nothing left to compute.
+    The last bucket is full when there is nothing left to compute. A weight that is larger than a bucket is one by itself, so embeddings are
+    sent whole after all else.
     """
     if not work.gradients:
         return NOTHING
-    buckets = math.ceil(work.gradients / BUCKET_BYTES)
-    each = _all_reduce_of(cluster, work.gradients / buckets)
-    return _hidden_behind(each, work.backward, buckets)
+    last = work.first if work.first > BUCKET_BYTES else 0
+    others = work.gradients - last
+    buckets = math.ceil(others / BUCKET_BYTES)
+    each = _all_reduce_of(cluster, others / buckets) if buckets else 0.0
+    alone = _all_reduce_of(cluster, last) if last else 0.0
+    before = _hidden_behind(each, work.backward, buckets) if buckets else NOTHING
+    return before + Exchange(alone, alone)
 
 
 def fully_sharded(work: Work, cluster: Cluster, *, reshard: bool, copy: float = 0.0) -> Exchange:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from snugfit.core.layers import repeated_blocks
+from snugfit.kit.streaming.layout import aligned
 
 
 class Role(enum.StrEnum):
@@ -115,12 +117,18 @@ class Storage:
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes of a model's weights, wherever they lie: those of each repeated block and those outside of them, all and the trained ones."""
+    """Bytes of a model's weights, wherever they lie: those of each repeated block and those outside of them, all and the trained ones.
+
+    `packed_blocks` are those of each block's frozen weights where they lie in one piece of memory, as streamed ones do; `trained_first`
+    those of trained weights that come before the first block, such as embeddings.
+    """
 
     blocks: tuple[int, ...] = ()
     outside: int = 0
     trained_blocks: tuple[int, ...] = ()
     trained_outside: int = 0
+    packed_blocks: tuple[int, ...] = ()
+    trained_first: int = 0
 
     @classmethod
     def of(cls, model: nn.Module) -> Parts:
@@ -130,10 +138,26 @@ class Parts:
             weights = [(each.nbytes, each.requires_grad) for each in parameters]
             return sum(size for size, _ in weights), sum(size for size, trained in weights if trained)
 
-        blocks = [sizes(block.parameters()) for block in repeated_blocks(model).values()]
+        inside = [list(block.parameters()) for block in repeated_blocks(model).values()]
+        blocks = [sizes(block) for block in inside]
         whole, trained = sizes(model.parameters())
+        own = {id(parameter) for block in inside for parameter in block}
+        _, first = sizes(takewhile(lambda each: id(each) not in own, model.parameters()) if own else ())
         all_of_them, trained_ones = tuple(size for size, _ in blocks), tuple(size for _, size in blocks)
-        return cls(all_of_them, whole - sum(all_of_them), trained_ones, trained - sum(trained_ones))
+        packed = tuple(
+            sum(aligned(each.nbytes) for each in block if not each.requires_grad) for block in inside
+        )
+        outside = whole - sum(all_of_them), trained - sum(trained_ones)
+        return cls(all_of_them, outside[0], trained_ones, outside[1], packed, first)
+
+    @property
+    def frozen_block(self) -> tuple[int, int]:
+        """Return the bytes of a block's frozen weights, and those of them in one piece; 0 where blocks differ, or nothing is frozen."""
+        kinds = {*zip(self.blocks, self.trained_blocks, self.packed_blocks, strict=True)}
+        if len(kinds) != 1:
+            return 0, 0
+        ((whole, trained, packed),) = kinds
+        return whole - trained, packed
 
     def whole(self, depth: int) -> tuple[int, int, int]:
         """Return the blocks, bytes of all weights, and of those that are trained, of the model with `depth` blocks."""

@@ -22,11 +22,13 @@ class BySize:
         run: a window in micro-batches of a size, of which two are run.
         tell: what a run of that size comes to.
         passes: micro-batches of a window, by their size.
+        stay: a run that streams its blocks, with so many of them on the device.
     """
 
     run: Callable[[int], Run]
     tell: Callable[[Run, int], Prediction]
     passes: Callable[[int], int]
+    stay: Callable[[Run, int], Run]
     _runs: dict[int, Run] = field(default_factory=dict)
     _by_size: dict[int, Prediction] = field(default_factory=dict)
 
@@ -39,23 +41,35 @@ class BySize:
         if size not in self._by_size:
             run = self.run(size)
             self._by_size[size] = self.tell(run, size)
-            if self.passes(size) > 1:  # a window that is taken whole meets no gradients
-                self._runs[size] = run
+            self._runs[size] = run
         return self._by_size[size]
 
     def between(self, size: int) -> Prediction | None:
         """Return what micro-batches of this size need, by those around them that were run; None where that cannot be told."""
         if size in self._by_size:
             return self._by_size[size]
-        low = max((each for each in self._runs if each < size), default=None)
-        high = min((each for each in self._runs if each > size), default=None)
+        run = self._run_between(size)
+        return None if run is None else self.tell(run, size)
+
+    def staying(self, size: int, blocks: int) -> Prediction | None:
+        """Return what micro-batches of this size need with so many blocks on the device that would be streamed; None where that cannot be told."""
+        run = self._runs.get(size) or self._run_between(size)
+        try:
+            return None if run is None else self.tell(self.stay(run, blocks), size)
+        except NotLinear:
+            return None
+
+    def _run_between(self, size: int) -> Run | None:
+        split = [each for each in self._runs if self.passes(each) > 1]  # a whole window meets no gradients
+        low = max((each for each in split if each < size), default=None)
+        high = min((each for each in split if each > size), default=None)
         if low is None or high is None:
             return None
         try:
             run = _on_line(self._runs[low], self._runs[high], (size - low) / (high - low))
         except NotLinear:
             return None
-        return self.tell(repeated(run, self.passes(size)), size)
+        return repeated(run, self.passes(size))
 
 
 def repeated(run: Run, count: int) -> Run:

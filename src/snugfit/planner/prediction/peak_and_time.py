@@ -12,6 +12,7 @@ from snugfit.planner.answers.answer import Prediction, Timeline
 from snugfit.planner.cost.records import Parts, Phase, Role
 from snugfit.planner.cost.roofline import NO_COSTS, Costs, combined
 from snugfit.planner.devices.device import Device, Machine
+from snugfit.planner.prediction.staying import Streamed
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Segment
 from snugfit.system.malloc import resident_bytes
@@ -34,7 +35,7 @@ class Run:
     These are what the allocator takes for each byte of them, operators whose results had to be bounded, the
     parts of the model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at
     most in the run's numbers, the share of the bytes that the run may need more, what else is to be said
-    of its memory, and the most bytes that were asked of the allocator.
+    of its memory, the most bytes that were asked of the allocator, and its blocks where they are streamed.
     """
 
     segments: list[Segment]
@@ -45,6 +46,7 @@ class Run:
     doubt: float = 0.0
     notes: tuple[str, ...] = ()
     requested: int = 0
+    streamed: Streamed | None = None
 
 
 def prediction_of(

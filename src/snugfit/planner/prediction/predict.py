@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from snugfit.core.job import AUTO, Plan
+from snugfit.core.layers import repeated_blocks
 from snugfit.core.losses import couples_rows, find_loss
 from snugfit.core.technique import Sharing, Stage, Technique
 from snugfit.errors import Untraceable
@@ -27,9 +28,10 @@ from snugfit.planner.prediction.by_size import BySize, repeated
 from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.prediction.peak_and_time import Run, prediction_of
+from snugfit.planner.prediction.staying import Streamed, keeping, staying, with_staying
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.operator_cache import OperatorCache
-from snugfit.planner.trace.segments import cut
+from snugfit.planner.trace.segments import copies_of_blocks, cut
 from snugfit.step.window_sums import asks_for_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.second_process import SecondProcess
@@ -113,6 +115,7 @@ class Planner:
             lambda size: self.run_of(sized(size), techniques, rough=True)[0],
             lambda run, size: self.prediction_of_run(run, sized(size), techniques, exact=False),
             lambda size: self.micro_batches(sized(size)),
+            self.with_staying,
         )
 
     def prediction_of_run(
@@ -126,6 +129,29 @@ class Planner:
 
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
         """Return the run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
+        if not staying(techniques):
+            return self._run_of(plan, techniques, rough)
+        try:
+            run, _ = self._run_of(plan, keeping(techniques, 0), rough)
+            return self.with_staying(run, staying(techniques)), False
+        except NotLinear:
+            return self.run(plan, techniques, None, None), True
+
+    def with_staying(self, run: Run, blocks: int) -> Run:
+        """Return a run that streams all of its blocks as it is where so many of them stay on the device.
+
+        Raises:
+            NotLinear: that cannot be told.
+        """
+        return replace(run, segments=with_staying(run.segments, run.streamed, blocks, self.depth))
+
+    @property
+    def depth(self) -> int:
+        """Return how many blocks the model has, or is asked to have."""
+        more = self.wanted - self.blocks.count if self.wanted and self.blocks is not None else 0
+        return len(repeated_blocks(self._models[None])) + more
+
+    def _run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
         question = plan, tuple(techniques)
         if question != self._question:
             self._runs.clear()
@@ -280,6 +306,7 @@ class Planner:
         if kind not in self._costs:
             self._costs[kind] = pricing(machine.device, machine.host, *kind)
         pieces = cut(trace, machine.type, self._costs[kind])
+        copy = next(iter(copies_of_blocks(trace.ops, trace.parts)), None)
         requested, reserved = self._reserved(trace)
         return Run(
             pieces,
@@ -290,6 +317,7 @@ class Planner:
             doubt(trace.ops),
             note(trace.ops),
             requested,
+            None if copy is None else Streamed(trace.parts.frozen_block[0], self._costs[kind](copy)),
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:

@@ -44,13 +44,11 @@ class Rank(Planner):
         subject: with its share of the window.
         window: of all devices.
         way: to share.
-        depth: how many blocks the model has.
     """
 
     cluster: Cluster
     way: StrategyName
     window: Batch
-    depth: int
 
     @property
     def sharing(self) -> Sharing:
@@ -136,7 +134,7 @@ class Rank(Planner):
         blocks, weights, gradients = run.parts.whole(self.depth)
         count = self.micro_batches(plan)
         forward, backward = (seconds_of(run, self.machine, phases) / count for phases in PASSES)
-        work = Work(weights, gradients, blocks, count, forward, backward)
+        work = Work(weights, gradients, blocks, count, forward, backward, run.parts.trained_first)
         if self.way == "ddp":
             return data_parallel(work, self.cluster)
         if self.way == HYBRID:

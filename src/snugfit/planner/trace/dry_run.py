@@ -21,6 +21,8 @@ from snugfit.core.tree import leaves, map_tree
 from snugfit.kit.mapped_tensors import making_in_files
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.kit.sharded_tensors import own_parts
+from snugfit.kit.streaming.host import in_files
+from snugfit.kit.streaming.slot import slots
 from snugfit.kit.token_scores import Seen
 from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.fake_ranks import shards_followed
@@ -156,6 +158,9 @@ def dry_run(
         if not step.strategy.shards:
             with recorder, recorder.label("save"):
                 _deliver(step)
+        for memory in filter(recorder.has_seen, slots()):
+            recorder.holds([memory], Role.WEIGHTS)
+        recorder.lacks(recorder.numbered(in_files()))
     return recorder.finish()
 
 

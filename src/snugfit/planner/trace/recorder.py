@@ -84,7 +84,8 @@ class Recorder(TorchDispatchMode):
         self._sharded = False
         self._modules: list[str] = []
         self._calls = 0  # of modules since the last operator
-        self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
+        self._since, self._made = [0], [""]  # since which node, which module computed
+        self._places: dict[tuple[Any, ...], Place] = {}
         self._node, self._storages = (
             (-1, 0),
             0,
@@ -116,6 +117,7 @@ class Recorder(TorchDispatchMode):
         """Give the model's modules their names, and its blocks their numbers."""
         self._names = {id(module): name for name, module in model.named_modules()}
         self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
+        self._places.clear()
         self._sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
         self.trace.parts = Parts.of(model)
 
@@ -130,6 +132,10 @@ class Recorder(TorchDispatchMode):
         """Return the numbers of tensors' storages, of those that were seen."""
         places = (id(plain.untyped_storage()) for plain in _plain(tensors))
         return [self._known[place][1] for place in places if place in self._known]
+
+    def has_seen(self, tensor: Tensor) -> bool:
+        """Return whether the storage of a tensor counts."""
+        return bool(self.numbered([tensor]))
 
     def lacks(self, numbers: Iterable[int]) -> None:
         """Say that a run would not have made these storages."""
@@ -385,8 +391,12 @@ class Recorder(TorchDispatchMode):
         if not self._modules and (node := node_number()) is not None and node < _NO_NODE:
             if node != self._node[0]:
                 self._node = node, self._storages
-            module = self._made[bisect.bisect_right(self._made, node, key=lambda entry: entry[0]) - 1][1]
-        return Place(self.update, phase, self._turn, self._micro_batch, module, self._block(module))
+            module = self._made[bisect.bisect_right(self._since, node) - 1]
+        kind = self.update, phase, self._turn, self._micro_batch, module
+        place = self._places.get(kind)
+        if place is None:
+            place = self._places[kind] = Place(*kind, self._block(module))
+        return place
 
     def _block(self, module: str) -> int:
         while module:
@@ -410,7 +420,8 @@ class Recorder(TorchDispatchMode):
     def _note(self) -> None:
         if threading.get_ident() != self._thread:  # computed again for a backward that another thread runs
             return
-        self._made.append((sequence_number(), self._modules[-1] if self._modules else ""))
+        self._since.append(sequence_number())
+        self._made.append(self._modules[-1] if self._modules else "")
 
     def _seen(self, storage: Any, device: str, op: int) -> None:
         """Count a storage that is new, or that has another size."""

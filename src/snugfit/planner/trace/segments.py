@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from snugfit.planner.cost.records import Op, Phase, Role, Trace
+from snugfit.planner.cost.records import Op, Parts, Phase, Role, Trace
 
 ROLES = tuple(Role)
 Costs = npt.NDArray[np.float64]
@@ -48,6 +48,7 @@ class Segment:
         operator: of the peak; with the `module` it belongs to.
         costs, flops: of all its operators; `costs` as `roofline.Costs` has them, in seconds.
         names: a hash of the names of its operators, which pieces that do the same have in common.
+        copies: of a whole block's frozen weights to the device.
     """
 
     key: Key
@@ -59,6 +60,7 @@ class Segment:
     flops: int
     names: int
     times: int = 1  # how often the run has it
+    copies: int = 0
 
     @property
     def bytes(self) -> int:
@@ -83,6 +85,13 @@ def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment
     for first, last in itertools.pairwise(bounds):
         pieces.append(_segment(trace, keys[first], range(first, last), starts, live, host, costs))
     return pieces
+
+
+def copies_of_blocks(ops: Sequence[Op], parts: Parts) -> list[Op]:
+    """Return the operators that bring the frozen weights of a block to the device."""
+    _, packed = parts.frozen_block
+    brought = (op for op in ops if ">" in op.device and not op.device.endswith(">cpu"))
+    return [op for op in brought if packed and op.written == packed]
 
 
 def _segment(
@@ -122,6 +131,7 @@ def _segment(
         (np.array([costs(each) for each in ops]) * times[:, None]).sum(axis=0),
         sum(each.flops * each.times for each in ops),
         hash(tuple(each.name for each in ops)),
+        copies=len(copies_of_blocks(ops, trace.parts)),
     )
 
 

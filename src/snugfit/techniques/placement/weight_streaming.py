@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -82,6 +82,13 @@ class WeightStreaming(Technique):
     @property
     def reads_files(self) -> bool:
         return self.folder is not None
+
+    @property
+    def blocks_that_stay(self) -> int:
+        return 0 if isinstance(self.resident, str) else self.resident
+
+    def keeping(self, blocks: int) -> Self:
+        return replace(self, resident=blocks)
 
     @classmethod
     def example(cls) -> Self:

@@ -30,6 +30,7 @@ from snugfit.planner.choice.rungs import (
 from snugfit.planner.choice.search import Search
 from snugfit.planner.choice.search_answer import alternatives, rejected, why, why_not
 from snugfit.planner.plan import Request, explained, look_for
+from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.techniques import find
 
 ROWS = 16
@@ -61,6 +62,7 @@ class Laws:
 
     fixed_micro_batch: bool = False
     sharing: Sharing | None = None
+    depth: int = 12
     overhead: float = 0.05  # seconds of a micro-batch
     cache: float = 0.0  # by how much longer an example takes in a micro-batch of the whole window
     together: float = (
@@ -89,7 +91,15 @@ class Laws:
             return self.predict(replace(plan, micro_batch=size), techniques)
 
         names = [label(each) for each in techniques]
-        return SimpleNamespace(traced=traced, between=lambda size: self.law(names, size))
+        return SimpleNamespace(
+            traced=traced,
+            between=lambda size: self.law(names, size),
+            staying=lambda size, blocks: self.staying(names, size, blocks),
+        )
+
+    def staying(self, names: Sequence[str], size: int, blocks: int) -> Prediction | None:
+        """What a plan needs with so many blocks on the device: it cannot be told."""
+        return None
 
     def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
         assert isinstance(plan.micro_batch, int)
@@ -812,6 +822,43 @@ def test_what_is_done_to_frozen_weights_is_looked_at_once_there_are_adapters() -
     chosen = searched(laws, 225, Fidelity.ADAPTERS).best()
     assert chosen is not None and {"lora", "weight_streaming"} <= set(chosen.added)
     assert ("adamw", "weight_streaming") not in {names for names, _ in laws.asked}
+
+
+@dataclass
+class Staying(Streamed):
+    """A block that stays takes 5 MB, and saves a twentieth of the time until all copies are hidden."""
+
+    hidden: int = 12
+
+    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+        super().predict(plan, techniques)
+        names = [label(each) for each in keeping(techniques, 0)]
+        return self.staying(names, int(plan.micro_batch or ROWS), staying(techniques))
+
+    def staying(self, names: Sequence[str], size: int, blocks: int) -> Prediction:
+        one = self.law(names, size)
+        return replace(
+            one,
+            reserved_bytes=one.reserved_bytes + 5 * blocks * MB,
+            seconds_per_update=one.seconds_per_update * (1 - min(blocks, self.hidden) / 20),
+        )
+
+
+@pytest.mark.parametrize(("hidden", "room", "stays"), [(12, 17, 3), (12, 400, 10), (2, 17, 2), (12, 4, 0)])
+def test_as_many_blocks_stay_on_the_device_as_there_is_room_for_and_copies_that_are_waited_for(
+    hidden: int, room: int, stays: int
+) -> None:
+    laws, added = Staying(hidden=hidden), (find("lora")(), find("weight_streaming")())
+    whole = laws.law(["lora", "weight_streaming"], ROWS)
+    search = searched(laws, whole.reserved_bytes / MB + room, Fidelity.ADAPTERS)
+    assert search._look(added)
+    fitting = [each for each in search.tried if each.fits and each.micro_batch == ROWS]
+    chosen = min(fitting, key=lambda each: each.prediction.seconds_per_update)
+    assert staying(chosen.techniques) == stays
+    assert {*search._added(chosen)} == {*added}, (
+        "what differs from it by a rung is looked for as from any other"
+    )
+    assert search.confirm(lambda: chosen) == chosen
 
 
 class FullHost(Streamed):

@@ -68,6 +68,18 @@ def test_ddp_over_a_slow_link_waits_for_what_backward_cannot_hide() -> None:
     assert found.exposed == pytest.approx(4 * bucket - 0.03)
 
 
+def test_ddp_sends_embeddings_whole_when_there_is_nothing_left_to_compute() -> None:
+    """Of 4 buckets and 1 GB of embeddings, whose gradient comes last, a bucket and all of the embeddings are waited for."""
+    work = replace(WORK, gradients=4 * 25 * 2**20 + 10**9, first=10**9, backward=10.0)
+
+    found = data_parallel(work, one_node(SLOW))
+
+    bucket = 2 * 0.75 * 25 * 2**20 / 1e9
+    assert found.seconds == pytest.approx(4 * bucket + 1.5)
+    assert found.exposed == pytest.approx(bucket + 1.5)
+    assert data_parallel(replace(WORK, gradients=10**9, first=10**9), one_node(SLOW)) == Exchange(1.5, 1.5)
+
+
 def test_ddp_on_several_nodes_adds_up_within_each_first() -> None:
     """1 GB in 38 buckets: 2·3/4 of it at 100 GB/s and 2·1/2 at 1 GB/s; a ring would send 2·7/8 at 1 GB/s."""
     found = data_parallel(replace(WORK, gradients=10**9), Cluster(4, 2, FAST, SLOW))

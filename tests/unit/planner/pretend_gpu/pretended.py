@@ -178,6 +178,62 @@ def answers() -> dict[str, Any]:
         }
 
 
+class Stack(nn.Module):
+    """Blocks, and a head."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(2048, 4)
+
+    def forward(self, rows: Tensor) -> Any:
+        for block in self.blocks:
+            rows = block(rows)
+        return self.head(rows)
+
+
+def staying() -> dict[str, Any]:
+    """Bytes and seconds of plans in which some blocks stay on the device: as they are told, and run whole."""
+    from snugfit.core.batch import Batch
+    from snugfit.core.job import Job, Plan
+    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.target import Target, machine_of
+    from snugfit.planner.trace.dry_run import Subject
+    from snugfit.techniques import find
+
+    def block() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(2048, 2048).requires_grad_(False),
+            nn.Tanh(),
+            nn.Linear(2048, 4),
+            nn.Linear(4, 2048),
+        )
+
+    def model() -> nn.Module:
+        with torch.device("meta"):
+            return Stack([block() for _ in range(20)])
+
+    found = {}
+    window = Batch.of((torch.zeros(768, 2048), torch.zeros(768, dtype=torch.long)))
+    with machine_of(Target(device="t4")) as machine:
+        for name, settings in {
+            "none": {},
+            "few": {"resident": 3},
+            "most": {"resident": 18},
+            "files": {"resident": 3, "folder": "never-made"},
+        }.items():
+            own = (find("adamw")(learning_rate=0.1), find("weight_streaming")(**settings))
+            subject = Subject(model, window, Job.of(global_batch=768, updates=4), 768, own)
+            planner, plan = Planner(subject, machine), Plan(device=machine.type, micro_batch=256)
+            whole = planner.prediction_of_run(planner.run(plan, own, None, None), plan, own, exact=True)
+            told = planner.predict(plan, own)
+            found[name] = {
+                "told": [told.peak_bytes, told.seconds_per_update, told.host_peak_bytes],
+                "whole": [whole.peak_bytes, whole.seconds_per_update, whole.host_peak_bytes],
+                "runs": len(planner._runs),
+            }
+    return found
+
+
 def networks() -> dict[str, Any]:
     with torch.device("meta"):
         layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
@@ -447,6 +503,7 @@ if __name__ == "__main__":
             late,
             answers,
             compiled,
+            staying,
             networks,
             recurrent,
             attention,

@@ -125,6 +125,20 @@ def test_python_finds_the_gpu_that_was_named() -> None:
 
 @pytest.mark.slow
 @here
+def test_blocks_that_stay_on_the_device_are_told_as_a_run_of_all_blocks_has_them() -> None:
+    found = facts("staying")
+    for name, case in found.items():
+        peak, seconds, host = case["told"]
+        assert [peak, host] == [case["whole"][0], case["whole"][2]], name
+        assert seconds == pytest.approx(case["whole"][1], rel=0.01), name
+        assert case["runs"] == 3, "three depths, and not all blocks"
+    weights = (2048 * 2048 + 2048) * 4
+    assert found["most"]["told"][0] - found["few"]["told"][0] == 15 * weights
+    assert found["none"]["told"][1] > found["few"]["told"][1] > found["most"]["told"][1]
+
+
+@pytest.mark.slow
+@here
 def test_networks_learn_there_with_the_kernels_of_a_gpu() -> None:
     found = facts("networks")
     assert found["chosen"]["_foreach_addcdiv_.ScalarList"] == 2  # one for all weights in each of two updates

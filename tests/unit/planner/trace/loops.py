@@ -83,8 +83,7 @@ def planner(own: Subject, machine: Machine, sharded: bool) -> Planner:
     if not sharded:
         return Planner(own, machine)
     link = machine.device.peer_link
-    blocks = SIZES["num_hidden_layers"]
-    return Rank(own, machine, cluster=Cluster(2, 1, link, link), way="fsdp", window=own.window, depth=blocks)
+    return Rank(own, machine, cluster=Cluster(2, 1, link, link), way="fsdp", window=own.window)
 
 
 def figures(techniques: Sequence[Technique], machine: Machine, sharded: bool = False) -> dict[str, Any]:
