@@ -420,10 +420,12 @@ def _read(
 
         kind: Any = getattr(transformers, auto)
         seed_device(seed, device)
-        loading = [each for each in techniques if type(each).loading is not Technique.loading]
+        loading = [
+            each for each in techniques if type(each).loading is not Technique.loading or each.reads_files
+        ]
         formats = _formats(kind, config, loading)
         # transformers' threads would read ahead of what is being quantised or cut, up to the whole model
-        alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if formats or keep else {}
+        alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if loading or keep else {}
         with mock.patch.dict(os.environ, alone), read_in_parts(keep), read_in_formats(loading):
             model, loading_info = call(
                 name,

@@ -20,6 +20,7 @@ from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.placement import place_
 from snugfit.kit.streaming import host, stream
 from snugfit.kit.streaming.stream import WeightStream, blocks_of, spread
+from snugfit.models.in_parts import read_in_formats
 from snugfit.step import build
 from snugfit.step.step import Step
 from snugfit.techniques import find
@@ -722,6 +723,22 @@ def test_resident_layers_are_evenly_spread() -> None:
 @pytest.mark.parametrize("resident", [-1, "all", 1.5])
 def test_an_impossible_number_of_resident_blocks_is_refused(resident: Any) -> None:
     refuses(WeightStreaming, resident=resident)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_weights_of_blocks_are_in_files_as_soon_as_they_are_read(tmp_path: Path) -> None:
+    from transformers import LlamaForCausalLM
+
+    folder, saved = tmp_path / "weights", stock_llama()
+    saved.save_pretrained(tmp_path / "model")
+    with read_in_formats([WeightStreaming(folder=str(folder))]):
+        read = LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [[int(end, 16) for end in each[0].split("-")] for each in maps if str(folder) in each[-1]]
+    for (name, weight), own in zip(read.named_parameters(), saved.parameters(), strict=True):
+        in_folder = any(start <= weight.data_ptr() < end for start, end in ranges)
+        assert in_folder == (".layers." in name) and torch.equal(weight, own), name
+    assert list(folder.iterdir()) == [], "files without a name, which end with what is in them"
 
 
 @pytest.mark.parametrize("folder", [None, "never-made"])

@@ -123,10 +123,14 @@ def dry_run(
         mode,
     ):
         recorder.holds(_own(model), Role.WEIGHTS)
+        read = recorder.numbered(_streamed_from_files(model, subject, techniques))
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
             step = make_step(subject.job, plan, _material(subject, model), optimizer, techniques, strategy)
         recorder.knows(step.model)
+        on_disk = recorder.numbered(_streamed_from_files(step.model, subject, techniques, frozen=True))
+        if not subject.loaded_so(techniques):  # what is made of a weight that was read is in memory
+            on_disk = [each for each in on_disk if each in read]
         recorder.holds(step.strategy.buckets, Role.GRADIENTS)
         recorder.holds(_own(step.model), Role.WEIGHTS)
         recorder.begin()
@@ -160,7 +164,7 @@ def dry_run(
                 _deliver(step)
         for memory in filter(recorder.has_seen, slots()):
             recorder.holds([memory], Role.WEIGHTS)
-        recorder.lacks(recorder.numbered(in_files()))
+        recorder.lacks([*on_disk, *recorder.numbered(in_files())])
     return recorder.finish()
 
 
@@ -245,6 +249,21 @@ def longest_rows(window: Batch, rows: int) -> Batch:
 def _own(model: nn.Module) -> Iterator[Tensor]:
     yield from model.parameters()
     yield from model.buffers()
+
+
+def _streamed_from_files(
+    model: nn.Module, subject: Subject, techniques: Sequence[Technique], frozen: bool = False
+) -> Iterator[Tensor]:
+    """Yield the weights on the host that are put into files as they are read: those of blocks that come from there, unless in few bits."""
+    streaming = (each for each in techniques if each.reads_files and subject.from_files)
+    for name in (name for each in streaming for name in each.stays(model)):
+        for weight in model.get_submodule(name).parameters():
+            if (
+                weight.is_floating_point()
+                and weight.device.type == "cpu"
+                and not (frozen and weight.requires_grad)
+            ):
+                yield weight
 
 
 def _material(subject: Subject, model: nn.Module) -> Material:

@@ -15,6 +15,8 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Sharing, Stage, Technique
 from snugfit.errors import SnugfitWarning
+from snugfit.kit.mapped_tensors import in_file
+from snugfit.kit.placement import set_data_
 from snugfit.kit.streaming.stream import WeightStream, blocks_of
 
 
@@ -93,6 +95,20 @@ class WeightStreaming(Technique):
     @classmethod
     def example(cls) -> Self:
         return cls()
+
+    def read(self, model: nn.Module, name: str) -> None:
+        """Put a weight of a block into a file of the folder as soon as it is read, in the format that techniques before this have given it."""
+        block = next((each for each in self.stays(model) if name.startswith(f"{each}.")), None)
+        if self.folder is None or block is None:
+            return
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        layer = model.get_submodule(name.rpartition(".")[0])
+        for weight in layer._parameters.values():
+            if weight is not None and not weight.is_meta and type(weight) is nn.Parameter:
+                set_data_(
+                    weight, in_file(weight, folder)
+                )  # the same object, which the loader has marked as read
 
     def stays(self, model: nn.Module) -> Collection[str]:
         return tuple(blocks_of(model, self.blocks))

@@ -220,9 +220,12 @@ def staying() -> dict[str, Any]:
             "few": {"resident": 3},
             "most": {"resident": 18},
             "files": {"resident": 3, "folder": "never-made"},
+            "read to files": {"resident": 3, "folder": "never-made"},
         }.items():
             own = (find("adamw")(learning_rate=0.1), find("weight_streaming")(**settings))
-            subject = Subject(model, window, Job.of(global_batch=768, updates=4), 768, own)
+            subject = Subject(
+                model, window, Job.of(global_batch=768, updates=4), 768, own, from_files="read" in name
+            )
             planner, plan = Planner(subject, machine), Plan(device=machine.type, micro_batch=256)
             whole = planner.prediction_of_run(planner.run(plan, own, None, None), plan, own, exact=True)
             told = planner.predict(plan, own)

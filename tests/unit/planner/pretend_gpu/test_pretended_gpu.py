@@ -134,6 +134,10 @@ def test_blocks_that_stay_on_the_device_are_told_as_a_run_of_all_blocks_has_them
         assert case["runs"] == 3, "three depths, and not all blocks"
     weights = (2048 * 2048 + 2048) * 4
     assert found["most"]["told"][0] - found["few"]["told"][0] == 15 * weights
+    host = {name: case["told"][2] for name, case in found.items()}
+    assert host["files"] - host["read to files"] == 18 * weights, (
+        "two are in memory on their way to the device"
+    )
     assert found["none"]["told"][1] > found["few"]["told"][1] > found["most"]["told"][1]
 
 
