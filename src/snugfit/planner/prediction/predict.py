@@ -13,7 +13,7 @@ from torch import nn
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.layers import repeated_blocks
 from snugfit.core.losses import couples_rows, find_loss
-from snugfit.core.technique import Sharing, Stage, Technique
+from snugfit.core.technique import Family, Sharing, Stage, Technique
 from snugfit.errors import Untraceable
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.skeleton import skeleton
@@ -76,6 +76,9 @@ class Planner:
     _operators: OperatorCache = field(default_factory=OperatorCache, init=False)
     # by whether in tf32, and whether files are read
     _costs: dict[tuple[bool, bool], Callable[[Op], Costs]] = field(default_factory=dict, init=False)
+    _base_of: dict[frozenset[Technique], int] = field(
+        default_factory=dict, init=False
+    )  # that told, by placements
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
     second: SecondProcess | None = field(default=None, init=False)  # that runs what `run` does
 
@@ -163,9 +166,12 @@ class Planner:
         elif rough:
             many, counts = count > _ROUGHLY, (_ROUGHLY,)
         failed: Exception | None = None
-        for base, few in itertools.product(self._bases(many), counts if many else (None,)):
+        placed = frozenset(each for each in techniques if each.card.family is Family.PLACEMENT)
+        for base, few in itertools.product(self._bases(many, placed), counts if many else (None,)):
             try:
-                return self._carried_on(plan, techniques, base, few, rough), False
+                run = self._carried_on(plan, techniques, base, few, rough)
+                self._base_of[placed] = base or 0
+                return run, False
             except Untraceable:
                 raise  # with all blocks there would be no more numbers, and it takes as many times as long
             # a model or a technique may need a block that is left out, in any way: the whole one tells
@@ -175,18 +181,19 @@ class Planner:
             raise failed
         return self.run(plan, techniques, None, None), True
 
-    def _bases(self, many: bool) -> Iterator[int | None]:
+    def _bases(self, many: bool, placed: frozenset[Technique]) -> Iterator[int | None]:
         """Yield the numbers of blocks from which a run is carried on.
 
-        There are more where a technique looks further than to the next block, and all (None) where it has
-        many micro-batches.
+        There are more where a technique looks further than to the next block, as fewer placements tell that needed them, and all (None)
+        where it has many micro-batches.
         """
         if self.whole:
             return
         if self.blocks is not None:
             fewest, period = self.blocks.fewest, self.blocks.period
+            least = max((base for fewer, base in self._base_of.items() if fewer <= placed), default=0)
             depths = (fewest + more * period for more in range(3))
-            yield from (depth for depth in depths if depth + period < self.blocks.count)
+            yield from (depth for depth in depths if least <= depth < self.blocks.count - period)
         if many:
             yield None
 

@@ -14,6 +14,7 @@ from snugfit.planner.cost.records import Parts, Phase
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.prediction.by_size import repeated
+from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.segments import ROLES, Key, Segment
@@ -97,3 +98,22 @@ def test_beyond_what_was_run_nothing_is_told(planner: Planner) -> None:
     sized.traced(ROWS)
     sized.traced(4)
     assert sized.between(8) is None and sized.between(2) is None
+
+
+def test_as_many_blocks_are_run_as_a_plan_of_fewer_placements_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(24)))
+    cpu = replace(uncalibrated("cpu"), rates={})
+    data = torch.randn(4, 8), torch.zeros(4, dtype=torch.long)
+    planner = Planner(subject_of(model, data, (AdamW(),)), Machine(cpu, cpu, baseline=0))
+    bases: list[int | None] = []
+
+    def carried_on(plan: Plan, techniques: object, base: int | None, few: int | None, rough: bool) -> Run:
+        bases.append(base)
+        if base == 4 and Recompute() in techniques:  # type: ignore[operator]
+            raise NotLinear("one block more")
+        return Run([], 1.0, (), Parts(), 1.0)
+
+    monkeypatch.setattr(planner, "_carried_on", carried_on)
+    for placements in ((Recompute(),), (Recompute(), OptimizerInBackward()), (OptimizerInBackward(),)):
+        planner.run_of(Plan(micro_batch=4), (AdamW(), *placements), rough=True)
+    assert bases == [4, 5, 5, 4]
