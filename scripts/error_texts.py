@@ -1,10 +1,18 @@
-"""The page of all errors about input, made from the code: `python -m scripts.error_texts` writes docs/errors.md."""
+"""The page of all errors about input, made from the code.
+
+    python -m scripts.error_texts           writes docs/errors.md
+    python -m scripts.error_texts --check   says where the page is not as the code has it, and where an error lacks a part
+
+The gate checks.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -102,5 +110,26 @@ def _escaped(text: str) -> str:
     )
 
 
+def faults(errors: Sequence[Text]) -> Iterator[str]:
+    """Yield the place of each error that lacks a part, and the part."""
+    for each in errors:
+        place = f"{each.module}:{each.line}"
+        if not (each.setting.strip() and each.problem.strip()):
+            yield f"{place}: no setting or no problem"
+        if not re.match(r"[A-Z{]", each.remedy.strip()):
+            yield f"{place}: a remedy is a sentence of its own, found '{each.remedy}'"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    problems = list(faults(texts()))
+    if PAGE.read_text(encoding="utf-8") != page():
+        problems.append("docs/errors.md is not as the code has it: python -m scripts.error_texts")
+    print("\n".join(problems) or f"error texts: {len(texts())}")
+    return int(bool(problems))
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.exit(main(sys.argv[1:]))

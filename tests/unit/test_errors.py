@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scripts.error_texts import PAGE, Text, page, texts
+from scripts.error_texts import Text, faults
 from snugfit.errors import DataError, MissingExtra, SaidElsewhere, SettingError, UserError
 
 REMEDY = "Lower it."
@@ -61,17 +61,14 @@ def test_the_text_of_an_error_from_elsewhere_stays_as_it_is() -> None:
     assert str(SettingError.from_text("a: b. c\nd: e. f")) == "a: b. c\nd: e. f"
 
 
-def test_each_error_says_what_to_do() -> None:
-    found = texts()
-    assert len(found) > 900
-    assert [place(text) for text in found if not (text.setting.strip() and text.problem.strip())] == []
-    no_sentence = [text for text in found if not re.match(r"[A-Z{]", text.remedy.strip())]
-    assert [place(text) for text in no_sentence] == [], "a remedy is a sentence of its own"
-
-
-def place(text: Text) -> str:
-    return f"{text.module}:{text.line}"
-
-
-def test_the_page_of_all_errors_is_as_the_code_has_them() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python -m scripts.error_texts"
+def test_an_error_without_a_part_is_found() -> None:
+    whole = Text("run/run.py", 7, "a.b", "8 is more than 4", REMEDY)
+    found = [
+        replace(whole, problem=" "),
+        replace(whole, remedy="lower it"),
+        replace(whole, remedy="{remedy}"),
+    ]
+    assert list(faults([whole, *found])) == [
+        "run/run.py:7: no setting or no problem",
+        "run/run.py:7: a remedy is a sentence of its own, found 'lower it'",
+    ]
