@@ -248,9 +248,8 @@ def _rung(one: Rejected, budget: int, longest: int, style: str) -> str:
 
 def _provenance(answer: Answer) -> str:
     calibrated = answer.device.get("calibrated")
-    confidence = answer.prediction.confidence.items()
     rows = [
-        *((key.split()[0], value) for key, value in confidence),  # notes are numbered
+        *answer.prediction.confidence.items(),
         ("device", "calibrated by measuring it" if calibrated else "from its maker’s sheet, not measured"),
     ]
     return _section("How each figure was found", facts(rows))

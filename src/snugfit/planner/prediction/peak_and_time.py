@@ -165,7 +165,6 @@ def _confidence(subject: Subject, machine: Machine, exact: bool, run: Run) -> di
         "memory": memory,
         "time": time,
         **({"data": f"upper bound: {subject.assumed}"} if subject.assumed else {}),
-        **{f"note {n}": note for n, note in enumerate(machine.notes)},
     }
 
 
