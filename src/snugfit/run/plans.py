@@ -183,6 +183,9 @@ def planned(
             )
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
+    finally:
+        if options.worker is not None:  # it has answered, or was not asked
+            options.worker.close()
     if not answer.fits:
         raise impossible(answer)
     from snugfit.recipe.plan_choices import with_choice

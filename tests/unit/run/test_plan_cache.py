@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,8 @@ from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
-from snugfit.run import plan_cache, planning
+from snugfit.run import plan_cache, planning, plans
+from snugfit.run.call_options import RunOptions
 from snugfit.run.plan_cache import PLANNED, place_of
 from snugfit.run.plan_key import has_plan
 from snugfit.run.plans import plan_recipe
@@ -78,6 +80,26 @@ def test_a_plan_that_was_made_is_taken_again_whole_and_says_so(tmp_path: Path, p
         "clip_norm",
         "recompute",
     }
+
+
+class Started:
+    """A planner's process that was started before it is known whether it will be asked."""
+
+    def __init__(self) -> None:
+        self.running = True
+
+    def close(self) -> None:
+        self.running = False
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_process_that_is_not_asked_ends_before_the_run_begins(tmp_path: Path) -> None:
+    first, second = Started(), Started()
+    for worker in (first, second):  # the second one is not asked: the plan is there
+        options: Any = RunOptions(plan=True, worker=worker)  # type: ignore[arg-type]
+        answer = plans.planned(recipe(tmp_path), options)[1]
+        assert answer is not None and (PLANNED in answer.about) is (worker is second)
+    assert not first.running and not second.running
 
 
 @pytest.mark.parametrize(
