@@ -400,6 +400,12 @@ def _rows_of_function(
         raise DataError(setting, f"{name} failed: {describe(failure)}", "Correct the function.") from failure
 
 
+def _text_in_json(value: Any) -> str:
+    from snugfit.system.digest import text_in_json  # NumPy, which rows of plain values do without
+
+    return text_in_json(value)
+
+
 def _table_of(given: Iterable[Mapping[str, Any]], name: str, setting: str) -> Table:
     """Return rows that are no lines of a file, which are counted instead."""
     columns: dict[str, None] = {}
@@ -408,9 +414,10 @@ def _table_of(given: Iterable[Mapping[str, Any]], name: str, setting: str) -> Ta
     digest = hashlib.sha256()
     for row in given:
         columns.update(dict.fromkeys(row))
-        text = json.dumps(dict(row), sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
-        digest.update(text)
-        size += len(text)
+        text = json.dumps(dict(row), sort_keys=True, default=_text_in_json)
+        line = text.encode("utf-8", "surrogatepass") + b"\n"
+        digest.update(line)
+        size += len(line)
         if put_aside is not None:
             put_aside.add(row)
             continue

@@ -36,6 +36,20 @@ def digest(value: Any) -> str:
     return _digest(value, 0).hex()
 
 
+def text_in_json(value: Any) -> str:
+    """Return what stands for a value that JSON has no form for: its text, or its digest where the text leaves out content or names an address.
+
+    NumPy and torch write large arrays in part, and all of them rounded.
+
+    >>> text_in_json(Path("a/b")), len(text_in_json(np.zeros(3)))
+    ('a/b', 64)
+    """
+    if hasattr(value, "shape") and not isinstance(value, np.generic):
+        return digest(value)
+    text = str(value)
+    return digest(value) if " at 0x" in text else text
+
+
 def digest_of_settings(values: Any) -> str:
     """Return the sha256 of plain values, as recipes have named themselves by from the start."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

@@ -8,6 +8,7 @@ import io
 import json
 import random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -194,6 +195,15 @@ def test_the_fingerprint_of_a_function_is_that_of_its_rows():
     first = read_table(lambda: rows).sha256
     assert first == read_table(lambda: iter(rows)).sha256
     assert first != read_table(lambda: rows[::-1]).sha256
+
+
+@pytest.mark.parametrize("changed", [1_500, 0])
+def test_the_fingerprint_of_rows_with_arrays_is_of_all_their_numbers(changed):
+    """Their text leaves out most of them, and rounds the others."""
+    first, second = np.zeros(3_000), np.zeros(3_000)
+    second[changed] = 1e-9
+    assert read_table(lambda: [{"wave": first}]).sha256 == read_table(lambda: [{"wave": first.copy()}]).sha256
+    assert read_table(lambda: [{"wave": first}]).sha256 != read_table(lambda: [{"wave": second}]).sha256
 
 
 @pytest.mark.parametrize(
