@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
+from snugfit.core.progress import LENGTH, is_length, number_of_updates
 from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.core.windows import Cuts, Sizes, Sums, grown_over
 from snugfit.errors import SettingError, nearest

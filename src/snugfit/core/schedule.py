@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
+from snugfit.core.progress import LENGTH, is_length, number_of_updates
 from snugfit.core.technique import Context, Rate, Seams, Technique
 from snugfit.errors import SettingError
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from io import FileIO
 from mmap import ACCESS_READ, mmap
 
-from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
+from snugfit.system.disk_files import SPARE_BYTES, cache_folder
 
 
 class UnnamedFile:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.deliver.mlflow_session import downloaded, session
 from snugfit.errors import RunFolderError, TrackingError
-from snugfit.system.cache_folder import cache_folder
 from snugfit.system.digest import digest_of_file
+from snugfit.system.disk_files import cache_folder
 from snugfit.system.json_text import parse_json
 from snugfit.tracking.uri import check_uri, database_path, resolve_uri
 

@@ -31,8 +31,7 @@ from snugfit.models.table_network import TableNetwork
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 from snugfit.models.torchvision_network import TorchvisionNetwork
 from snugfit.system.code_consent import named_code, require
-from snugfit.system.disk_errors import disk_problem
-from snugfit.system.durable_files import flush
+from snugfit.system.disk_files import disk_problem, flush
 from snugfit.system.json_text import parse_json
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from snugfit.planner.target import Target
 from snugfit.run.description import machine, versions
 from snugfit.run.plan_key import digest_of, plan_key, plans_folder
 from snugfit.step.build import find_device
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.disk_files import cache_folder
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
 from snugfit.system.mkl_mode import DEFAULT_MODE

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.disk_files import cache_folder
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

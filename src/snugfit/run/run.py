@@ -39,8 +39,8 @@ from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
+from snugfit.run.training.update_events import warnings_as_events
 from snugfit.run.training.validation_details import ValidationDetails
-from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.run.training.write_best import BestInMemory
 from snugfit.step.metrics.metric import AnyMetric
 from snugfit.strategies.agreement import agreed, answered, check_same

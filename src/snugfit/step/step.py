@@ -39,14 +39,13 @@ from snugfit.step.metrics.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
-from snugfit.step.model_checks.compiled_modules import unwrapped
 from snugfit.step.model_checks.module_modes import Modes
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
-from snugfit.step.trainable import check_module, check_trainable
+from snugfit.step.trainable import check_module, check_trainable, unwrapped
 from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.nothing import NOTHING

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.lengths import number_of_updates
+from snugfit.core.progress import number_of_updates
 from snugfit.core.schedule import Schedule, WarmedUp, warmup_factor
 from snugfit.core.technique import Context, Rate
 from snugfit.errors import SettingError, SnugfitWarning

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from snugfit.data.files.tar_members import split_member
 from snugfit.errors import SnugfitWarning
-from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
-from snugfit.system.disk_errors import disk_problem
+from snugfit.system.disk_files import SPARE_BYTES, cache_folder, disk_problem
 
 _HEAD = struct.Struct("<8sI4x")
 """Format, and the CRC-32 of what follows; arrays behind it are aligned."""

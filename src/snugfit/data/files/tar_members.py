@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from snugfit.system.cache_folder import cache_folder
-from snugfit.system.disk_errors import disk_problem
+from snugfit.system.disk_files import cache_folder, disk_problem
 
 TAR = ".tar"
 _MARK = re.compile(rf"{re.escape(TAR)}{re.escape(os.sep)}", re.IGNORECASE)

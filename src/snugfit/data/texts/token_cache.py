@@ -30,8 +30,7 @@ from snugfit.data.files.file_cache import code_digest
 from snugfit.data.texts.spooled_numbers import Numbers
 from snugfit.data.texts.token_rows import TokenRows, mapped_array
 from snugfit.errors import SnugfitWarning
-from snugfit.system.cache_folder import SPARE_BYTES, cache_folder
-from snugfit.system.disk_errors import disk_problem
+from snugfit.system.disk_files import SPARE_BYTES, cache_folder, disk_problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

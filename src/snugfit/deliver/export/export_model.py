@@ -22,7 +22,7 @@ from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES
 from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
-from snugfit.system.disk_errors import disk_problem
+from snugfit.system.disk_files import disk_problem
 
 
 def export_source(

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from snugfit.errors import SettingError
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.disk_files import cache_folder
 from snugfit.units import format_bytes
 
 FILE_BYTES = 2**28

@@ -13,7 +13,7 @@ import torch
 
 from snugfit.errors import SettingError
 from snugfit.planner.devices.device import Device, Link
-from snugfit.system.cache_folder import cache_folder
+from snugfit.system.disk_files import cache_folder
 from snugfit.system.json_text import parse_json
 
 PROBES = 5

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from snugfit.core.lengths import number_of_updates
+from snugfit.core.progress import number_of_updates
 from snugfit.errors import SettingError, nearest
 from snugfit.techniques import find
 

@@ -32,8 +32,7 @@ from snugfit.kit.serialize import Packed, unpack
 from snugfit.run.checkpoint import shards
 from snugfit.run.checkpoint.checkpoint_folders import newest_first
 from snugfit.strategies.base import Strategy
-from snugfit.system.disk_errors import disk_problem, is_full
-from snugfit.system.durable_files import flush
+from snugfit.system.disk_files import disk_problem, flush, is_full
 from snugfit.system.json_text import parse_json
 
 _FORMAT = 1

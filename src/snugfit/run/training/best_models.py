@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.run.training.write_best import write_model
 from snugfit.strategies.agreement import agreed
-from snugfit.system.disk_errors import disk_problem
+from snugfit.system.disk_files import disk_problem
 from snugfit.system.user_objects import describe
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from snugfit.run.events import DOING
 from snugfit.run.training.best_models import keep_models
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.hooks import HookCalls
-from snugfit.run.training.mean_loss import MeanLoss
 from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
@@ -46,12 +45,40 @@ from snugfit.step.model_checks.row_coupling import (
     require_uncoupled,
     rows_to_compare,
 )
-from snugfit.step.step import Step
+from snugfit.step.step import Step, StepResult
 from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.tasks.task import ModelObserver
 from snugfit.units import counted
+
+
+@dataclass
+class MeanLoss:
+    """The mean loss of the updates since the last evaluation; it is kept in checkpoints, so that it is of those before a resume too."""
+
+    total: float = 0.0
+    updates: int = 0
+
+    def add(self, result: StepResult) -> None:
+        """Count an update; one that was refused is no part of what was learned."""
+        if result.applied and math.isfinite(result.loss):
+            self.total += result.loss
+            self.updates += 1
+
+    def taken(self) -> float | None:
+        """Return the mean and begin anew; None where there was no update."""
+        mean = self.total / self.updates if self.updates else None
+        self.total, self.updates = 0.0, 0
+        return mean
+
+    def state(self) -> list[float]:
+        """Return what a checkpoint keeps of it."""
+        return [self.total, self.updates]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on from what a checkpoint has kept."""
+        self.total, self.updates = float(state[0]), int(state[1])
 
 
 @dataclass

@@ -14,7 +14,7 @@ from snugfit.kit.phases import phase
 from snugfit.models.bundle import DETERMINISTIC
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.state import made_buffers
-from snugfit.system.disk_errors import is_full
+from snugfit.system.disk_files import is_full
 
 if TYPE_CHECKING:
     from torch import nn

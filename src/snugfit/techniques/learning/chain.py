@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self, cast
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
+from snugfit.core.progress import LENGTH, is_length, number_of_updates
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Card, Family, Rate
 from snugfit.errors import SettingError

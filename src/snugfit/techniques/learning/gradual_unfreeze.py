@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from snugfit.core.lengths import number_of_updates
+from snugfit.core.progress import number_of_updates
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.freezing import Switches, blocks_of

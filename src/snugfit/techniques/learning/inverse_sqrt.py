@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from snugfit.core.lengths import number_of_updates
+from snugfit.core.progress import number_of_updates
 from snugfit.core.schedule import WarmedUp, warmup_factor
 from snugfit.core.technique import Card, Family
 

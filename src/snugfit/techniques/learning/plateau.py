@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
+from snugfit.core.progress import LENGTH, is_length, number_of_updates
 from snugfit.core.schedule import known_total, warmup_factor
 from snugfit.core.technique import Card, Context, Family, Rate, Seams, Technique
 from snugfit.errors import SettingError, nearest

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
 from snugfit.core.parameters import ParameterGroup
+from snugfit.core.progress import LENGTH, is_length, number_of_updates
 from snugfit.core.schedule import known_total
 from snugfit.core.technique import Card, Context, Family, Rate, Seams, Sharing, Technique
 from snugfit.kit.optimizers.parameter_walk import OwnOptimizer

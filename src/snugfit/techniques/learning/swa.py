@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
-from snugfit.core.progress import Progress
+from snugfit.core.progress import LENGTH, Progress, is_length, number_of_updates
 from snugfit.core.schedule import known_total
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.kit.averages import Averages, swapped

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
+from snugfit.core.progress import LENGTH, is_length, number_of_updates
 from snugfit.core.schedule import WarmedUp, warmup_factor
 from snugfit.core.technique import Card, Family
 

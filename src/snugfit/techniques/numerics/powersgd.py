@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.gradient_exchange import Exchange, warn_alone
-from snugfit.core.lengths import LENGTH, is_length, number_of_updates
-from snugfit.core.progress import Progress
+from snugfit.core.progress import LENGTH, Progress, is_length, number_of_updates
 from snugfit.core.random import derive_seed
 from snugfit.core.schedule import known_total
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Stage, Technique

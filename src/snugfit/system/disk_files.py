@@ -1,10 +1,11 @@
-"""Errors of the disk, whichever library raises them."""
+"""Files on the disk: the user's cache, what outlives a power cut, and errors, whichever library raises them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+from pathlib import Path
 
 _RUST = re.compile(r"\(os error \d+\)")
 _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
@@ -30,3 +31,28 @@ def is_full(error: BaseException | str) -> bool:
     (True, False)
     """
     return any(words in str(error) for words in _FULL)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk. Windows flushes no folders, and files only where they may be written.
+
+    >>> import tempfile
+    >>> flush(Path(tempfile.mkdtemp()))
+    """
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+SPARE_BYTES = 1 << 30
+"""Free space on its disk that is left to others."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of plans, calibrations and tokens; XDG_CACHE_HOME moves it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "snugfit"
