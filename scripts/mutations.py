@@ -150,7 +150,7 @@ MUTATIONS = (
     ),
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
-        "run/training/write_best.py",
+        "run/training/best_models.py",
         '    with phase("save"), seams.weights(step.model):\n',
         "    if True:\n",
         (

@@ -68,6 +68,7 @@ class Way:
             event != "call"
             or not code.co_filename.startswith(ROOT)
             or not code.co_flags & inspect.CO_OPTIMIZED
+            or is_in_body(frame)
         ):
             return  # bodies of modules and classes have no fast locals
         file = code.co_filename.removeprefix(ROOT)
@@ -80,6 +81,14 @@ class Way:
             place = caller.f_code.co_filename.removeprefix(ROOT)
             if level_of(place) < level_of(file):
                 self.climbs[place, file] += 1
+
+
+def is_in_body(frame: FrameType) -> bool:
+    """Return whether it is a comprehension in the body of a module, which runs when that is imported: a function of Python 3.11 alone."""
+    return (
+        frame.f_code.co_name.endswith("comp>")
+        and getattr(frame.f_back, "f_code", frame.f_code).co_name == "<module>"
+    )
 
 
 def level_of(file: str) -> int:

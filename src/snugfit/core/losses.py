@@ -312,6 +312,11 @@ def couples_rows(loss: Loss) -> bool:
     return bool(getattr(unwrapped(loss), "couples_rows", False))
 
 
+def of_answers(loss: Loss | None) -> bool:
+    """Return whether a loss takes log-probabilities of answers and no logits, as those of preferences do."""
+    return bool(getattr(unwrapped(loss), "of_answers", False))
+
+
 def unwrapped(loss: Loss | None) -> Loss | None:
     """Return the loss inside of `functools.partial`."""
     while isinstance(loss, functools.partial):

@@ -14,9 +14,9 @@ from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.files.file_formats import READERS
-from snugfit.data.files.file_kinds import path_of
-from snugfit.data.files.hub_rows import is_hub_name, is_saved, read_hub, read_saved
-from snugfit.data.files.shards import is_shards, read_shards
+from snugfit.data.files.file_kinds import is_hub_name, is_saved, is_shards, path_of
+from snugfit.data.files.hub_rows import read_hub, read_saved
+from snugfit.data.files.shards import read_shards
 from snugfit.data.lazy_rows import LARGE_FILE, is_larger, read_large
 from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources

@@ -1,4 +1,4 @@
-"""Metrics by name: which direction is better, and which are of one class."""
+"""Metrics by name: which direction is better, and which are of one class or of torchmetrics."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ _LOWER = (
 )
 
 
+TORCHMETRICS = "torchmetrics."
+"""Beginning of the names of its metrics."""
+
 OF_CLASS = " of "
 """Between the name of a metric and that of a class: the value for that class, beside the mean of all."""
 
@@ -62,6 +65,15 @@ def is_of_class(name: str, names: Container[str]) -> bool:
     """
     whole, between, _ = name.partition(OF_CLASS)
     return bool(between) and whole in names
+
+
+def is_of_torchmetrics(metric: str) -> bool:
+    """Return whether a metric is named as one of torchmetrics.
+
+    >>> is_of_torchmetrics("torchmetrics.CohenKappa"), is_of_torchmetrics("accuracy")
+    (True, False)
+    """
+    return metric.startswith(TORCHMETRICS)
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.loss_terms import Loss, LossTerms
-from snugfit.core.losses import LOG_PROBABILITIES, unwrapped
+from snugfit.core.losses import LOG_PROBABILITIES
 from snugfit.errors import SettingError
 
 BETTER, WORSE = 0, 1
@@ -226,11 +226,6 @@ class OwnLoss(PreferenceLoss):
     def __call__(self, outputs: Any, data: Any) -> Any:
         assert self.function is not None
         return self.function(outputs, data)
-
-
-def of_answers(loss: Loss | None) -> bool:
-    """Return whether a loss takes log-probabilities of answers and no logits."""
-    return bool(getattr(unwrapped(loss), "of_answers", False))
 
 
 def answers_of(outputs: Any) -> Mapping[str, Tensor]:

@@ -36,12 +36,12 @@ from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
 from snugfit.run.trackers import Register, Trackers, Tracking
 from snugfit.run.training.assemble import assemble
+from snugfit.run.training.best_models import BestInMemory
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import warnings_as_events
 from snugfit.run.training.validation_details import ValidationDetails
-from snugfit.run.training.write_best import BestInMemory
 from snugfit.step.metrics.metric import AnyMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy

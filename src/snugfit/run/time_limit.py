@@ -23,9 +23,9 @@ from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
 from snugfit.run.training.assemble import assemble
+from snugfit.run.training.best_models import BestInMemory
 from snugfit.run.training.result import SaveBest
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.training.write_best import BestInMemory
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import strategy_of

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import Loss
-from snugfit.core.losses import couples_rows
-from snugfit.kit.preference_losses import WINDOW_SUMS, of_answers
+from snugfit.core.losses import couples_rows, of_answers
+from snugfit.kit.preference_losses import WINDOW_SUMS
 from snugfit.step.compute import WindowCompute
 
 if TYPE_CHECKING:

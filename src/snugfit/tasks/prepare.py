@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.files.hub_rows import is_hub_name
-from snugfit.data.files.shards import is_shards
+from snugfit.data.files.file_kinds import is_hub_name, is_shards
 from snugfit.errors import SettingError
 from snugfit.system.malloc import trim_malloc
 from snugfit.system.user_objects import is_python_path

@@ -13,8 +13,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES
-from snugfit.data.files.shards import is_shards
+from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, is_shards
 
 PLAIN_TEXT = ".txt"
 """A file of one text, without columns."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from snugfit.report.tool_sections import section_of_tools
+from snugfit.report.page import section_of_tools
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.tools.cross_validation.result import CrossValidation, FoldScore
 

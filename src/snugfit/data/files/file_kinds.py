@@ -1,4 +1,4 @@
-"""Files by their names, and their kinds: pictures, sounds and predictions, and changes that are drawn for those that are trained on. To import it loads no torch."""
+"""Sources by their names, and their kinds: data sets of the hub, shards, pictures, sounds and predictions, and changes that are drawn for those that are trained on. To import it loads no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 from collections.abc import Sequence, Set
 from pathlib import Path
 
+from snugfit.data.files.tar_members import TAR
 from snugfit.errors import DataError, SettingError
+from snugfit.system.user_objects import is_python_path
 
 PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"))
 """Kinds of pictures that Pillow reads everywhere."""
@@ -22,11 +24,50 @@ SOURCE_LINE = "source_line"
 """Column of predictions that has the line of each row in the file that they are for; no rows of users have one."""
 _HEAD_BYTES = 2**16
 
+HUB = "hf://"
+"""The beginning of a source that is a data set's name: hf://OWNER/NAME/CONFIG:SPLIT, where CONFIG and SPLIT may be left out."""
+_OF_SPLIT, OF_SPLITS = ("state.json", "dataset_info.json"), "dataset_dict.json"
+"""Files by which a folder shows that it is one data set, or several splits."""
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
 
 def path_of(name: str | Path, folder: Path | None) -> Path:
     """Return the path of a file or a folder by its name; a relative one is looked for in `folder`."""
     path = Path(name).expanduser()
     return path if folder is None else folder / path
+
+
+def is_hub_name(source: str) -> bool:
+    """Return whether a source is the name of a data set on the hub.
+
+    >>> is_hub_name("hf://stanfordnlp/imdb:train"), is_hub_name("imdb.csv")
+    (True, False)
+    """
+    return source.startswith(HUB)
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder holds a data set that `save_to_disk` has written, or several splits of one."""
+    return (folder / OF_SPLITS).is_file() or all((folder / name).is_file() for name in _OF_SPLIT)
+
+
+def is_shards(source: object, folder: Path | None = None) -> bool:
+    """Return whether a source is tar files: one, several by a pattern, or a folder of them.
+
+    >>> is_shards("shards-{000..003}.tar"), is_shards("rows.csv")
+    (True, False)
+    """
+    if callable(source) or is_python_path(str(source)) or "://" in str(source):
+        return False
+    name = str(source)
+    if name.lower().endswith((TAR, *COMPRESSED)):
+        return True
+    path = path_of(name, folder)
+    if not path.is_dir():
+        return False
+    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    tars = any(entry.suffix.lower() == TAR and entry.is_file() for entry in entries)
+    return tars and not any(entry.is_dir() for entry in entries)
 
 
 def holds_predictions(path: Path) -> bool:

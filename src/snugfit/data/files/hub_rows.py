@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from snugfit.data.files.file_kinds import HUB, OF_SPLITS, is_hub_name
 from snugfit.errors import DataError, MissingExtra
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-HUB = "hf://"
-"""The beginning of a source that is a data set's name: hf://OWNER/NAME/CONFIG:SPLIT, where CONFIG and SPLIT may be left out."""
 
 _PART = r"[\w.-]+"
 _NAME = re.compile(
@@ -23,9 +21,6 @@ _NAME = re.compile(
 _BATCH = 256
 """Rows that are decoded at a time."""
 
-_OF_SPLIT, _OF_SPLITS = ("state.json", "dataset_info.json"), "dataset_dict.json"
-"""Files by which a folder shows that it is one data set, or several splits."""
-
 
 class HubName(NamedTuple):
     """A data set on the hub, one of its configurations if it is not the only one, and the rows of it, as datasets writes slices."""
@@ -33,15 +28,6 @@ class HubName(NamedTuple):
     name: str
     config: str | None
     split: str
-
-
-def is_hub_name(source: str) -> bool:
-    """Return whether a source is the name of a data set on the hub.
-
-    >>> is_hub_name("hf://stanfordnlp/imdb:train"), is_hub_name("imdb.csv")
-    (True, False)
-    """
-    return source.startswith(HUB)
 
 
 def hub_name(source: str, setting: str) -> HubName:
@@ -62,11 +48,6 @@ def hub_name(source: str, setting: str) -> HubName:
             "hf://nyu-mll/glue/mrpc:validation.",
         )
     return HubName(match["name"], match["config"], match["split"] or "train")
-
-
-def is_saved(folder: Path) -> bool:
-    """Return whether a folder holds a data set that `save_to_disk` has written, or several splits of one."""
-    return (folder / _OF_SPLITS).is_file() or all((folder / name).is_file() for name in _OF_SPLIT)
 
 
 def read_hub(source: str, setting: str) -> Iterator[dict[str, Any]]:
@@ -97,7 +78,7 @@ def _check_one_split(folder: Path, source: str, setting: str) -> None:
     Raises:
         DataError: it holds several splits.
     """
-    if (folder / _OF_SPLITS).is_file():
+    if (folder / OF_SPLITS).is_file():
         splits = sorted(each.name for each in folder.iterdir() if each.is_dir())
         raise DataError(
             setting,

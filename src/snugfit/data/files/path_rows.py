@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault
-from snugfit.data.files.file_kinds import files_in
-from snugfit.data.files.shards import is_shards
+from snugfit.data.files.file_kinds import files_in, is_shards
 from snugfit.data.label_sets import LabelSets
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.splits.near_duplicates import Near

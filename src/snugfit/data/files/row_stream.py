@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from snugfit.data.bad_rows import Fault, kind_of
 from snugfit.data.files.file_formats import READERS, TEXT_COLUMN, text_lines
-from snugfit.data.files.file_kinds import path_of
+from snugfit.data.files.file_kinds import is_hub_name, is_saved, is_shards, path_of
 from snugfit.data.files.file_lines import open_text
-from snugfit.data.files.hub_rows import is_hub_name, is_saved, opened_hub, opened_saved
+from snugfit.data.files.hub_rows import opened_hub, opened_saved
 from snugfit.data.files.rows_in_order import rows_in_order
-from snugfit.data.files.shards import is_shards, rows_of_shard, shard_files
+from snugfit.data.files.shards import rows_of_shard, shard_files
 from snugfit.data.sources import find_file, renamed_row
 from snugfit.data.stream import Stream
 from snugfit.errors import DataError, SettingError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, shorten
-from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, path_of
+from snugfit.data.files.file_kinds import COMPRESSED, PICTURE_SUFFIXES, SOUND_SUFFIXES, path_of
 from snugfit.data.files.tar_members import (
     TAR,
     Member,
@@ -28,7 +28,6 @@ from snugfit.data.files.tar_members import (
 )
 from snugfit.errors import DataError, nearest_file
 from snugfit.system.json_text import parse_json
-from snugfit.system.user_objects import is_python_path
 
 _KEY = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 """The key of a member is its path up to the first dot of its last part, and its field what stands behind. Hidden files have none."""
@@ -36,7 +35,6 @@ _KEY = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERED = re.compile(r"(.*?)([-_.]?)\d+(?:[-_.]of[-_.]\d+)?")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_SHARDS = 100_000
 
 Content = Callable[[], bytes]
@@ -60,32 +58,13 @@ class ShardRows:
     faults: tuple[Fault, ...] = field(default=())
 
 
-def is_shards(source: object, folder: Path | None = None) -> bool:
-    """Return whether a source is tar files: one, several by a pattern, or a folder of them.
-
-    >>> is_shards("shards-{000..003}.tar"), is_shards("rows.csv")
-    (True, False)
-    """
-    if callable(source) or is_python_path(str(source)) or "://" in str(source):
-        return False
-    name = str(source)
-    if name.lower().endswith((TAR, *_COMPRESSED)):
-        return True
-    path = path_of(name, folder)
-    if not path.is_dir():
-        return False
-    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-    tars = any(entry.suffix.lower() == TAR and entry.is_file() for entry in entries)
-    return tars and not any(entry.is_dir() for entry in entries)
-
-
 def shard_files(source: str, setting: str, folder: Path | None = None) -> list[Path]:
     """Return the tar files that a source names, in order: by braces, by * and ?, or by their folder.
 
     Raises:
         DataError: one is not there, is compressed, or the pattern cannot be read.
     """
-    if source.lower().endswith(_COMPRESSED):
+    if source.lower().endswith(COMPRESSED):
         raise DataError(
             setting,
             f"{source} is compressed, so none of its members can be read without those before it",

@@ -24,7 +24,7 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.checkpoint.unsaved import Unsaved
 from snugfit.run.events import DOING
-from snugfit.run.training.best_models import keep_models
+from snugfit.run.training.best_models import keep_models, owed_now, save_best
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
@@ -32,7 +32,6 @@ from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import TAKEN, UpdateEvents
 from snugfit.run.training.validation_details import ValidationDetails
-from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch

@@ -19,7 +19,7 @@ from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
-from snugfit.kit.metric_directions import name_and_direction
+from snugfit.kit.metric_directions import is_of_torchmetrics, name_and_direction
 from snugfit.kit.preference_losses import DESIRABLE, REWARDS, reward_sums
 from snugfit.kit.token_scores import Classes, Seen
 from snugfit.step.metrics.byte_perplexity import BytePerplexity, PerByte
@@ -32,7 +32,6 @@ from snugfit.step.metrics.torch_metrics import (
     OfTorchmetrics,
     TorchMetric,
     check_torch_metric,
-    is_of_torchmetrics,
     name_of,
 )
 from snugfit.strategies.base import Strategy

@@ -15,22 +15,14 @@ from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import IGNORE_INDEX, logits_of
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, nearest
+from snugfit.kit.metric_directions import TORCHMETRICS
 from snugfit.step.metrics.metrics_over_all import check_numbers
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import is_out_of_memory
 from snugfit.system.torchvision_operators import declare_torchvision_operators
 from snugfit.system.user_objects import describe
 
-_SETTING, _LIBRARY = "evaluate.metrics", "torchmetrics."
-
-
-def is_of_torchmetrics(metric: str) -> bool:
-    """Return whether a metric is named as one of torchmetrics.
-
-    >>> is_of_torchmetrics("torchmetrics.CohenKappa"), is_of_torchmetrics("accuracy")
-    (True, False)
-    """
-    return metric.startswith(_LIBRARY)
+_SETTING = "evaluate.metrics"
 
 
 def name_of(metric: str) -> str:
@@ -188,7 +180,7 @@ def _parsed(metric: str) -> tuple[Any, dict[str, Any]]:
     Raises:
         As `check_torch_metric`.
     """
-    example = f"Write it as Python, such as {_LIBRARY}F1Score(average='macro')."
+    example = f"Write it as Python, such as {TORCHMETRICS}F1Score(average='macro')."
     try:
         node = ast.parse(metric, mode="eval").body
         call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])

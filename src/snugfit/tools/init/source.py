@@ -10,9 +10,15 @@ from pathlib import Path
 
 from snugfit.data.bad_rows import Fault
 from snugfit.data.files.file_formats import READERS
-from snugfit.data.files.file_kinds import PICTURE_SUFFIXES, SOUND_SUFFIXES, pictures_in
-from snugfit.data.files.hub_rows import is_hub_name, is_saved
-from snugfit.data.files.shards import any_of, is_shards, shard_patterns
+from snugfit.data.files.file_kinds import (
+    PICTURE_SUFFIXES,
+    SOUND_SUFFIXES,
+    is_hub_name,
+    is_saved,
+    is_shards,
+    pictures_in,
+)
+from snugfit.data.files.shards import any_of, shard_patterns
 from snugfit.errors import DataError
 from snugfit.models.folders import CONFIG
 from snugfit.system.user_objects import is_python_path

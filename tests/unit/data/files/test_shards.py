@@ -16,7 +16,8 @@ import soundfile
 import torch
 
 from snugfit.data.files import tar_members
-from snugfit.data.files.shards import expanded, is_shards, read_shards, shard_patterns
+from snugfit.data.files.file_kinds import is_shards
+from snugfit.data.files.shards import expanded, read_shards, shard_patterns
 from snugfit.data.files.tar_members import opened_file, tar_index
 from snugfit.data.named_sources import sources_of
 from snugfit.data.pictures.labelled_pictures import PictureSettings, load_pictures

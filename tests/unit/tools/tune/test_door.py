@@ -18,7 +18,7 @@ from snugfit.core.entry import as_entry
 from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFailed
 from snugfit.planner.answers.answer import Answer, Choice
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.report.tool_sections import section_of_tools
+from snugfit.report.page import section_of_tools
 from snugfit.run import from_recipe, planning
 from snugfit.run.call_options import RunOptions
 from snugfit.step.step import Step
