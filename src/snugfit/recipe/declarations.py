@@ -309,7 +309,8 @@ def unused(task: str) -> tuple[tuple[str, str], ...]:
     """Return the settings that a task has no use for; giving one is an error."""
     card = find(task)
     sections = [] if card.section == Preference.key else [Preference]
+    used = card.data_settings
     return (
-        *((Data.key, name) for name in Data.settings() if name not in card.data_settings),
+        *((Data.key, name) for name in Data.settings() if name not in used),
         *((section.key, name) for section in sections for name in section.settings()),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,19 +145,22 @@ def _of(entry: Entry) -> list[str]:
 
 
 def _all() -> Iterator[Entry]:
+    unused = {task: frozenset(m.unused(task)) for task in discover()}
     # settings of the top level stand together, before the sections
     whole = m.Recipe.settings()
     for name, each in whole.items():
         if each.section is None:
-            yield _entry(name, each, each, "")
+            yield _entry(name, each, each, "", unused)
     names = {(section, name): keyword for keyword, (section, name) in keywords().items()}
     for key, outer in whole.items():
         if outer.section is not None:
             for name, each in outer.section.settings().items():
-                yield _entry(f"{key}.{name}", each, outer, names.get((outer.section, name), ""))
+                yield _entry(f"{key}.{name}", each, outer, names.get((outer.section, name), ""), unused)
 
 
-def _entry(key: str, each: Setting, outer: Setting, keyword: str) -> Entry:
+def _entry(
+    key: str, each: Setting, outer: Setting, keyword: str, unused: Mapping[str, Set[tuple[str, str]]]
+) -> Entry:
     first, _, last = key.partition(".")
     return Entry(
         key,
@@ -167,7 +170,7 @@ def _entry(key: str, each: Setting, outer: Setting, keyword: str) -> Entry:
         _in_one_line(key.split("."), _example(each)),
         keyword,
         each.declaration.commands or outer.declaration.commands or m.COMMANDS,
-        tuple(task for task in discover() if (first, last) in m.unused(task)),
+        tuple(task for task, settings in unused.items() if (first, last) in settings),
     )
 
 

@@ -120,7 +120,7 @@ def test_folds_hold_the_rows_as_they_stand_in_the_file(
 
 @pytest.mark.parametrize("columns", ["[x, y]", "[kind]"])
 def test_columns_of_one_kind_alone_are_enough(project: Path, columns: str) -> None:
-    result = train("regression", f"data.columns={columns}", "track={mlflow: true}")
+    result = train("regression", f"data.columns={columns}")
     assert result.status == "finished" and len(load(result.run_dir).predict(rows())) == ROWS
 
 
