@@ -24,8 +24,8 @@ from snugfit.data.files.file_formats import (
     parquet_bytes,
     text_lines,
 )
-from snugfit.data.files.file_lines import beginning_of
-from snugfit.data.files.rows_in_order import NumberedRow, is_json_list, rows_in_order
+from snugfit.data.files.file_lines import beginning_of, text_of_line
+from snugfit.data.files.rows_in_order import NumberedRow, RowsInOrder, is_json_list, rows_in_order
 from snugfit.data.lazy_sequence import LazySequence
 from snugfit.data.spooled_rows import SpooledRows
 from snugfit.errors import DataError
@@ -72,7 +72,7 @@ class LineRows(LazySequence[dict[str, Any]]):
         line = self._read(start, self._sizes[place])
         if zlib.crc32(line) != self._sums[place]:
             raise _changed(self._path)
-        ((_, row),) = self._of_lines([_text_of(line, start)], str(self._path))
+        ((_, row),) = self._of_lines([text_of_line(line, start)], str(self._path))
         assert not isinstance(row, Fault)  # it was read before
         return row
 
@@ -122,7 +122,7 @@ def read_large(path: Path, kind: str, source: str, setting: str) -> Large:
         if not is_plain_text(path):
             check_no_list(beginning, read[3], source, setting)
         return read
-    return _put_aside(path, *rows_in_order(path, source, setting))
+    return _put_aside(path, rows_in_order(path, source, setting))
 
 
 def _beginning(path: Path, source: str, setting: str) -> str:
@@ -136,17 +136,15 @@ def _beginning(path: Path, source: str, setting: str) -> str:
     return beginning_of(path, _SPACE)
 
 
-def _put_aside(path: Path, columns: tuple[str, ...], read: Iterable[NumberedRow]) -> Large:
+def _put_aside(path: Path, read: RowsInOrder) -> Large:
     """Return rows that are read from a file one after the other, and are kept in another one.
 
-    Args:
-        columns: of all rows; none where each has its own.
     Raises:
         DataError: the file is changed meanwhile.
     """
     state = _state(path)
     rows, numbers, faults = SpooledRows(), array("q"), list[Fault]()
-    names = dict.fromkeys(columns)
+    names = dict.fromkeys(read.columns)
     for number, row in read:
         if isinstance(row, Fault):
             faults.append(row)
@@ -178,7 +176,7 @@ def _left_in_lines(path: Path, source: str, read: Read) -> Large:
         for line in file:
             line_at, line_sum = (sum(line_at), len(line)), zlib.crc32(line)
             digest.update(line)
-            yield _text_of(line, line_at[0])
+            yield text_of_line(line, line_at[0])
 
     with path.open("rb") as file:
         for number, row in read(lines(file), source):
@@ -191,8 +189,3 @@ def _left_in_lines(path: Path, source: str, read: Read) -> Large:
             sizes.append(line_at[1])
             sums.append(line_sum)
     return tuple(columns), LineRows(path, read, starts, sizes, sums), numbers, faults, digest.hexdigest()
-
-
-def _text_of(line: bytes, start: int) -> str:
-    """Return the text of a line of a file; bytes that are no UTF-8 become lone surrogates."""
-    return line.decode("utf-8" if start else "utf-8-sig", "surrogateescape")

@@ -7,8 +7,10 @@ index): there is nothing to save but n, and the number of workers does not matte
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +48,9 @@ from snugfit.data.worker_messages import message_of, window_of
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 from snugfit.kit.phases import phase
 from snugfit.system.user_objects import describe
+
+_POSITIONS = 64
+"""Windows whose positions in a stream are known: more than are loaded ahead of an update."""
 
 _MOST_AT_ONCE = 16
 _BYTES_AT_ONCE = 1 << 18
@@ -90,6 +95,7 @@ class Loader:
         self._places: dict[int, int] = {}
         self._num_workers = num_workers
         self._pin = pin
+        self._positions: OrderedDict[int, Any] = OrderedDict()
 
     @property
     def rows(self) -> int:
@@ -123,6 +129,13 @@ class Loader:
     def stream(self) -> Streamed | None:
         """The stream, or the streams, that the examples are of, if they are of any."""
         return streamed(self._dataset)
+
+    def stream_position(self, examples: int) -> Sequence[Any] | None:
+        """Return how far the stream has been read where the last of the first examples is, here or by a worker; None where that is not known, or nothing is streamed."""
+        stream = self.stream
+        if stream is None:
+            return None
+        return self._positions[examples] if examples in self._positions else stream.position(examples)
 
     def windows(
         self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False, *, one_by_one: bool = False
@@ -228,19 +241,25 @@ class Loader:
         with unchanged_child_handler():
             windows = iter(loader)
         try:
-            while True:
+            for number in range(start, stop):
                 with phase("data"):
-                    message = next_of_workers(windows)
-                    if isinstance(message, SnugfitError):
-                        raise message
-                    if message is None:
-                        break
+                    answer = next_of_workers(windows)
+                    if isinstance(answer, SnugfitError):
+                        raise answer
+                    message, position = answer
+                    if position is not None:
+                        self._note(self.order.cuts.examples_after(number + 1), json.loads(position))
                     window = window_of(message)
                     if self._pin and isinstance(message, bytes):
                         window = window.pin_memory()
                 yield window
         finally:
             del windows  # ends the workers now, not when the last error that knows this frame is forgotten
+
+    def _note(self, examples: int, position: Any) -> None:
+        self._positions[examples] = position
+        if len(self._positions) > _POSITIONS:
+            self._positions.popitem(last=False)
 
 
 def next_of_workers(windows: Iterator[Any]) -> Any:
@@ -330,6 +349,7 @@ class _Fetch:
         self._seed = seed
         self._part = part
         self._split = split
+        self.stream = streamed(dataset)
         self.takes_rows = part.ranks == 1 and self._of_tensors
         # these return what they hold: nothing random to seed
         self._holds_examples = isinstance(dataset, (list, tuple, Examples))
@@ -339,6 +359,10 @@ class _Fetch:
     def __call__(self, window: Sequence[Key]) -> Batch:
         keys, share = self._part.of(window)
         batch = self.loaded(keys)
+        if self.stream is not None:
+            self.stream.reach(
+                _end_of(window)
+            )  # the parts of other ranks too, behind which a checkpoint goes on
         return batch if share is None else replace(batch, share=share)
 
     def most_of(self, window: Sequence[Key]) -> Sequence[Key]:
@@ -463,15 +487,22 @@ def _without_gradients(data: Any) -> Any:
 _HOST = torch.device("cpu")
 
 
+def _end_of(window: Sequence[Key]) -> int:
+    """Return the number behind the last example of a window of a stream."""
+    return max(index for _, index in window) + 1
+
+
 class _KeyedDataset:
-    """A dataset whose index is a list of keys and whose item is the message of the window, or what is wrong with it."""
+    """A dataset whose index is a list of keys and whose item is the message of the window with its position in a stream, as JSON, or what is wrong with it."""
 
     def __init__(self, fetch: _Fetch) -> None:
         self._fetch = fetch
 
-    def __getitem__(self, keys: Sequence[Key]) -> Batch | bytes | SnugfitError:
+    def __getitem__(self, keys: Sequence[Key]) -> tuple[Batch | bytes, str | None] | SnugfitError:
         try:
-            return message_of(self._fetch(keys))
+            message, stream = message_of(self._fetch(keys)), self._fetch.stream
+            # as a text, of which torch makes no tensors when it pins
+            return message, None if stream is None else json.dumps(stream.position(_end_of(keys)))
         except SnugfitError as error:  # raised from here, its message would come back wrapped in a traceback
             return error
 

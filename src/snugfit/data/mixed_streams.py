@@ -76,6 +76,10 @@ class MixedStreams(Streamed):
         unread = any(count and position is None for count, position in zip(counts, positions, strict=True))
         return None if unread else positions
 
+    def reach(self, examples: int) -> None:
+        for stream, count in zip(self.streams, self.counts(examples), strict=True):
+            stream.reach(count)
+
     def go_on(self, examples: int, saved: Any) -> None:
         for stream, count, own in zip(self.streams, self.counts(examples), saved, strict=True):
             if own is not None:

@@ -1,8 +1,8 @@
 """Streams: sources without a length and an index, as examples that have both.
 
 Example n of a run is the same whoever asks for it, and when: the rows of a pass come in blocks, each of which is put in an order that is a
-function of (seed, pass, block). So windows, ranks, workers and a resume are those of any data set; whoever begins in the middle reads what is
-before it again.
+function of (seed, pass, block). So windows, ranks, workers and a resume are those of any data set; whoever begins in the middle begins at its
+block where the source can, and else reads what is before it again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ Encode = Callable[[Sequence[Any]], Sequence[Any]]
 _IN_ORDER = 32
 """Rows that are read at once where they are not shuffled."""
 _WORKER = "_worker_info"
+_BEGINNING = "beginning"
+"""The state of a source that has given no row of a pass."""
+
 _HOST = torch.device("cpu")
 _ONCE = "Give the function that makes it, which is called for each pass over the rows and on resume."
 
@@ -45,7 +48,8 @@ class Stream:
 
     Args:
         source: a function that returns an iterable, such as a generator function, or an iterable that can be read again, such as an
-            `IterableDataset` of torch or of Hugging Face, whose `set_epoch` is called before each pass.
+            `IterableDataset` of torch or of Hugging Face, whose `set_epoch` is called before each pass. Where it has `state_dict` and
+            `load_state_dict`, a run that goes on begins there; None is the state of a pass from its beginning.
         buffer: rows that are shuffled among each other; 1 leaves them in their order.
     Raises:
         SettingError: the source can be read once only, or the buffer holds no row.
@@ -65,6 +69,26 @@ class Stream:
     @property
     def name(self) -> str:
         return getattr(self.source, "__qualname__", type(self.source).__name__)
+
+    @property
+    def tells_state(self) -> bool:
+        """Return whether the source says where it is, and begins there."""
+        return hasattr(self.source, "state_dict") and hasattr(self.source, "load_state_dict")
+
+    def state(self) -> Any:
+        """Return where the source is, behind the last row that it gave, as JSON holds it; None where it does not say."""
+        source: Any = self.source
+        if not self.tells_state:
+            return None
+        try:
+            return json.loads(json.dumps(source.state_dict()))  # a copy, as the source may go on with its own
+        except (TypeError, ValueError):
+            return None
+
+    def load_state(self, state: Any) -> None:
+        """Let the next pass begin where the source was; None: at its beginning."""
+        source: Any = self.source
+        source.load_state_dict(state)
 
     def rows(self, epoch: int) -> Iterator[Any]:
         """Return the rows of a pass."""
@@ -95,15 +119,16 @@ def as_stream(data: Any) -> Stream | None:
     return None
 
 
-def rows_of(stream: Stream, epoch: int, setting: str) -> Iterator[Any]:
+def rows_of(stream: Stream, epoch: int, setting: str, *, before: int = 0) -> Iterator[Any]:
     """Yield the rows of a pass.
 
     Args:
         setting: that names the source, for messages.
+        before: rows of the pass that are before those.
     Raises:
         DataError: the source failed.
     """
-    row = 1
+    row = before + 1
     try:
         for each in stream.rows(epoch):
             yield each
@@ -125,12 +150,21 @@ class Position(NamedTuple):
         epoch, block: the pass, and the number of the block in it.
         start: the number of the first example that is made of it.
         digest: of all rows up to its end.
+        before: of all rows before it; None in checkpoints of earlier versions.
+        state: of the source at its beginning; None where the source does not say it.
     """
 
     epoch: int
     block: int
     start: int
     digest: str
+    before: str | None = None
+    state: Any = None
+
+    @property
+    def can_begin(self) -> bool:
+        """Return whether the source can be read from here on."""
+        return self.before is not None and self.state is not None
 
 
 class _Block(NamedTuple):
@@ -158,6 +192,10 @@ class Streamed(ABC):
     @abstractmethod
     def position(self, examples: int) -> Sequence[Any] | None:
         """Return how far has been read where the last of the first examples is, as JSON holds it; None where this process has not read so far."""
+
+    @abstractmethod
+    def reach(self, examples: int) -> None:
+        """Read so far that the position of the last of the first examples is known."""
 
     @abstractmethod
     def go_on(self, examples: int, saved: Any) -> None:
@@ -206,6 +244,7 @@ class StreamedExamples(Streamed):
         self._ends: list[int] = []
         self._positions: list[Position] = []
         self._begin: Position | None = None
+        self._sought = False
         self._pid = os.getpid()
 
     def __len__(self) -> int:
@@ -251,20 +290,40 @@ class StreamedExamples(Streamed):
             return None
         return self._positions[place]
 
+    def reach(self, examples: int) -> None:
+        if examples:
+            self._block(examples - 1)
+
     def go_on(self, examples: int, saved: Any) -> None:
-        if not isinstance(saved, str):  # runs of before have its digest alone
-            self._start_again()
-            self._begin = Position(*saved)
-            saved = self._begin.digest
+        begin, digest = None, saved  # which is all that runs of before have
+        if not isinstance(saved, str):
+            begin = Position(*saved)
+            digest = begin.digest
+            if begin.can_begin and self._goes_on(examples, digest, begin):
+                return
+            begin = begin._replace(state=None)
+        self._start_again()
+        self._begin = begin
         self._block(examples - 1)
         position = self.position(examples)
-        if position is None or position.digest != saved:
+        if position is None or position.digest != digest:
             self._begin = None
             raise DataError(
                 self.setting,
                 f"{self.stream.name} gave other rows when it was read again than this run was trained on (its first {examples:,} examples)",
                 "Make it give the same rows each time, start a new run, or go on with the change: accept_changes 'data'.",
             )
+
+    def _goes_on(self, examples: int, digest: str, begin: Position) -> bool:
+        """Return whether the source begins at a position and gives the rows from there on that it gave; else all is to be read again."""
+        self._start_again()
+        self._begin = begin
+        try:
+            self._block(examples - 1)
+        except Exception:  # noqa: BLE001 (it does not take the state: what is wrong with its rows is told when all are read)
+            return False
+        position = self.position(examples)
+        return position is not None and position.digest == digest
 
     def _block(self, number: int) -> _Block:
         if self._pid != os.getpid():
@@ -301,11 +360,19 @@ class StreamedExamples(Streamed):
         Raises:
             DataError: the source failed, or has no rows.
         """
-        start, chain = 0, ""
-        for epoch in itertools.count():
-            rows = itertools.islice(rows_of(self.stream, epoch, self.setting), self.skip, None)
-            empty, without_examples = True, True
-            for place in itertools.count():
+        start, chain, first = 0, "", (0, 0)
+        state = None if begin is None or not begin.can_begin else begin.state
+        if state is not None:
+            assert begin is not None and begin.before is not None  # of a position that can begin
+            chain, first = begin.before, (begin.epoch, begin.block)
+        for epoch in itertools.count(first[0]):
+            place_of_first = first[1] if epoch == first[0] else 0
+            rows = self._rows(epoch, place_of_first, state)
+            state = None
+            empty, without_examples = place_of_first == 0, True
+            for place in itertools.count(place_of_first):
+                state_before = self._state(place)
+                before = chain
                 block, problem = self._taken(rows, epoch, place)
                 if problem is not None and self.stream.buffer > 1:
                     raise problem  # which row comes when depends on those that are missing
@@ -317,7 +384,8 @@ class StreamedExamples(Streamed):
                     if begin is not None:
                         start, begin = begin.start, None
                     examples = block if self._encode is None else self._encode(block)
-                    end, position = start + len(examples), Position(epoch, place, start, chain)
+                    end = start + len(examples)
+                    position = Position(epoch, place, start, chain, before, state_before)
                     self._ends.append(end)
                     self._positions.append(position)
                     yield _Block(start, end, self._shuffled(examples, epoch, place), position)
@@ -340,6 +408,23 @@ class StreamedExamples(Streamed):
                     f"no row of {self.stream.name} can be used" + (f" in pass {epoch + 1}" if epoch else ""),
                     "Correct the rows.",
                 )
+
+    def _rows(self, epoch: int, block: int, state: Any) -> Iterator[Any]:
+        """Return the rows of a pass from a block on, where the source is in this state; None: from the beginning."""
+        if state is None or state == _BEGINNING:
+            if self._sought:
+                self.stream.load_state(None)
+                self._sought = False
+            return itertools.islice(rows_of(self.stream, epoch, self.setting), self.skip, None)
+        self.stream.load_state(state)
+        self._sought = True
+        return rows_of(self.stream, epoch, self.setting, before=self.skip + block * self._size)
+
+    def _state(self, block: int) -> Any:
+        """Return where the source is before a block, if it says so."""
+        if block == 0:
+            return _BEGINNING if self.stream.tells_state else None
+        return self.stream.state()
 
     def _taken(self, rows: Iterator[Any], epoch: int, place: int) -> tuple[list[Any], SnugfitError | None]:
         """Return the next rows of a pass, and why there are no more where its source has failed."""

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
+from snugfit.data import stream as stream_module
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.stream import Stream, StreamedExamples, as_stream
@@ -191,3 +192,32 @@ def test_a_data_set_of_hugging_face_streams_its_rows(tmp_path: Path) -> None:
         read[63],
         read[5],
     ]
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled by the library"])
+def test_a_data_set_of_hugging_face_goes_on_where_it_was_unless_that_would_lose_rows(
+    shuffled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state leaves out what is in its own buffer: then the rows are others, and all are read again."""
+    lines = [json.dumps({"n": number}) for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    file = str(tmp_path / "a.jsonl")
+    plain = datasets.load_dataset("json", data_files=file, split="train", streaming=True)
+
+    def made() -> StreamedExamples:
+        source = plain.shuffle(seed=0, buffer_size=8) if shuffled else plain.take(60)
+        return StreamedExamples(Stream(source, 8), 120, seed=0)
+
+    whole = made()
+    read = [whole[number]["n"] for number in range(120)]
+    position = json.loads(json.dumps(whole.position(100)))
+    again, taken = made(), list[Any]()
+    rows_of = stream_module.rows_of
+    monkeypatch.setattr(
+        stream_module,
+        "rows_of",
+        lambda *own, **more: (taken.append(row) or row for row in rows_of(*own, **more)),
+    )
+    again.go_on(100, position)
+    assert (len(taken) > 60) == shuffled and len(taken) >= 8
+    assert [again[number]["n"] for number in (*range(100, 120), 5)] == [*read[100:], read[5]]

@@ -113,8 +113,18 @@ def delimited(
     Raises:
         DataError: the header cannot be read.
     """
-    records = _records(lines, delimiter)
-    for first, fields in records:
+    columns, begin = header(lines, source, setting, delimiter)
+    return columns, below_header(columns, lines, source, delimiter, begin)
+
+
+def header(lines: Lines, source: str, setting: str, delimiter: str) -> tuple[tuple[str, ...], int]:
+    """Return the columns of a delimited text, none of an empty one, and the line behind them, counted from 0.
+
+    Raises:
+        DataError: the header cannot be read.
+    """
+    end = 0
+    for first, end, fields in _records(lines, delimiter, 0):
         if isinstance(fields, BadRow):
             raise DataError(
                 setting,
@@ -122,15 +132,26 @@ def delimited(
                 "Correct the first line of the file.",
             ) from fields
         if fields:
-            columns = _distinct(fields, source, setting)
-            return columns, _below_header(columns, records, source)
-    return (), iter(())
+            return _distinct(fields, source, setting), end
+    return (), end
 
 
-def _below_header(
-    columns: tuple[str, ...], records: Iterator[tuple[int, list[str] | BadRow]], source: str
+def below_header(
+    columns: tuple[str, ...],
+    lines: Lines,
+    source: str,
+    delimiter: str,
+    begin: int,
+    passed: Callable[[int], None] = lambda _: None,
 ) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
-    for first, fields in records:
+    """Yield the line of each row with it, or with what is wrong with it.
+
+    Args:
+        begin: the line, counted from 0, that they begin at.
+        passed: is told the line behind each row.
+    """
+    for first, end, fields in _records(lines, delimiter, begin):
+        passed(end)
         if isinstance(fields, BadRow):
             yield first + 1, fields.at(source, first + 1)
         elif len(fields) == len(columns):
@@ -140,8 +161,8 @@ def _below_header(
             yield first + 1, bad.at(source, first + 1)
 
 
-def _records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str] | BadRow]]:
-    """Yield each record's first line, counted from 0, and its fields or why they cannot be read.
+def _records(lines: Lines, delimiter: str, start: int) -> Iterator[tuple[int, int, list[str] | BadRow]]:
+    """Yield each record's first line and the line behind it, counted from 0, and its fields or why they cannot be read.
 
     After a broken record reading begins anew on its second line, so a stray quote costs its own row only.
     """
@@ -156,7 +177,7 @@ def _records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str] | Ba
                 unreadable[number - 1] = bad
             yield line
 
-    start, broken = 0, True
+    broken = True
     while broken:
         broken, first = False, start
         reader = csv.reader(checked(start), delimiter=delimiter, strict=True)
@@ -169,7 +190,7 @@ def _records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str] | Ba
             except csv.Error as error:
                 broken, fields, end = True, _broken_quotes(error), first + 1
             bad = [each for number in range(first, end) if (each := unreadable.pop(number, None))]
-            yield first, bad[0] if bad else fields
+            yield first, end, bad[0] if bad else fields
             first = end
             if broken:
                 start = end
@@ -244,9 +265,11 @@ def check_no_list(beginning: str, faults: Iterable[Fault], source: str, setting:
         )
 
 
-def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
-    """Yield the number of each line that is not empty, and its object, or what is wrong with it."""
-    for number, line in enumerate(lines, 1):
+def json_lines(
+    lines: Iterable[str], source: str, before: int = 0
+) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """Yield the number of each line that is not empty, `before` of which are before these, and its object, or what is wrong with it."""
+    for number, line in enumerate(lines, before + 1):
         if not line.strip():
             continue
         try:
@@ -256,9 +279,11 @@ def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[st
             yield number, bad.at(source, number)
 
 
-def text_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
-    """Yield the number of each line, and its text with its line break, or what is wrong with it."""
-    for number, line in enumerate(lines, 1):
+def text_lines(
+    lines: Iterable[str], source: str, before: int = 0
+) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """Yield the number of each line, `before` of which are before these, and its text with its line break, or what is wrong with it."""
+    for number, line in enumerate(lines, before + 1):
         try:
             _check_characters(line, number)
             yield number, {TEXT_COLUMN: line}
@@ -279,9 +304,11 @@ def _read_json(text: str, source: str, setting: str) -> _Rows:
     return tuple(dict.fromkeys(column for row in rows for column in row)), rows, numbers, faults
 
 
-def counted_entries(values: Iterable[Any], source: str) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
-    """Yield the number of each entry of a JSON list, from 1, with the entry, or with what is wrong with it."""
-    for number, value in enumerate(values, 1):
+def counted_entries(
+    values: Iterable[Any], source: str, before: int = 0
+) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """Yield the number of each entry of a JSON list, `before` of which are before these, with the entry, or with what is wrong with it."""
+    for number, value in enumerate(values, before + 1):
         if isinstance(value, dict):
             yield number, value
         else:
@@ -306,9 +333,9 @@ def _read_parquet(content: bytes, source: str, setting: str) -> _Rows:
 
 
 def parquet_rows(
-    file: Path | BinaryIO, source: str, setting: str
+    file: Path | BinaryIO, source: str, setting: str, begin: int = 0
 ) -> tuple[tuple[str, ...], Iterator[dict[str, Any]]]:
-    """Return the columns of a Parquet file, and its rows, of which few are in memory at a time.
+    """Return the columns of a Parquet file, and its rows from number `begin` on, of which few are in memory at a time.
 
     Raises:
         DataError: it cannot be read, or has two columns of one name.
@@ -320,8 +347,13 @@ def parquet_rows(
 
     def rows() -> Iterator[dict[str, Any]]:
         with _reading_parquet(source, setting), table:
-            for batch in table.iter_batches(batch_size=_PARQUET_ROWS):
-                yield from batch.to_pylist()
+            group, left = 0, begin
+            while group < table.num_row_groups and left >= (own := table.metadata.row_group(group).num_rows):
+                group, left = group + 1, left - own
+            groups = range(group, table.num_row_groups)
+            for batch in table.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups):
+                yield from batch.slice(min(left, len(batch))).to_pylist()
+                left -= min(left, len(batch))
 
     return columns, rows()
 

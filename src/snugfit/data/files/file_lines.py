@@ -20,6 +20,32 @@ _BLOCK = 8192
 """Characters that are read at once."""
 
 
+def text_of_line(line: bytes, start: int) -> str:
+    """Return the text of a line of a file, which begins at byte `start`; bytes that are no UTF-8 become lone surrogates."""
+    return line.decode("utf-8" if start else "utf-8-sig", _ERRORS)
+
+
+class LinesInPlace:
+    """The lines of a file from a place on, each up to its line feed.
+
+    Args:
+        line, byte: how many lines and bytes are before the next one; they grow as lines are read.
+        begin: the byte where the last one that was read begins.
+    """
+
+    def __init__(self, path: Path, line: int = 0, byte: int = 0) -> None:
+        self._path, self.line, self.byte, self.begin = path, line, byte, byte
+
+    def __iter__(self) -> Iterator[str]:
+        with self._path.open("rb") as file:
+            file.seek(self.byte)
+            for line in file:
+                self.begin = self.byte
+                self.byte += len(line)
+                self.line += 1
+                yield text_of_line(line, self.begin)
+
+
 def open_text(path: Path) -> TextIO:
     """Open a text whose lines end with a line feed; nothing in it is converted."""
     return path.open(encoding="utf-8-sig", errors=_ERRORS, newline="\n")
@@ -48,19 +74,31 @@ def lines_in_memory(text: str) -> Lines:
     return lambda number: map(lines.__getitem__, range(number, len(lines)))
 
 
-def lines_of_file(path: Path) -> Lines:
-    """Return the lines of a file, which are not kept: 8 bytes of memory for each that was read."""
-    with path.open("rb") as file:
-        mark = file.read(len(codecs.BOM_UTF8))
-    starts = array("q", [len(mark) if mark == codecs.BOM_UTF8 else 0])
+class FileLines:
+    """The lines of a file from one on, which are not kept: 8 bytes of memory for each that was read.
 
-    def onwards(number: int) -> Iterator[str]:
-        with path.open("rb") as file:
-            file.seek(starts[number])
+    Args:
+        line, byte: the number of the first one, counted from 0, and where it begins.
+    """
+
+    def __init__(self, path: Path, line: int = 0, byte: int = 0) -> None:
+        if not line:
+            with path.open("rb") as file:
+                mark = file.read(len(codecs.BOM_UTF8))
+            byte = len(mark) if mark == codecs.BOM_UTF8 else 0
+        self._path, self._first = path, line
+        self._starts = array("q", [byte])
+
+    def __call__(self, number: int) -> Iterator[str]:
+        place = number - self._first
+        with self._path.open("rb") as file:
+            file.seek(self._starts[place])
             for line in io.TextIOWrapper(file, "utf-8", _ERRORS, newline=""):
-                number += 1
-                if number == len(starts):
-                    starts.append(starts[-1] + len(line.encode("utf-8", _ERRORS)))
+                place += 1
+                if place == len(self._starts):
+                    self._starts.append(self._starts[-1] + len(line.encode("utf-8", _ERRORS)))
                 yield line
 
-    return onwards
+    def byte(self, number: int) -> int:
+        """Return where a line begins that was read, or is the next one."""
+        return self._starts[number - self._first]

@@ -30,14 +30,23 @@ class BrokenList(ValueError):
 
 
 class _Text:
-    """The characters of a file from a place on, of which some are held."""
+    """The characters of a file from a place on, of which some are held.
 
-    def __init__(self, file: TextIO) -> None:
-        self._file, self._held, self._at, self._line = file, "", 0, 1
+    Args:
+        line, byte: that the file is at.
+    """
+
+    def __init__(self, file: TextIO, line: int = 1, byte: int = 0) -> None:
+        self._file, self._held, self._at, self._line, self._byte = file, "", 0, line, byte
+
+    def place(self) -> tuple[int, int]:
+        """Return the line and the byte of the next character."""
+        passed = self._held[: self._at]
+        return self._line + passed.count("\n"), self._byte + len(passed.encode("utf-8", "surrogateescape"))
 
     def more(self) -> bool:
         """Hold as many characters again; False at the end of the file."""
-        self._line += self._held.count("\n", 0, self._at)
+        self._line, self._byte = self.place()
         self._held, self._at = self._held[self._at :], 0
         block = self._file.read(max(_BLOCK, len(self._held)))
         self._held += block
@@ -80,31 +89,48 @@ class _Text:
         return BrokenList(problem, self._line + self._held.count("\n", 0, self._at if at is None else at))
 
 
-def list_entries(file: TextIO) -> Iterator[Any]:
-    """Yield the entries of a file that is one JSON list.
+class ListEntries:
+    """The entries of a file that is one JSON list, or those behind an entry; each is read when it is asked for.
 
+    Args:
+        file: at its beginning, or where an entry has ended, if it has `begun`.
+        line, byte: that it is at.
     Raises:
         BrokenList: it is none.
 
     >>> import io
-    >>> list(list_entries(io.StringIO('[{"a": 1}, 2]')))
+    >>> list(ListEntries(io.StringIO('[{"a": 1}, 2]')))
     [{'a': 1}, 2]
+    >>> list(ListEntries(io.StringIO(', 2]'), begun=True))
+    [2]
     """
-    text = _Text(file)
-    if text.next() != "[":
-        raise text.broken("it is no list")
-    text.skip()
-    if text.next() == "]":
-        text.skip()
-    else:
-        while True:
-            yield text.value()
-            follows = text.next()
-            if follows not in (",", "]"):
-                raise text.broken("',' or ']' is missing behind an entry")
+
+    def __init__(self, file: TextIO, line: int = 1, byte: int = 0, *, begun: bool = False) -> None:
+        self._text, self._begun = _Text(file, line, byte), begun
+
+    def place(self) -> tuple[int, int]:
+        """Return the line and the byte behind the last entry that was read."""
+        return self._text.place()
+
+    def __iter__(self) -> Iterator[Any]:
+        text = self._text
+        if not self._begun:
+            if text.next() != "[":
+                raise text.broken("it is no list")
             text.skip()
-            if follows == "]":
-                break
-            text.next()
-    if text.next():
-        raise text.broken("something stands behind the list")
+        if not self._begun and text.next() == "]":
+            text.skip()
+        else:
+            while True:
+                if self._begun:
+                    follows = text.next()
+                    if follows not in (",", "]"):
+                        raise text.broken("',' or ']' is missing behind an entry")
+                    text.skip()
+                    if follows == "]":
+                        break
+                    text.next()
+                self._begun = True
+                yield text.value()
+        if text.next():
+            raise text.broken("something stands behind the list")

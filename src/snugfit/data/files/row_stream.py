@@ -1,7 +1,9 @@
-"""Rows of one source one after the other, of which few are in memory at a time."""
+"""Rows of one source one after the other, of which few are in memory at a time, from its beginning or from where a pass was."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 from snugfit.data.bad_rows import Fault, kind_of
 from snugfit.data.files.file_formats import READERS, TEXT_COLUMN, text_lines
 from snugfit.data.files.file_kinds import is_hub_name, is_saved, is_shards, path_of
-from snugfit.data.files.file_lines import open_text
+from snugfit.data.files.file_lines import LinesInPlace
 from snugfit.data.files.hub_rows import opened_hub, opened_saved
 from snugfit.data.files.rows_in_order import rows_in_order
 from snugfit.data.files.shards import rows_of_shard, shard_files
@@ -31,7 +33,7 @@ class StreamedRow(NamedTuple):
         line: its line there, or its number, from 1; 0 where it has a name.
         columns: None of a row that cannot be read.
         reason, detail: what is wrong with it.
-        begins, ends: whether it begins and ends its text; of a plain text, which is one, the first row and the last.
+        begins, ends: whether it begins and ends its text; rows of a plain text are pieces of one.
     """
 
     source: str
@@ -50,14 +52,19 @@ class StreamedRow(NamedTuple):
         return cls(source, line, row)
 
 
+Begin = Any
+"""The place of a row that a pass begins at, as JSON holds it; None: the first one."""
+
+
 class RowStream:
-    """The rows of a source, each time it is iterated from their beginning.
+    """The rows of a source, each time it is iterated from their beginning, or from where `load_state_dict` says.
 
     Args:
         source: a file of rows, shards, a data set of Hugging Face, or a function that returns an iterable of rows.
         setting: that names it.
         folder: where relative paths and Python modules are looked for.
         rename: the names that its columns get, by their own.
+        parting: lines, without white space around them, that part the texts of a plain one.
     Raises:
         DataError: it is not there, or its kind cannot be read so.
     """
@@ -69,19 +76,59 @@ class RowStream:
         setting: str,
         folder: Path | None = None,
         rename: Mapping[str, str] | None = None,
+        parting: frozenset[str] = frozenset(),
     ) -> None:
+        self._parting = parting
         self.source, self.setting, self.folder = source, setting, folder
         self._rename = dict(rename or {})
         self.__qualname__ = source  # by which messages name the stream
         self._epoch = 0
+        self._begin: Begin = None
+        self._place: Callable[[], Begin] | None = None
+        self._files = ""
         self._read = self._reader()
 
     def set_epoch(self, epoch: int) -> None:
         """Take the number of the next pass, for a data set that asks for it."""
         self._epoch = epoch
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_place": None}  # a copy has read nothing
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return where the last pass that was begun is, behind the last row that it gave; None where the source does not say it."""
+        place = None if self._place is None else self._place()
+        return None if place is None else {"files": self._files, "place": place}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Let the next pass begin where another one was; None: at the first row.
+
+        Raises:
+            DataError: the files are no longer those that it was in.
+        """
+        if state is not None and state["files"] != self._state_of_files():
+            raise DataError(self.setting, f"{self.source} was changed", "Read it from its beginning.")
+        self._begin = None if state is None else state["place"]
+
     def __iter__(self) -> Iterator[StreamedRow]:
-        return map(self._renamed, self._read()) if self._rename else self._read()
+        begin, self._begin = self._begin, None
+        self._place, self._files = None, self._state_of_files()
+        rows = self._read(begin)
+        return map(self._renamed, rows) if self._rename else rows
+
+    def _state_of_files(self) -> str:
+        """Return a digest of the sizes and times of the files that the rows are in; what is in none has an empty one."""
+        if is_python_path(self.source) or is_hub_name(self.source):
+            return ""
+        path = path_of(self.source, self.folder)
+        if is_shards(self.source, self.folder):
+            files = shard_files(self.source, self.setting, self.folder)
+        elif is_saved(path):
+            files = sorted(each for each in path.iterdir() if each.is_file())
+        else:
+            files = [self._path()]
+        states = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in files]
+        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def _renamed(self, row: StreamedRow) -> StreamedRow:
         if row.columns is None:
@@ -95,7 +142,7 @@ class RowStream:
             )
         return row._replace(columns=columns)
 
-    def _reader(self) -> Callable[[], Iterator[StreamedRow]]:
+    def _reader(self) -> Callable[[Begin], Iterator[StreamedRow]]:
         """Return what yields the rows of a pass.
 
         Raises:
@@ -122,47 +169,73 @@ class RowStream:
     def _path(self) -> Path:
         return find_file(self.source, self.setting, self.folder)
 
-    def _of_file(self) -> Iterator[StreamedRow]:
-        _, rows = rows_in_order(self._path(), self.source, self.setting)
+    def _of_file(self, begin: Begin) -> Iterator[StreamedRow]:
+        rows = rows_in_order(self._path(), self.source, self.setting, begin)
+        self._place = rows.place
         for number, row in rows:
             yield StreamedRow.of(self.source, number, row)
 
-    def _of_text(self) -> Iterator[StreamedRow]:
+    def _of_text(self, begin: Begin) -> Iterator[StreamedRow]:
         """Yield pieces of a plain text, each some lines long."""
+        line, byte, begins = begin or (0, 0, True)
+        lines = LinesInPlace(self._path(), line, byte)
+        place: tuple[int, int, bool] | None = None
+        self._place = lambda: place
         piece: list[str] = []
-        size, first, begins = 0, 1, True
-        with open_text(self._path()) as file:
-            for number, row in text_lines(file, self.source):
-                if isinstance(row, Fault):
-                    yield StreamedRow.of(self.source, number, row)
-                    continue
-                if size >= _PIECE:
-                    text = {TEXT_COLUMN: "".join(piece)}
-                    yield StreamedRow(self.source, first, text, begins=begins, ends=False)
-                    piece, size, first, begins = [], 0, number, False
-                piece.append(row[TEXT_COLUMN])
-                size += len(row[TEXT_COLUMN])
-        if piece:
-            yield StreamedRow(self.source, first, {TEXT_COLUMN: "".join(piece)}, begins=begins)
+        size, first = 0, line + 1
 
-    def _of_shards(self) -> Iterator[StreamedRow]:
+        def row(*, ends: bool) -> Iterator[StreamedRow]:
+            text = "".join(piece)
+            if text and not (begins and ends and self._parting and not text.strip()):
+                yield StreamedRow(self.source, first, {TEXT_COLUMN: text}, begins=begins, ends=ends)
+
+        for number, read in text_lines(lines, self.source, line):
+            if isinstance(read, Fault):
+                place = None  # the lines of a piece that is begun are before it
+                yield StreamedRow.of(self.source, number, read)
+                continue
+            text = read[TEXT_COLUMN]
+            if text.strip() in self._parting:
+                place = number, lines.byte, True
+                yield from row(ends=True)
+                piece, size, first, begins = [], 0, number + 1, True
+                continue
+            if size >= _PIECE:
+                place = number - 1, lines.begin, False
+                yield from row(ends=False)
+                piece, size, first, begins = [], 0, number, False
+            piece.append(text)
+            size += len(text)
+        place = None
+        yield from row(ends=True)
+
+    def _of_shards(self, begin: Begin) -> Iterator[StreamedRow]:
         files = shard_files(self.source, self.setting, self.folder)
         base = os.path.commonpath([os.path.abspath(file.parent) for file in files])
-        for file in files:
-            for name, row in rows_of_shard(file, base, self.setting, lambda _: None):
+        first, passed = begin or (0, 0)
+        shard = first
+        self._place = lambda: (shard, passed)
+        for shard in range(first, len(files)):
+            for name, row in rows_of_shard(files[shard], base, self.setting, lambda _: None, passed):
+                passed += 1
                 yield StreamedRow.of(name, 0, row)
+            passed = 0
 
-    def _of_hub(self) -> Iterator[StreamedRow]:
+    def _of_hub(self, begin: Begin) -> Iterator[StreamedRow]:
         with opened_hub(self.source, self.setting) as dataset:
             dataset.set_epoch(self._epoch)
-            yield from self._numbered(dataset)
+            yield from self._of_stream(Stream(dataset), begin)
 
-    def _of_saved(self) -> Iterator[StreamedRow]:
+    def _of_saved(self, begin: Begin) -> Iterator[StreamedRow]:
         path = path_of(self.source, self.folder)
         with opened_saved(path, self.source, self.setting) as dataset:
-            yield from self._numbered(dataset)
+            count = begin or 0
+            self._place = lambda: count
+            for row in self._numbered(dataset.select(range(count, len(dataset))), count):
+                count = row.line
+                yield row
 
-    def _of_function(self) -> Iterator[StreamedRow]:
+    def _of_function(self, begin: Begin) -> Iterator[StreamedRow]:
         named = load_object(self.source, setting=self.setting, folder=self.folder, error=DataError)
         given = named() if callable(named) else named
         if given is not named and isinstance(given, Iterator):  # made for this pass
@@ -172,10 +245,20 @@ class RowStream:
             stream = given if isinstance(given, Stream) else Stream(given)
         except SettingError as error:
             raise DataError(self.setting, f"{self.source} {error.problem}", error.remedy) from error
-        yield from self._numbered(stream.rows(self._epoch))
+        yield from self._of_stream(stream, begin)
 
-    def _numbered(self, rows: Iterable[Any]) -> Iterator[StreamedRow]:
-        for number, row in enumerate(rows, 1):
+    def _of_stream(self, stream: Stream, begin: Begin) -> Iterator[StreamedRow]:
+        count, state = begin or (0, None)
+        if state is not None:
+            stream.load_state(state)
+        rows = stream.rows(self._epoch)
+        self._place = lambda: None if (now := stream.state()) is None else (count, now)
+        for row in self._numbered(rows, count):
+            count = row.line
+            yield row
+
+    def _numbered(self, rows: Iterable[Any], before: int = 0) -> Iterator[StreamedRow]:
+        for number, row in enumerate(rows, before + 1):
             if isinstance(row, Mapping):
                 yield StreamedRow(self.source, number, row)
             else:

@@ -171,20 +171,21 @@ def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardR
 
 
 def rows_of_shard(
-    file: Path, base: str, setting: str, seen: Callable[[bytes], object]
+    file: Path, base: str, setting: str, seen: Callable[[bytes], object], begin: int = 0
 ) -> Iterator[tuple[str, dict[str, Any] | Fault]]:
     """Yield the name of each row of a shard, and its columns, or what is wrong with it.
 
     Args:
         base: the folder that names and paths in rows are relative to.
         seen: takes what rows are known by.
+        begin: the first row, counted from 0.
     Raises:
         DataError: the shard cannot be read as a tar file.
     """
     shard = os.path.relpath(file, base)
     problem = _problem(file, setting)
     twice = _named_twice(str(file))
-    for key, fields in _groups(str(file)):
+    for key, fields in itertools.islice(_groups(str(file)), begin, None):
         name = _inside(shard, key)
         try:
             row = _row(shard, fields, seen)

@@ -268,10 +268,9 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
 
 
 def _stream_position(training: Training) -> list[Any] | None:
-    """Return how far a stream has been read until now; None where workers have read it, or nothing is streamed."""
-    stream = training.loader.stream
+    """Return how far a stream has been read until now; None where that is not known, or nothing is streamed."""
     examples = training.loader.order.cuts.examples_after(training.step.progress.windows)
-    position = None if stream is None else stream.position(examples)
+    position = training.loader.stream_position(examples)
     return None if position is None else list(position)
 
 

@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from transformers import PreTrainedTokenizerFast
 
 from snugfit.core.job import Job, Train
 from snugfit.core.random import derive_seed
+from snugfit.data import stream
 from snugfit.data.examples import whole_examples
 from snugfit.data.files.row_stream import RowStream
 from snugfit.data.loader import Loader
@@ -183,13 +185,117 @@ def test_every_source_gives_the_same_examples(tokenizer, tmp_path, monkeypatch):
         assert [each["input_ids"] for each in map(data.train.__getitem__, range(100))] == expected, name
 
 
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The rows that are read of a stream from now on."""
+    rows: list[Any] = []
+    read = stream.rows_of
+
+    def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for row in read(*args, **kwargs):
+            rows.append(row)
+            yield row
+
+    monkeypatch.setattr(stream, "rows_of", counted)
+    return rows
+
+
+def difficult_sources(folder: Path) -> Iterator[tuple[str, object]]:
+    """Files in which a row is no line, begins behind a mark of the encoding, or is one that cannot be read."""
+    lines_of_csv = [f'"{number}, a ""text""\nof {"lines " * (number % 3)}"' for number in range(40)]
+    lines_of_csv[9], lines_of_csv[20] = '"never closed', "two,fields"
+    (folder / "b.csv").write_text("\ufefftext\n\n" + "\r\n".join(lines_of_csv))
+    yield "table", folder / "b.csv"
+    entries = [{"text": f"{number} é\n{{[", "more": [1, {"2": ","}]} for number in range(40)]
+    (folder / "b.json").write_text("\ufeff" + json.dumps([*entries[:7], 3, *entries[7:]], indent=1))
+    yield "list", folder / "b.json"
+    (folder / "b.jsonl").write_bytes(
+        b"\xef\xbb\xbf"
+        + b"\n\n".join(json.dumps(each, ensure_ascii=False).encode() for each in entries)
+        + b"\n{\xff\n"
+    )
+    yield "json lines", folder / "b.jsonl"
+
+
+def test_whoever_goes_on_reads_rows_from_the_place_on_where_the_source_can(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "rows_of_mine", raising=False)
+    known = {
+        **dict(sources(tmp_path)),
+        **{f"difficult {name}": path for name, path in difficult_sources(tmp_path)},
+    }
+    for name, source in known.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SnugfitWarning)
+
+            def made(source: object = source) -> Any:
+                own = settings(source, bad_rows="skip")
+                return stream_causal(own, StreamSettings(BUFFER, 60, 4), tokenizer, folder=tmp_path).train
+
+            whole = made()
+            expected = [whole[place] for place in range(len(whole))]
+            for stop in (30, 90, 170, 200):
+                again, position = made(), json.loads(json.dumps(whole.position(stop)))
+                with monkeypatch.context() as patched:
+                    rows = rows_read(patched)
+                    again.go_on(stop, position)
+                seen = len(rows)
+                assert [again[place] for place in range(stop, stop + 30)] == expected[stop : stop + 30], name
+                assert [again[place] for place in (3, stop)] == [expected[3], expected[stop]], (
+                    "also one before"
+                )
+                # a function has no place
+                assert seen <= BUFFER if name != "function" else seen > stop // 3, (name, stop, seen)
+
+
+def test_a_file_that_was_touched_is_read_again_and_one_that_holds_other_rows_is_refused(
+    tokenizer, tmp_path, monkeypatch
+):
+    path = lines(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    expected = streamed(tokenizer, path)
+    position = streamed_to(tokenizer, path, 60)
+    os.utime(path, (1, 1))
+    again, rows = streamed(tokenizer, path), rows_read(monkeypatch)
+    again.go_on(60, position)
+    assert len(rows) > 2 * BUFFER and again[61] == expected[61]
+    lines(path, [{"text": text.replace("0", "9")} for text in TEXTS])
+    with pytest.raises(DataError, match="gave other rows"):
+        streamed(tokenizer, path).go_on(60, position)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_checkpoint_knows_how_far_workers_have_read(workers, tokenizer, tmp_path):
+    """Also of sources that take turns, of which a worker reads what it is asked for."""
+    files = {
+        name: str(lines(tmp_path / f"{name}.jsonl", [{"text": text} for text in TEXTS])) for name in "ab"
+    }
+    written = {"a": {"from": files["a"], "weight": 5}, "b": {"from": files["b"], "weight": 1}}
+    own = replace(settings(files["a"]), train=sources_of(written))
+
+    def loader(num_workers: int) -> Loader:
+        data = stream_causal(own, StreamSettings(BUFFER, 12, 4), tokenizer)
+        order = training_order(Job(Train(epochs=None, updates=12, global_batch=4, seed=SEED)), data.train)
+        return Loader(data.train, order, data.collate, num_workers=num_workers)
+
+    apart, one = loader(workers), loader(0)
+    known = []
+    for each in (apart, one):
+        positions = [each.stream_position(4 * number) for number, _ in enumerate(each.windows(0, 12), 1)]
+        assert None not in positions
+        known.append(json.loads(json.dumps(positions)))
+    assert known[0] == known[1]
+
+
 @pytest.mark.slow
 def test_a_data_set_of_the_hub_is_streamed(tmp_path):
     """In a process of its own, as the library looks at the environment when it is imported."""
     content = "".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode()
     code = (
         "import json; from snugfit.data.files.row_stream import RowStream\n"
-        "print(json.dumps([row.columns for row in RowStream('hf://me/texts', setting='data.train')]))"
+        "rows = RowStream('hf://me/texts', setting='data.train')\n"
+        "read, again = iter(rows), RowStream('hf://me/texts', setting='data.train')\n"
+        "first = [next(read) for _ in range(11)]; again.load_state_dict(json.loads(json.dumps(rows.state_dict())))\n"
+        "assert list(again) == list(read) == list(rows)[11:]\n"
+        "print(json.dumps([row.columns for row in rows]))"
     )
     with local_hub("me/texts", {"train.jsonl": content}) as endpoint:
         environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}

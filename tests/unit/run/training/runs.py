@@ -69,6 +69,9 @@ class SeenLoader:
     def stream(self) -> StreamedExamples | None:
         return self.inner.stream
 
+    def stream_position(self, examples: int) -> Any:
+        return self.inner.stream_position(examples)
+
     def origins(self, ids: Sequence[int]) -> list[str]:
         return self.inner.origins(ids)
 
