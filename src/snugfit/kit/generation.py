@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from snugfit.core.random import derive_seed
 from snugfit.core.scalar_reads import read
 from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.kit.packing.example_attention import is_there
+from snugfit.kit.padded_attention import LEAST_KEYS, row_by_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -157,7 +160,8 @@ def _written(
         pad_token_id=stops[0] if stops else 0,
     )
     processors = LogitsProcessorList([] if settings.temperature == 0 else [Draws(places, settings)])
-    with torch.no_grad():
+    splits = row_by_row(LEAST_KEYS) if is_there(batch["input_ids"].device) else nullcontext()
+    with torch.no_grad(), splits:
         whole = model.generate(
             **batch, generation_config=config, logits_processor=processors, streamer=streamer
         )

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from snugfit.kit.attention_function import Attend, attention_has_other_scores, replaced_sdpa
+
 SPANS = "packed_spans"
 """The keyword by which transformers' models hand the spans down to attention, also where a block is computed again in backward."""
 
-_SDPA = "sdpa"
 _HALF = (torch.float16, torch.bfloat16)
-_OTHER_SCORES = ("position_bias", "softcap", "s_aux", "cache")
-"""Keywords of attention whose scores are no plain products of queries and keys, or come from elsewhere."""
-
-Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,22 +48,12 @@ def is_there(device: torch.device) -> bool:
     )
 
 
-@contextmanager
-def by_example() -> Iterator[None]:
+def by_example() -> AbstractContextManager[None]:
     """Temporarily let transformers' `sdpa` compute attention by the spans that it is given.
 
     It is to last until backward has ended: a block that is computed again there has to attend as it did.
     """
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
-
-    before = functions[_SDPA]
-    functions[_SDPA] = functools.partial(_attend, before)
-    try:
-        yield
-    finally:
-        del functions[_SDPA]
-        if functions[_SDPA] is not before:
-            functions[_SDPA] = before
+    return replaced_sdpa(_attend)
 
 
 def _attend(
@@ -83,7 +70,7 @@ def _attend(
     """Return the outputs of attention, shape (rows, tokens, heads, dim), for queries of shape (rows, heads, tokens, dim)."""
     spans: Spans | None = more.pop(SPANS, None)
     queries, keys, values = (_as_computed(tensor) for tensor in (query, key, value))
-    other_scores = any(more.get(name) is not None for name in _OTHER_SCORES)
+    other_scores = attention_has_other_scores(more)
     # a block that is computed some rows at a time has the mask of those rows, and the spans of all
     whole = spans is not None and spans.shape == (query.shape[0], query.shape[2])
     if spans is None or not whole or dropout > 0 or other_scores or not _takes(queries, keys, values):
