@@ -93,7 +93,8 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
         words = "; ".join(map(source_words, balanced[:_MOST_LABELS]))
         lines.append(f"  balance by {data.get('balanced_by')}: {words}{more}")
     if data.get("form"):
-        form = data["form"] if data.get("unit") == "windows" else f"conversations as {data['form']}"
+        named = data.get("unit") in ("windows", "blocks", "examples")
+        form = data["form"] if named else f"conversations as {data['form']}"
         lines.append(f"  rows    {form}")
     if baseline := data.get("baseline"):
         scores = ", ".join(f"{name} {number(value)}" for name, value in baseline.items())

@@ -246,6 +246,13 @@ class Data(Section):
         "token sees another text; packing puts such examples into rows of one length, under masks",
         "joined",
     )
+    document_separator: str | None = setting(
+        'line that parts the documents of a plain text (.txt), such as "---", or "" for an empty line; null: a line that is <|endoftext|> or the '
+        "tokenizer's end of a sequence; a file without such a line is one document",
+        None,
+        takes="a line or null",
+        example="---",
+    )
     too_long: Literal["cut_end", "cut_prompt", "drop"] = setting(
         "treatment of a conversation of more than max_length tokens: cut_end cuts its end, cut_prompt its oldest turns and the beginning of "
         "its prompt, drop leaves it out",

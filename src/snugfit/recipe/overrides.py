@@ -10,6 +10,7 @@ from snugfit.errors import SettingError, nearest
 from snugfit.recipe.strict_yaml import Keys, Places, read_value
 
 _FORM = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)*(?==)")
+_NULL = ("", "~", "null")
 _ALTERNATIVES: Mapping[Keys, Keys] = {
     ("train", "epochs"): ("train", "updates"),
     ("train", "updates"): ("train", "epochs"),
@@ -43,7 +44,12 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
             )
         place = f"override '{text}'"
         keys = _keys(match[0], result)
-        value = read_value(text[match.end() + 1 :], place)
+        written = text[match.end() + 1 :]
+        value = read_value(written, place)
+        if (
+            value is None and written.strip().lower() not in _NULL
+        ):  # to YAML --- begins a document and # a comment
+            value = written
         result = _with(result, keys, value, place, done=())
         for count in range(1, len(keys)):
             places.put_new(keys[:count], place)

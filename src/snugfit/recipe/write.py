@@ -28,6 +28,7 @@ _UNSAID = {
     "stream": None,
     "add_tokens": None,
     "documents": "joined",
+    "document_separator": None,
 }
 """Settings of `data` that runs of before do not know, at the values that are as they were."""
 

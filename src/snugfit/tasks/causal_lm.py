@@ -52,7 +52,8 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.causal import CausalSettings, load_causal
 
     tokenizer = tokenizer_of(recipe)
-    settings = CausalSettings(documents=recipe.data.documents, **row_settings(recipe))
+    documents, separator = recipe.data.documents, recipe.data.document_separator
+    settings = CausalSettings(documents=documents, separator=separator, **row_settings(recipe))
     if (stream := stream_settings(recipe)) is None:
         data = load_causal(settings, tokenizer, folder=recipe.folder)
     else:
@@ -60,7 +61,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
 
         data = stream_causal(settings, stream, tokenizer, folder=recipe.folder)
     task = language_model(recipe, tokenizer, data, empty, keep)
-    return replace(task, meta={**task.meta, "documents": recipe.data.documents})
+    return replace(task, meta={**task.meta, "documents": documents, "document_separator": separator})
 
 
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
@@ -91,7 +92,7 @@ CARD = Card(
     summary="Predict the next token of a text.",
     loss="causal_lm",
     metrics=("perplexity",),
-    settings=(*ROWS, STREAM, ADD_TOKENS, "documents"),
+    settings=(*ROWS, STREAM, ADD_TOKENS, "documents", "document_separator"),
     load=_load,
     load_empty=load_empty_language_model,
     inference=of_texts,

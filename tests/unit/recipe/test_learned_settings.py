@@ -29,9 +29,10 @@ def learned(folder: Path, *overrides: str) -> dict[str, Any]:
     [
         ("data", "add_tokens", "data.add_tokens=[<a>]"),
         ("data", "documents", "data.documents=apart"),
+        ("data", "document_separator", "data.document_separator=---"),
         ("techniques", "tokens", "techniques=[{lora: {rank: 2, tokens: [<a>]}}]"),
     ],
-    ids=["add_tokens", "documents", "lora.tokens"],
+    ids=["add_tokens", "documents", "document_separator", "lora.tokens"],
 )
 def test_what_was_added_counts_once_it_is_set(tmp_path: Path, part: str, setting: str, written: str) -> None:
     before, after = (

@@ -22,10 +22,12 @@ from snugfit.data.splits.hold_out import share_of
 from snugfit.data.splits.leaks import inputs_of_texts
 from snugfit.data.splits.sides import places_by_source
 from snugfit.data.stream import Streamed
+from snugfit.data.texts.plain_documents import PlainDocuments, parting_lines
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.texts.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows, TokenWriter
 from snugfit.data.texts.tokens import Frame, check_max_length, padding_for, special_frame
 from snugfit.errors import DataError
+from snugfit.units import counted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,13 +47,16 @@ _BEGINNING = 200
 class CausalSettings(RowSettings):
     """The `data` part of a recipe for causal language modelling.
 
-    A .txt file is one text, of which a fraction to validate on is the end. Of every other source each row is one text.
+    A .txt file is one text, of which a fraction to validate on is the end, or the texts between the lines that part them. Of every other source
+    each row is one text.
 
     Args:
         documents: JOINED, where texts follow one another in blocks, or APART, where no example holds parts of two.
+        separator: the line that parts the texts of a .txt file, as of `parting_lines`.
     """
 
     documents: str = JOINED
+    separator: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,9 @@ def load_causal(
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     texts: list[list[Examples]] = []
     faults: list[Fault] = []
+    parting = parting_lines(settings.separator, tokenizer)
     for table in tables:
-        read = [_texts(part, settings.text) for part in table.each]
+        read = [_texts(part, settings.text, parting) for part in table.each]
         texts.append([examples for examples, _ in read])
         faults += [fault for _, bad in read for fault in bad]
     skipped = settle(faults, settings.bad_rows)
@@ -136,6 +142,7 @@ def load_causal(
             windowed=len(longer) if apart else 0,
             windows=sum(-(-length // settings.max_length) for length in longer) if apart else 0,
             warnings=warnings,
+            form=_form(texts[0]),
         ),
         fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
@@ -143,9 +150,21 @@ def load_causal(
     )
 
 
-def beginnings(texts: Iterable[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+def _form(texts: Sequence[Examples]) -> str:
+    """Return what the plain texts among the sources were taken for, where they have several documents."""
+    counts = {each.source: len(each) for each in texts if isinstance(each.examples, PlainDocuments)}
+    return ", ".join(f"{counted(count, 'document')} in {name}" for name, count in counts.items() if count > 1)
+
+
+def beginnings(texts: Examples | Iterable[str], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the beginnings of the first texts as rows to go on with."""
-    first = [text[:_BEGINNING] for text in itertools.islice(texts, _EXAMPLE_ROWS)]
+    read = (
+        _pieces(texts, _BEGINNING)
+        if isinstance(texts, Examples)
+        else (Piece(each, True, True) for each in texts)
+    )
+    begin = (piece.text for piece in read if piece.first)
+    first = [text[:_BEGINNING] for text in itertools.islice(begin, _EXAMPLE_ROWS)]
     return [{columns[0]: text, **dict.fromkeys(columns[1:], "")} for text in first]
 
 
@@ -162,11 +181,20 @@ def _sides(
     return blocks.at(every[:-count]), blocks.at(every[-count:])
 
 
-def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
-    if is_plain_text(table.source):
-        whole = "".join(row[TEXT_COLUMN] for row in table.rows)
-        return Examples([whole], table.source, [0]), list(table.faults)
-    return _rows(table, columns)
+def _texts(
+    table: Table, columns: tuple[str, ...], parting: frozenset[str] = frozenset()
+) -> tuple[Examples, list[Fault]]:
+    """Return the texts of a source, and the faults of rows that have none.
+
+    Args:
+        parting: the lines that part those of a plain text.
+    """
+    if not is_plain_text(table.source):
+        return _rows(table, columns)
+    documents = PlainDocuments(table.rows, parting)
+    if len(documents) == 1:
+        return Examples(documents, table.source, [0]), list(table.faults)
+    return Examples.of(documents, table, documents.starts), list(table.faults)
 
 
 def _rows(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
@@ -190,9 +218,11 @@ def _tokenized(texts: Examples, tokenizer: PreTrainedTokenizerBase, frame: Frame
     """Return the tokens of texts in place of the texts, each with these special tokens around it."""
 
     def make() -> TokenEntry:
-        return TokenEntry(tokenized_pieces(_pieces(texts), tokenizer, frame))
+        return TokenEntry(tokenized_pieces(_pieces(texts, _PIECE), tokenizer, frame))
 
-    parts = {"texts": texts_digest(texts), "piece": _PIECE, "around": [frame.prefix, frame.suffix]}
+    plain = texts.examples if isinstance(texts.examples, PlainDocuments) else None
+    digest = texts_digest(texts) if plain is None else plain.digest()
+    parts = {"texts": digest, "piece": _PIECE, "around": [frame.prefix, frame.suffix]}
     entry = cached("stream", parts, tokenizer, make)
     return Examples(entry.rows, texts.source, texts.rows, texts.lines, texts.unit)
 
@@ -230,12 +260,16 @@ def tokenized_pieces(pieces: Iterable[Piece], tokenizer: PreTrainedTokenizerBase
     return writer.rows()
 
 
-def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
-    """Yield the pieces of texts in order."""
-    for text in texts:
-        pieces = list(cut_text(text, _PIECE)) or [""]
-        for place, piece in enumerate(pieces):
-            yield Piece(piece, place == 0, place == len(pieces) - 1)
+def _pieces(texts: Examples, size: int) -> Iterator[Piece]:
+    """Yield the pieces of texts in order, each of at least `size` characters but for the last one of a text."""
+    plain = texts.examples if isinstance(texts.examples, PlainDocuments) else None
+    for place in range(len(texts)):
+        pieces = cut_text(texts[place], size) if plain is None else plain.pieces(place, size)
+        piece, first = next(pieces, ""), True
+        for following in pieces:
+            yield Piece(piece, first, last=False)
+            piece, first = following, False
+        yield Piece(piece, first, last=True)
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -324,6 +358,7 @@ def read_causal_rows(
     bad_rows: str,
     folder: Path | None,
     documents: str = JOINED,
+    separator: str | None = None,
 ) -> FileRows:
     """Read one source to evaluate on, in blocks as it is trained on, or to go on with each of its rows; of a .txt file a row is a line.
 
@@ -335,7 +370,7 @@ def read_causal_rows(
     lengths: list[int] = []
     texts: Examples
     if scored:
-        texts, faults = _texts(table, columns)
+        texts, faults = _texts(table, columns, parting_lines(separator, tokenizer))
         stream = _tokenized(texts, tokenizer, ended_frame(tokenizer))
         examples: Any = _blocks(stream, max_length, documents)
         lengths, origins = _rows_of(stream).lengths().tolist(), examples

@@ -59,6 +59,7 @@ from snugfit.data.texts.instruct import (
     warnings_of,
 )
 from snugfit.data.texts.masked import MaskedData, MaskedSettings, MaskedTexts, Masks, load_masked_rows
+from snugfit.data.texts.plain_documents import parting_lines
 from snugfit.data.texts.preferences import (
     AnswerWriter,
     PadPairs,
@@ -112,7 +113,7 @@ def stream_causal(
         DataError, SettingError: the source cannot be used, or not as a stream.
     """
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
-    parts = _opened(settings, folder)
+    parts = _opened(settings, folder, parting_lines(settings.separator, tokenizer))
     for part in parts:
         _check(part, {"data.text": _columns(part.settings)})
     train = _examples(settings, parts, stream, lambda part: _Blocks(part.settings, tokenizer))
@@ -127,6 +128,7 @@ def stream_causal(
             bad_rows=settings.bad_rows,
             folder=folder,
             documents=settings.documents,
+            separator=settings.separator,
         ),
     )
     return CausalData(
@@ -416,14 +418,16 @@ class _Part(Generic[S]):
     source: Source | None = None
 
 
-def _opened(settings: S, folder: Path | None) -> list[_Part[S]]:
+def _opened(settings: S, folder: Path | None, parting: frozenset[str] = frozenset()) -> list[_Part[S]]:
     """Return the sources.
 
+    Args:
+        parting: lines that part the documents of a plain text.
     Raises:
         DataError, SettingError: one cannot be read as a stream.
     """
     if isinstance(settings.train, str):
-        return [_open(settings, None, folder)]
+        return [_open(settings, None, folder, parting)]
     sources = settings.train
     assert isinstance(sources, Sources)  # a recipe names no function
     if sources.stopping != "first_exhausted":
@@ -432,7 +436,7 @@ def _opened(settings: S, folder: Path | None) -> list[_Part[S]]:
             f"is {sources.stopping}, and streams have no epochs (data.stream): each is read anew where it ends",
             "Remove it.",
         )
-    return [_open(settings, source, folder) for source in _weighed(sources).each]
+    return [_open(settings, source, folder, parting) for source in _weighed(sources).each]
 
 
 def _weighed(sources: Sources) -> Sources:
@@ -442,17 +446,17 @@ def _weighed(sources: Sources) -> Sources:
     return replace(sources, each=tuple(replace(source, weight=Fraction(1)) for source in sources.each))
 
 
-def _open(settings: S, source: Source | None, folder: Path | None) -> _Part[S]:
+def _open(settings: S, source: Source | None, folder: Path | None, parting: frozenset[str]) -> _Part[S]:
     setting = _SETTING if source is None else f"{_SETTING}.{source.name}"
     file = str(settings.train if source is None else source.file)
-    as_written = RowStream(file, setting=setting, folder=folder)
+    as_written = RowStream(file, setting=setting, folder=folder, parting=parting)
     first = list(itertools.islice(rows_of(Stream(as_written), 0, setting), _SHOWN))
     columns = [row.columns for row in first if row.columns is not None]
     names = tuple(dict.fromkeys(name for row in columns for name in row))
     rows, renamed = as_written, {} if source is None else source.rename
     if renamed and names:
         names = new_names(file, names, renamed, setting)
-        rows = RowStream(file, setting=setting, folder=folder, rename=renamed)
+        rows = RowStream(file, setting=setting, folder=folder, rename=renamed, parting=parting)
         columns = [renamed_row(renamed, row) for row in columns]
     table = Table(file, names, [dict(row) for row in columns], [row.line for row in first], "")
     return _Part(replace(settings, train=file), rows, table, source)

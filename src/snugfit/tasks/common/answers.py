@@ -166,6 +166,7 @@ def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
             bad_rows=bad_rows,
             folder=Path.cwd(),
             documents=meta.get("documents", JOINED),
+            separator=meta.get("document_separator"),
         )
 
     return answering(tokenizer, prompts, stops_of(tokenizer, special_frame(tokenizer).suffix), read=read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snugfit.data.texts.causal import CausalSettings, cut_text, load_causal
+from snugfit.data.texts.plain_documents import PlainDocuments
+from snugfit.data.texts.streamed_texts import StreamSettings, stream_causal
 from snugfit.errors import DataError
 
 SHARED = Path(os.environ.get("SNUGFIT_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -56,6 +59,51 @@ def test_documents_that_stay_apart_begin_an_example_each(write, decoder):
         "4 examples to train on, 0 to validate on",
         "tokens: median 3, longest 8; 1 texts read in 2 windows of 5",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "separator"),
+    [("[SEP]", None), ("<|endoftext|>", None), ("  ---", "---"), ("", "")],
+    ids=["the tokenizer's end", "the end of published texts", "named", "empty"],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_documents_of_a_plain_text_are_those_of_rows(write, decoder, line, separator, streamed):
+    texts = ["a good film\nand a bad book", "good\n", "bad film\n"]
+    rows = write("a.jsonl", "".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    plain = write("a.txt", f"{line}\n" + f"\n{line}\n \n{line}\n".join(texts) + f"{line}\n")
+    for documents in ("joined", "apart"):
+        own = {"validation": None, "max_length": 5, "documents": documents, "separator": separator}
+        if streamed:
+            data, expected = (
+                stream_causal(CausalSettings(str(path), **own), StreamSettings(64, 2, 2), decoder)
+                for path in (plain, rows)
+            )
+        else:
+            data, expected = (load_causal(CausalSettings(path, **own), decoder) for path in (plain, rows))
+            assert data.report.form == f"3 documents in {plain}" and not expected.report.form
+        assert [each["input_ids"] for each in map(data.train.__getitem__, range(3))] == [
+            each["input_ids"] for each in map(expected.train.__getitem__, range(3))
+        ]
+
+
+def test_documents_of_a_plain_text_are_held_out_whole_and_told_by_their_lines(write, decoder):
+    path = write("a.txt", "a good film\n[SEP]\n" * 6 + "a bad book")
+    own = CausalSettings(path, validation=0.3, max_length=5, documents="apart")
+    data = load_causal(own, decoder)
+    assert (len(data.train), len(data.validation)) == (5, 2)
+    assert sorted([*data.train.lines, *data.validation.lines]) == [1, 3, 5, 7, 9, 11, 13]
+    whole = load_causal(CausalSettings(path, validation=None, max_length=5, separator="***"), decoder)
+    assert whole.report.form == "" and whole.report.tokens_total == 28
+
+
+@given(st.text(alphabet="ab \n-", max_size=60), st.integers(1, 20))
+def test_pieces_of_documents_are_those_of_their_texts(text, size):
+    rows = [{"text": line} for line in text.splitlines(keepends=True)]
+    documents = PlainDocuments(rows, frozenset({"-"}))
+    for place, whole in enumerate(documents):
+        assert list(documents.pieces(place, size)) == list(cut_text(whole, size))
+    words = [word for part in re.split(r"(?m)^ *- *$", text) if (word := part.split())]
+    assert [each.split() for each in documents] == words or not words
 
 
 def test_a_last_token_that_is_left_out_is_no_window_of_its_document(write, decoder):
