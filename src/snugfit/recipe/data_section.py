@@ -167,7 +167,7 @@ class Data(Section):
         takes=f"a list of {', '.join(AUGMENTATIONS)} and transforms of torchvision",
     )
     picture_cache: int | str | None = setting(
-        "disk that decoded pictures may take in the user's cache, where each is decoded once for all epochs and runs; null: none is kept",
+        "disk that decoded pictures and masks may take in the user's cache, where each is decoded once for all epochs and runs; null: none is kept",
         None,
         takes=SIZE,
         example="20GiB",

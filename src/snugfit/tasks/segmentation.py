@@ -140,10 +140,12 @@ def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Net
 
 
 def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
+    from snugfit.data.pictures.mask_files import opened_mask
     from snugfit.data.pictures.masks import MaskSource, load_masks
-    from snugfit.tasks.common.picture_task import decode_by
+    from snugfit.data.pictures.pixels import opened
+    from snugfit.tasks.common.picture_task import picture_cache_of
 
-    data = recipe.data
+    data, cache = recipe.data, picture_cache_of(recipe)
     return load_masks(
         MaskSource(
             train=data.rows,
@@ -155,7 +157,8 @@ def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
             bad_rows=data.bad_rows,
             seed=recipe.train.seed,
             leaks=data.leak_settings,
-            decode=decode_by(recipe),
+            decode=opened if cache is None else cache.opened,
+            decode_mask=opened_mask if cache is None else cache.opened_mask,
         ),
         picture_format,
         folder=recipe.folder,
@@ -268,9 +271,11 @@ def _saved(prediction: Prediction, folder: Path, name: str) -> Prediction:
 
 
 def _read_rows(recipe: Recipe) -> Part:
+    from snugfit.data.pictures.mask_files import opened_mask
     from snugfit.data.pictures.masks import read_masks
+    from snugfit.tasks.common.picture_task import picture_cache_of
 
-    data = recipe.data
+    data, cache = recipe.data, picture_cache_of(recipe)
     loaded = read_masks(
         data.rows,
         "data.train",
@@ -278,6 +283,7 @@ def _read_rows(recipe: Recipe) -> Part:
         label=data.label,
         folder=recipe.folder,
         classes=None if data.classes is None else len(data.classes),
+        decode_mask=opened_mask if cache is None else cache.opened_mask,
     )
     paths = zip(loaded.part.texts, loaded.masks, strict=True)
     records = [{data.image: os.path.abspath(path), data.label: os.path.abspath(mask)} for path, mask in paths]

@@ -67,6 +67,17 @@ def test_classes_have_their_names_in_metrics_of_each(project: Path) -> None:
     assert task.material.class_names == ("ground", "disc", "square")
 
 
+def test_a_recipe_with_a_picture_cache_keeps_pictures_and_masks(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    task = prepare(load_recipe(Path("shapes.yaml"), ["data.picture_cache=1MiB"]), empty=True)
+    for side in (task.material.train, task.material.validation):
+        assert side is not None and len([side[place] for place in range(len(side))]) == len(side)
+    kept = [path for path in (project / "cache/snugfit/pictures").rglob("*") if path.is_file()]
+    assert len(kept) == 2 * 16
+
+
 @pytest.mark.slow
 def test_masks_are_learned_and_predicted_alike_after_a_reload(project: Path) -> None:
     result = train("train.epochs=15")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from snugfit.core.losses import IGNORE_INDEX
@@ -19,12 +17,12 @@ from snugfit.data.files.file_kinds import check_augmentations
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.labelled_files import inputs_of_files
 from snugfit.data.files.path_rows import base_of
-from snugfit.data.files.tar_members import file_of
 from snugfit.data.pictures.labelled_pictures import Decode
+from snugfit.data.pictures.mask_files import INSTANCES, DecodeMask, look_at_mask, opened_mask
 from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.pictures.picture_files import PICTURE_FILES, read_pictures
 from snugfit.data.pictures.picture_format import PictureFormat
-from snugfit.data.pictures.pixels import opened, pixels, pixels_with_mask, upright_size
+from snugfit.data.pictures.pixels import opened, pixels, pixels_with_mask
 from snugfit.data.pictures.torchvision_transforms import UNKNOWN, check_transforms
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, fingerprints_of
@@ -36,12 +34,10 @@ from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
 INPUT, MASK = "pixel_values", "mask"
 _OF_BOXES = ("bbox", "bboxes", "box", "boxes", "instances", "polygons", "segmentation")
-_INSTANCES = "Instance masks, which number objects, and boxes are not learned: write the number of its class into each pixel."
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class MaskSource:
 
     Args:
         classes: names of the classes, by their numbers in masks; None to count them.
-        decode: decodes pictures, as `opened` does or from a cache.
+        decode, decode_mask: decode pictures and masks, as `opened` and `opened_mask` do or from a cache.
     """
 
     train: RowSource
@@ -63,6 +59,7 @@ class MaskSource:
     seed: int = 0
     leaks: LeakSettings = field(default_factory=LeakSettings)
     decode: Decode = opened
+    decode_mask: DecodeMask = opened_mask
 
     def __post_init__(self) -> None:
         check_policy(self.bad_rows)
@@ -90,9 +87,10 @@ class PicturesWithMasks(FromRows):
         augment: Sequence[str] = (),
         *,
         decode: Decode = opened,
+        decode_mask: DecodeMask = opened_mask,
     ) -> None:
         super().__init__(rows, alike=True)
-        self._decode = decode
+        self._decode, self._decode_mask = decode, decode_mask
         self.format, self.augment = picture_format, tuple(augment)
         size = picture_format.width, picture_format.height
         check_transforms(self.augment, size, picture_format.channels, masks=True)
@@ -102,7 +100,7 @@ class PicturesWithMasks(FromRows):
         picture = self._decode(row[FILE], self.format.channels)
         if MASK not in row:
             return {INPUT: pixels(picture, self.format, self.augment), "sides": picture.size}
-        values, mask = pixels_with_mask(picture, opened_mask(row[MASK]), self.format, self.augment)
+        values, mask = pixels_with_mask(picture, self._decode_mask(row[MASK]), self.format, self.augment)
         labels = mask.long()
         return {INPUT: values, "labels": labels.masked_fill(labels == UNKNOWN, IGNORE_INDEX)}
 
@@ -146,7 +144,12 @@ def load_masks(
     Raises:
         DataError: a source cannot be used, pictures or masks are faulty and the policy is 'fail', or too little is left.
     """
-    columns: dict[str, Any] = {"image": settings.image, "label": settings.label, "folder": folder}
+    columns: dict[str, Any] = {
+        "image": settings.image,
+        "label": settings.label,
+        "folder": folder,
+        "decode_mask": settings.decode_mask,
+    }
     most = None if settings.classes is None else len(settings.classes)
     train = read_masks(settings.train, "data.train", **columns, classes=most)
     classes = settings.classes or train.numbers
@@ -172,11 +175,10 @@ def load_masks(
         leaks=settings.leaks,
     )
     rows, validation = made.train, made.validation
+    decode: dict[str, Any] = {"decode": settings.decode, "decode_mask": settings.decode_mask}
     return MaskData(
-        train=PicturesWithMasks(rows, picture_format, settings.augment, decode=settings.decode),
-        validation=PicturesWithMasks(validation, picture_format, decode=settings.decode)
-        if validation
-        else None,
+        train=PicturesWithMasks(rows, picture_format, settings.augment, **decode),
+        validation=PicturesWithMasks(validation, picture_format, **decode) if validation else None,
         classes=classes,
         report=replace(_report(len(rows), len(validation), skipped), warnings=made.warnings),
         fingerprints=fingerprints_of(each.part.table for each in parts),
@@ -230,6 +232,7 @@ def read_masks(
     folder: Path | None,
     classes: int | None,
     learned: bool = False,
+    decode_mask: DecodeMask = opened_mask,
 ) -> MaskPart:
     """Return the pictures of a source that have a mask of their size, and the faults of the others.
 
@@ -257,7 +260,7 @@ def read_masks(
             raise DataError(
                 "data.label",
                 f"{part.table.source} has no column '{label}' of paths of masks{f', and {boxes[0]!r} holds boxes' if boxes else ''}",
-                _INSTANCES if boxes else "Name it: data.label=COLUMN.",
+                INSTANCES if boxes else "Name it: data.label=COLUMN.",
             )
         faults, given = list(part.faults), []
         base = base_of(part.table, source, folder)
@@ -266,7 +269,7 @@ def read_masks(
             given.append(os.path.join(base, cell) if isinstance(cell, str) and cell.strip() else None)
             if given[-1] is None:
                 kind = f"holds {type(cell).__name__}" if isinstance(cell, (list, dict)) else "is empty"
-                faults.append(part.table.fault(row, BadRow("missing mask", f"{label} {kind}. {_INSTANCES}")))
+                faults.append(part.table.fault(row, BadRow("missing mask", f"{label} {kind}. {INSTANCES}")))
 
     def fault(place: int, bad: BadRow) -> Fault:
         if folders is not None:
@@ -278,7 +281,7 @@ def read_masks(
         if mask is None:
             continue
         try:
-            looked[place] = _looked_at(path, mask, classes)
+            looked[place] = look_at_mask(path, mask, classes, decode_mask)
         except BadRow as bad:
             faults.append(fault(place, bad))
     if not learned and not any(highest for highest, _ in looked.values()):
@@ -305,77 +308,10 @@ def read_masks(
     return loaded
 
 
-def opened_mask(path: str) -> Image.Image:
-    """Return a mask: a picture whose pixels are numbers of classes, of one channel or of a palette.
-
-    Raises:
-        BadRow: it is something else.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with (
-            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
-            file_of(path) as file,
-            Image.open(file) as picture,
-        ):
-            picture.load()
-            mode, lossy, mask = picture.mode, picture.format == "JPEG", picture.copy()
-    except Image.DecompressionBombError as error:
-        raise BadRow("huge mask", f"is too large: {error}".partition(", could")[0]) from error
-    except FileNotFoundError as error:
-        raise BadRow("missing mask", "is not there") from error
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise BadRow("unreadable mask", "is no picture that can be read") from error
-    if lossy:
-        raise BadRow(
-            "lossy mask",
-            "is a JPEG, whose compression changes the numbers of classes: write masks anew, as PNG",
-        )
-    if mode.startswith("I"):
-        raise BadRow("unusable mask", f"has numbers of 16 bits or more. {_INSTANCES}")
-    if mode not in ("L", "P", "1"):
-        raise BadRow(
-            "unusable mask",
-            f"is in colour ({mode}): write the number of its class into each pixel, in gray or a palette",
-        )
-    return Image.fromarray(
-        np.asarray(mask).astype(np.uint8)
-    )  # without its palette, in which nothing is resized
-
-
 def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Return a batch: `pixel_values`, and `labels`, shape (rows, height, width), where there are any."""
     names = [name for name in (INPUT, "labels") if name in examples[0]]
     return {name: torch.stack([example[name] for example in examples]) for name in names}
-
-
-def _looked_at(path: str, mask: str, classes: int | None) -> tuple[int, bool]:
-    """Return the highest number of a class in a mask, and whether a part of it is unknown.
-
-    Raises:
-        BadRow: it cannot be used.
-    """
-    values = opened_mask(mask)
-    try:
-        sides = upright_size(path)
-    except (OSError, SyntaxError) as error:
-        raise BadRow("unreadable picture", "lies over a picture that cannot be read") from error
-    if values.size != sides:
-        raise BadRow(
-            "mask of another size",
-            f"is {'×'.join(map(str, values.size))}, its picture {'×'.join(map(str, sides))}",
-        )
-    numbers = np.unique(np.asarray(values))
-    own = numbers[numbers != UNKNOWN]
-    if not len(own):
-        raise BadRow(
-            "empty mask", f"is {UNKNOWN} everywhere, which is not scored: nothing is learned from it"
-        )
-    highest = int(own[-1])
-    if classes is not None and highest >= classes:
-        raise BadRow("unknown class", f"has class {highest}, and the classes are 0 to {classes - 1}")
-    return highest, len(own) < len(numbers)
 
 
 def _pictures(source: RowSource, setting: str, image: str, folder: Path | None) -> Part:

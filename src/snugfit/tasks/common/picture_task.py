@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.data.label_sets import LabelSets
-    from snugfit.data.pictures.labelled_pictures import Decode, PictureSettings
+    from snugfit.data.pictures.labelled_pictures import PictureSettings
     from snugfit.data.pictures.masked_pictures import MaskedPictureData
+    from snugfit.data.pictures.picture_cache import PictureCache
     from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.data.pictures.picture_pairs import PairData
     from snugfit.data.usable_rows import Part
@@ -39,8 +40,9 @@ PICTURE_ROWS = ("image", "size", "augment", "picture_cache", "bad_rows")
 def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSettings:
     """Return what tasks on pictures ask of their rows."""
     from snugfit.data.pictures.labelled_pictures import PictureSettings
+    from snugfit.data.pictures.pixels import opened
 
-    data = recipe.data
+    data, cache = recipe.data, picture_cache_of(recipe)
     return PictureSettings(
         train=data.rows,
         validation=data.held_out,
@@ -50,18 +52,17 @@ def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSe
         bad_rows=data.bad_rows,
         seed=recipe.train.seed,
         leaks=data.leak_settings,
-        decode=decode_by(recipe),
+        decode=opened if cache is None else cache.opened,
     )
 
 
-def decode_by(recipe: Recipe) -> Decode:
-    """Return what decodes the pictures of a recipe: from the cache, where it asks for one."""
+def picture_cache_of(recipe: Recipe) -> PictureCache | None:
+    """Return the cache of decoded pictures and masks, where a recipe asks for one."""
     from snugfit.data.pictures.picture_cache import PictureCache
-    from snugfit.data.pictures.pixels import opened
     from snugfit.units import parse_bytes
 
     size = recipe.data.picture_cache
-    return opened if size is None else PictureCache(parse_bytes(size, "data.picture_cache")).opened
+    return None if size is None else PictureCache(parse_bytes(size, "data.picture_cache"))
 
 
 def read_picture_rows(recipe: Recipe, label: str | LabelSets | None) -> Part:

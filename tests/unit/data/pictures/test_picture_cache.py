@@ -16,12 +16,14 @@ import torch
 from PIL import Image
 
 from snugfit.cli import main
+from snugfit.data.bad_rows import BadRow
 from snugfit.data.examples import FILE, Examples
 from snugfit.data.files.file_cache import FileCache
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.pictures import picture_cache
 from snugfit.data.pictures.labelled_pictures import Pictures
+from snugfit.data.pictures.masks import MaskSource, load_masks
 from snugfit.data.pictures.picture_cache import PictureCache
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.pictures.pixels import opened
@@ -52,7 +54,8 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(picture_cache, "opened", fail)
+    for decoder in ("opened", "opened_mask"):
+        monkeypatch.setattr(picture_cache, decoder, fail)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -169,6 +172,47 @@ def test_workers_give_the_windows_of_one_without_a_cache() -> None:
         ]
         assert all(map(torch.equal, own, expected))
     assert len(kept()) == 6
+
+
+def test_masks_are_kept_too_with_every_number_and_not_decoded_to_be_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for place in ("images", "masks"):
+        Path("shapes", place).mkdir(parents=True)
+    for number in range(4):
+        numbers = np.random.default_rng(number).integers(0, 4, (20, 14), dtype=np.uint8)
+        numbers[:3] = 255  # unknown
+        mask = Image.fromarray(numbers)
+        if number % 2:
+            mask = mask.convert("P")
+            mask.putpalette([3, 2, 1] * 256)  # whose colours are no numbers
+        mask.save(f"shapes/masks/{number}.png")
+        drawn(f"shapes/images/{number}.png", seed=number)
+
+    def examples(**decoders: Any) -> list[Any]:
+        data = load_masks(MaskSource("shapes", validation=None, **decoders), FORMAT)
+        torch.manual_seed(0)
+        return [data.train[place] for place in range(4)]
+
+    def cached() -> list[Any]:
+        cache = PictureCache(LIMIT)
+        return examples(decode=cache.opened, decode_mask=cache.opened_mask)
+
+    expected, first = examples(), cached()
+    forbid(monkeypatch)
+    for one, other, again in zip(expected, first, cached(), strict=True):
+        for name in ("pixel_values", "labels"):
+            assert torch.equal(one[name], other[name]) and torch.equal(one[name], again[name])
+    assert len(kept()) == 8
+
+
+def test_a_mask_that_is_missing_or_none_is_said_as_without_a_cache() -> None:
+    cache = PictureCache(LIMIT)
+    with pytest.raises(BadRow, match="is not there"):
+        cache.opened_mask("nowhere.png")
+    with pytest.raises(BadRow, match="is in colour"):
+        cache.opened_mask(drawn("a.png"))
+    assert not kept()
 
 
 def test_a_size_that_is_none_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
