@@ -57,10 +57,53 @@ def commit() -> str:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
+def described(result: dict[str, Any]) -> dict[str, Any]:
+    """Return `result` with date, commit and machine."""
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine(), **result}
+
+
 def write_result(folder: Path, result: dict[str, Any], name: str = "") -> Path:
     """Write `result` with date, commit and machine beside the benchmark."""
     path = folder / "results" / f"{name and name + '-'}{time.strftime('%Y-%m-%d')}.json"
     path.parent.mkdir(exist_ok=True)
-    described = {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine(), **result}
-    path.write_text(json.dumps(described, indent=1) + "\n")
+    path.write_text(json.dumps(described(result), indent=1) + "\n")
     return path
+
+
+class Rows:
+    """Rows of a benchmark that are written as they are measured, so that one that was ended goes on with those that lack.
+
+    Args:
+        folder: of the benchmark. Its newest `results/DATE.json` is gone on with where rows lack in it, or it is of today.
+        names: of all rows, in order.
+        settings: of the measurements; rows of others are not mixed with these.
+    Raises:
+        SystemExit: the file of today is of other settings.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], settings: dict[str, Any]) -> None:
+        self._names, self._settings = names, settings  # plain values
+        self.path = folder / "results" / f"{time.strftime('%Y-%m-%d')}.json"
+        self.runs: dict[str, dict[str, Any]] = {}
+        newest = max((folder / "results").glob("20*.json"), default=self.path)
+        if not newest.exists():
+            return
+        content = json.loads(newest.read_text())
+        same = content.get("settings") == settings
+        if newest == self.path and not same:
+            raise SystemExit(f"{newest} was measured with other settings than {settings}: move it away first")
+        if same and (newest == self.path or {*names} - {*content["runs"]}):
+            self.path, self.runs = newest, content["runs"]
+
+    @property
+    def missing(self) -> list[str]:
+        return [name for name in self._names if name not in self.runs]
+
+    def add(self, name: str, row: dict[str, Any]) -> None:
+        """Write a row to the file, with the date, commit and machine that it was measured at."""
+        rows = {**self.runs, name: described(row)}
+        self.runs = {each: rows[each] for each in self._names if each in rows}
+        self.path.parent.mkdir(exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps({"settings": self._settings, "runs": self.runs}, indent=1) + "\n")
+        partial.replace(self.path)  # rows before outlast an end in the middle

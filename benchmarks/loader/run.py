@@ -6,7 +6,10 @@ Shipped recipes on rows that are drawn or come with the standard library, each w
 as fast as it is here. One thread. The loader gives windows without a worker, with one and with two; `DataLoader` gets the same data set, collate
 function, batch size and workers. The limit of one core is what reading the examples one after the other and putting them into batches takes,
 with nothing around it. What this process does alone is counted in its seconds of processor, so that other work on the machine hardly shows; workers
-are timed by the clock, on an idle machine. Of each, the fastest of repeats that take turns. Writes results/ and README.md.
+are timed by the clock, on an idle machine. Of each, the fastest of repeats that take turns.
+
+Each recipe takes about a minute, and is written to results/DATE.json and README.md as soon as it is measured: ended in the middle, the same command
+goes on with the recipes that lack. Those that are named are measured in any case.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
-from common import machine, write_result
+from common import Rows
 
 HERE, EXAMPLES = Path(__file__).parent, Path(__file__).parents[2] / "examples"
 WORKERS = (0, 1, 2)
@@ -360,11 +363,12 @@ def verdict(run: dict[str, Any]) -> str:
     return words if near[1] >= NEAR else f"too slow: {words}"
 
 
-def page(runs: dict[str, Any], described: dict[str, Any], date: str) -> str:
+def page(runs: dict[str, Any], missing: Sequence[str]) -> str:
+    dates = sorted({run["date"] for run in runs.values()})
     lines = [
         "# Does the loader keep up?",
         "",
-        f"`python benchmarks/loader/run.py`, {date}. Examples a second of shipped recipes, of which the fastest of repeats that take turns;",
+        f"`python benchmarks/loader/run.py`, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}. Examples a second of shipped recipes, of which the fastest of repeats that take turns;",
         "models are small ones that begin from scratch, so that training is as fast as it is here. One thread; seconds of processor without workers, of the clock with them.",
         "",
         "| recipe | training | one core | the loader: 0, 1, 2 workers | torch's `DataLoader`: 0, 1, 2 | |",
@@ -376,13 +380,21 @@ def page(runs: dict[str, Any], described: dict[str, Any], date: str) -> str:
         lines.append(
             f"| {name} | {best['training']:,.0f} | {best['one core']:,.0f} | {both[0]} | {both[1]} | {verdict(run)} |"
         )
-    load, cores = described["load"], described["cores"]
-    if load is not None and load > cores:
+    busy = [name for name, run in runs.items() if _busy(run["machine"])]
+    if busy:
         lines += [
             "",
-            f"Other work kept the machine busy (load {load:.0f} on {cores} cores): figures with workers are of the part of it that was left.",
+            f"Other work kept the machine busy where {', '.join(busy)} were measured: their figures with workers are of the part of it that was left.",
         ]
+    if missing:
+        lines += ["", f"Not measured yet: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
+
+
+def _busy(described: dict[str, Any]) -> bool:
+    """Return whether more ran than the processes of a case itself, two workers and one that trains."""
+    load = described["load"]
+    return load is not None and load > described["cores"] + 1
 
 
 def main() -> None:
@@ -397,13 +409,12 @@ def main() -> None:
     os.environ.update({**one, "TOKENIZERS_PARALLELISM": "false"})  # before torch and transformers read them
     if unknown := {*options.cases} - {*CASES}:
         raise SystemExit(f"no case {min(unknown)}: choose from {', '.join(CASES)}")
-    runs = {}
-    for name in options.cases or CASES:
-        runs[name] = measure(name, options.repeats, options.seconds)
-        print(name, verdict(runs[name]), json.dumps(runs[name]["examples_per_second"]), flush=True)
-    if not options.cases:
-        path = write_result(HERE, {"repeats": options.repeats, "seconds": options.seconds, "runs": runs})
-        (HERE / "README.md").write_text(page(runs, machine(), path.stem))
+    rows = Rows(HERE, list(CASES), {"repeats": options.repeats, "seconds": options.seconds})
+    for name in options.cases or rows.missing or CASES:
+        run = measure(name, options.repeats, options.seconds)
+        rows.add(name, run)
+        (HERE / "README.md").write_text(page(rows.runs, rows.missing))
+        print(name, verdict(run), json.dumps(run["examples_per_second"]), flush=True)
 
 
 if __name__ == "__main__":

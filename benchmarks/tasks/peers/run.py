@@ -1,6 +1,6 @@
 """Does a task learn what a hand-written loop and the Trainer of transformers learn on the same batches, and at what cost?
 
-    python benchmarks/tasks/peers/run.py [--updates 12] [--repeats 3]
+    python benchmarks/tasks/peers/run.py [TASK ...] [--updates 12] [--repeats 3]
 
 Each task reads the same rows as a recipe would and makes windows of 16 examples of several lengths. All three train a copy of the same small model on them, by torch's SGD
 without momentum, so that weights differ as gradients do. The peers call a model of transformers as it is meant: with its labels, for its own loss. Tables, series,
@@ -11,6 +11,9 @@ masks and pairs of texts, whose networks put out numbers alone, get their loss a
   with batch normalisation, which learns something else in parts whoever trains it; pairs of texts are held against all of the window, for which Snugfit
   encodes them in parts (gradient_cache).
 - time: CPU seconds of an update by those of the hand-written loop, one thread, from the third batch that is asked for to the last, minima over repeats that alternate.
+
+Each task is written to results/DATE.json and README.md as soon as it is measured: ended in the middle, the same command goes on with the tasks that lack.
+Those that are named are measured in any case.
 """
 
 from __future__ import annotations
@@ -37,12 +40,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common import write_result
+from common import Rows
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+HERE, EXAMPLES = Path(__file__).parent, Path(__file__).resolve().parents[3] / "examples"
+PEERS = ("snugfit", "HF Trainer")
 RATE, WINDOW, PART = 0.02, 16, 4
 AUXILIARY, TEMPERATURE = 0.4, 0.05
 """The weight of the auxiliary head of the network for masks, and what similarities of texts are divided by."""
+_ROWS = "train: rows.jsonl, max_length: 64"
+TASKS = {
+    "text-classification": ("encoder", f"{_ROWS}, text: text, label: label"),
+    "token-classification": ("encoder", f"{_ROWS}, text: words, label: tags"),
+    "masked-lm": ("encoder", f"{_ROWS}, text: text"),
+    "causal-lm": ("decoder", f"{_ROWS}, text: text"),
+    "seq2seq": ("encoder-decoder", f"{_ROWS}, text: text, target: target, target_length: 24"),
+    "sentence-embedding": ("encoder", f"{_ROWS}, text: text, positive: other"),
+    "image-classification": ("vit", "train: rows.jsonl, size: 32, label: label, augment: []"),
+    "segmentation": ("unet", "train: discs, size: 32, augment: []"),
+    "audio-classification": ("sound", "train: sounds, seconds: 1.5, augment_audio: []"),
+    "tabular-classification": ("mlp", "train: digits.csv"),
+    "tabular-regression": ("mlp", "train: diabetes.csv"),
+    "forecasting": ("tide", "train: series.csv, series: shop, time: time, label: label, bad_rows: skip"),
+}
+"""The model and the data section of each."""
 Data = dict[str, Any]
 Contender = Callable[[nn.Module, "Batches", int], tuple[list[float], nn.Module]]
 
@@ -248,7 +268,7 @@ def measured(recipe: Any, updates: int, repeats: int) -> dict[str, Any]:
             whole[name] = state_of(trained)
     reference = whole["hand-written"]
     result: dict[str, Any] = {"windows": [list(_shape(window)) for window in plain[:3]]}
-    for name in ("snugfit", "HF Trainer"):
+    for name in PEERS:
         _, parted = contenders[name](model_of_peers(), Batches(plain), WINDOW // PART)
         pairs = zip(losses[name], losses["hand-written"], strict=True)
         result[name] = {
@@ -307,8 +327,8 @@ def write_numbers(folder: Path) -> None:
         mask.save(folder / f"discs/masks/{number}.png")
 
 
-def write_material(folder: Path) -> dict[str, tuple[str, str]]:
-    """Write rows and models, and return the model and the data section of each task."""
+def write_material(folder: Path) -> None:
+    """Write rows and models."""
     from PIL import Image
     from transformers import ViTConfig
 
@@ -346,21 +366,6 @@ def write_material(folder: Path) -> dict[str, tuple[str, str]]:
     write_numbers(folder)
     subprocess.run([sys.executable, EXAMPLES / "draw_sounds.py", folder / "sounds"], check=True)
     write_small_sound_model(folder / "sound", 1.5)
-    rows_of = "train: rows.jsonl, max_length: 64"
-    return {
-        "text-classification": ("encoder", f"{rows_of}, text: text, label: label"),
-        "token-classification": ("encoder", f"{rows_of}, text: words, label: tags"),
-        "masked-lm": ("encoder", f"{rows_of}, text: text"),
-        "causal-lm": ("decoder", f"{rows_of}, text: text"),
-        "seq2seq": ("encoder-decoder", f"{rows_of}, text: text, target: target, target_length: 24"),
-        "sentence-embedding": ("encoder", f"{rows_of}, text: text, positive: other"),
-        "image-classification": ("vit", "train: rows.jsonl, size: 32, label: label, augment: []"),
-        "segmentation": ("unet", "train: discs, size: 32, augment: []"),
-        "audio-classification": ("sound", "train: sounds, seconds: 1.5, augment_audio: []"),
-        "tabular-classification": ("mlp", "train: digits.csv"),
-        "tabular-regression": ("mlp", "train: diabetes.csv"),
-        "forecasting": ("tide", "train: series.csv, series: shop, time: time, label: label, bad_rows: skip"),
-    }
 
 
 def main() -> None:
@@ -373,35 +378,64 @@ def main() -> None:
 
     torch.set_num_threads(1)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    result: dict[str, Any] = {"updates": options.updates, "window": WINDOW, "part": PART, "tasks": {}}
+    settings = {
+        "updates": options.updates,
+        "repeats": options.repeats,
+        "window": WINDOW,
+        "part": PART,
+    }
+    rows = Rows(HERE, list(TASKS), settings)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for task, (model, data) in write_material(folder).items():
-            if options.tasks and task not in options.tasks:
-                continue
-            path = folder / f"{task}.yaml"
-            named = (
-                f"model: {folder / model}\nfrom_scratch: true"
-                if (folder / model).is_dir()
-                else f"model: {model}"
+        write_material(folder)
+        for task in options.tasks or rows.missing or TASKS:
+            figures = measured(
+                load_recipe(write_recipe(folder, task, options.updates), []), options.updates, options.repeats
             )
-            techniques = "[gradient_cache]" if task == "sentence-embedding" else "[]"
-            path.write_text(
-                f"name: peers\ntask: {task}\n{named}\ndata: {{validation: null, {data}}}\n"
-                f"train: {{updates: {options.updates}, global_batch: {WINDOW}, seed: 3}}\n"
-                f"optimizer: {{sgd: {{learning_rate: {RATE}, momentum: 0.0, weight_decay: 0.0}}}}\nschedule: null\ntechniques: {techniques}\n"
-                "plan: {device: cpu, numerics: fp32, micro_batch: null}\ntrack: {mlflow: false}\n"
-            )
-            figures = measured(load_recipe(path, []), options.updates, options.repeats)
-            result["tasks"][task] = figures
-            for peer in ("snugfit", "HF Trainer"):
-                own = figures[peer]
-                print(
-                    f"{task:22}{peer:12} curve {own['curve']:.1e}  weights {own['weights']:.1e}  in parts {own['in parts']:.1e}  "
-                    f"time {own['time']:.2f}",
-                    flush=True,
-                )
-    print(write_result(Path(__file__).parent, result))
+            rows.add(task, figures)
+            (HERE / "README.md").write_text(page(rows.runs))
+            for peer in PEERS:
+                print(f"{task:24}{peer:12} {'  '.join(map(' '.join, cells(figures[peer])))}", flush=True)
+
+
+def write_recipe(folder: Path, task: str, updates: int) -> Path:
+    """Write the recipe of a task beside its rows, and return its path."""
+    model, data = TASKS[task]
+    path = folder / f"{task}.yaml"
+    own = (folder / model).is_dir()
+    path.write_text(
+        f"name: peers\ntask: {task}\nmodel: {folder / model if own else model}\n{'from_scratch: true' if own else ''}\n"
+        f"data: {{validation: null, {data}}}\ntrain: {{updates: {updates}, global_batch: {WINDOW}, seed: 3}}\n"
+        f"optimizer: {{sgd: {{learning_rate: {RATE}, momentum: 0.0, weight_decay: 0.0}}}}\nschedule: null\n"
+        f"techniques: {'[gradient_cache]' if task == 'sentence-embedding' else '[]'}\n"
+        "plan: {device: cpu, numerics: fp32, micro_batch: null}\ntrack: {mlflow: false}\n"
+    )
+    return path
+
+
+def cells(own: dict[str, float]) -> list[tuple[str, str]]:
+    """Return the names and the values of a row's figures."""
+    apart = [(name, f"{own[name]:.1e}") for name in ("curve", "weights", "in parts")]
+    return [*apart, ("time", f"{own['time']:.2f}")]
+
+
+def page(runs: dict[str, Any]) -> str:
+    """Return the figures as a page, with what is held against what in the words above."""
+    lines = [
+        "# Tasks beside a hand-written loop and the Trainer of transformers",
+        "",
+        f"`python benchmarks/tasks/peers/run.py`, {max(run['date'] for run in runs.values())}, one thread. Each is held against a hand-written loop on the same {WINDOW}-row batches:",
+        "the largest relative difference of a loss (curve); how far the weights lie apart after training, as a part of the way that they went (weights), and when a",
+        f"window is trained in micro-batches of {PART} (in parts); CPU seconds of an update (time, as a ratio).",
+        "",
+        "| task | | curve | weights | in parts | time |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task, run in runs.items():
+        for peer in PEERS:
+            values = " | ".join(value for _, value in cells(run[peer]))
+            lines.append(f"| {task} | {peer} | {values} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
