@@ -127,10 +127,12 @@ class Data(Section):
         example=("visitors",),
     )
     horizon: Count | None = setting(
-        "steps of a series to predict; null: a season, or 12 where there is none", None, example=24
+        "steps of a series to predict; null: a season, or 12 where there is none, and fewer where no series is long enough",
+        None,
+        example=24,
     )
     history: Count | None = setting(
-        "steps before them that the model sees; null: two seasons, or three horizons where those are more",
+        "steps before them that the model sees; null: two seasons, or three horizons where those are more, and fewer where no series is long enough",
         None,
         example=168,
     )

@@ -43,6 +43,7 @@ _HORIZON = 12
 _LEAST_KNOWN = 2
 """Values that a history has at least, so that it has a mean and a spread."""
 _SHOWN_SERIES = 100_000
+_SHORT = "short series"
 """Series whose naive errors are saved with a model."""
 
 
@@ -52,7 +53,7 @@ class ForecastSettings:
 
     Args:
         horizon: steps to predict; None for a season.
-        history: steps before them that the model sees; None for two seasons, or three horizons where those are more.
+        history: steps before them that the model sees; None for two seasons, or three horizons where those are more; half of what is left where no series is so long.
         season: steps after which a series is much the same; None for the usual one of the frequency.
         frequency: the step between rows; None to infer it.
         stride: steps between the windows that are trained on.
@@ -163,10 +164,12 @@ class ForecastData:
 
 @dataclass(frozen=True)
 class _Part:
-    """A series, and how many of its steps are trained on."""
+    """A series of a source, how many of its steps are trained on, and how many a window may lie in."""
 
     series: Series
+    source: str
     end: int
+    usable: int
 
 
 @dataclass
@@ -237,7 +240,7 @@ def load_series(settings: ForecastSettings, *, folder: Path | None = None) -> Fo
     long = read_long(table, columns, labelled=True)
     if not any(long.series.values()):
         settle(long.faults, settings.bad_rows)
-        raise _nothing_left(table)
+        raise _nothing_left(table, long.faults)
     held_out = None
     if settings.validation is not None and not isinstance(settings.validation, SHARES):
         later = read_table(settings.validation, setting="data.validation", folder=folder)
@@ -245,12 +248,19 @@ def load_series(settings: ForecastSettings, *, folder: Path | None = None) -> Fo
         held_out = read_long(later, columns, labelled=True, counted=long.counted)
     step = _step(settings, long)
     season = settings.season or step.season
-    horizon = settings.horizon or (season if season > 1 else _HORIZON)
-    history = settings.history or max(3 * horizon, 2 * season)
-    parts, faults = _parts(settings, long, held_out, step, history, horizon)
+    horizon = settings.horizon or _usual_horizon(season, long, settings.history)
+    every, faults = _parts(settings, long, held_out, step, horizon)
+    history = settings.history or _usual_history(season, horizon, every)
+    needed = history + horizon
+    parts = [part for part in every if part.usable >= needed]
+    faults += [
+        _short(part.series, columns, part.source, part.usable, "to train on", needed)
+        for part in every
+        if part.usable < needed
+    ]
     skipped = settle(sorted(faults, key=lambda fault: (fault.source, fault.line)), settings.bad_rows)
     if not any(part.end for part in parts):
-        raise _nothing_left(table)
+        raise _nothing_left(table, faults)
     series = [part.series for part in parts]
     scales = scales_of(series, [part.end for part in parts], len(columns.known) + len(columns.past))
     errors = {part.series.key: naive_error(part.series.values[: part.end], season) for part in parts}
@@ -271,7 +281,7 @@ def load_series(settings: ForecastSettings, *, folder: Path | None = None) -> Fo
         )
         naive.add(part.series, scored, form, unit)
     if not train.places:
-        raise _nothing_left(table)
+        raise _nothing_left(table, faults)
     tables = [table] if held_out is None else [table, held_out.table]
     return ForecastData(
         train=train.windows(table.source, steps, form),
@@ -366,7 +376,7 @@ def _file_windows(
             faults.append(fault)
     skipped = settle(sorted(faults, key=lambda fault: fault.line), bad_rows)
     if not series:
-        raise _nothing_left(table)
+        raise _nothing_left(table, faults)
     steps, starts = steps_of(series, len(columns.known), form.scales, form.step, form.horizon)
     origins, naive = _Origins(), _Naive()
     ahead: list[list[dict[str, Any]]] = []
@@ -397,10 +407,9 @@ def _parts(
     long: LongTable,
     held_out: LongTable | None,
     step: TimeStep,
-    history: int,
     horizon: int,
 ) -> tuple[list[_Part], list[Fault]]:
-    """Return the series that have a window, each with the rows to validate on behind those to train on, and the faults of the others."""
+    """Return the series, each with the rows to validate on behind those to train on, and the faults of rows."""
     faults = list(long.faults)
     moments = {key: list(own) for key, own in long.series.items()}
     if held_out is not None:
@@ -415,12 +424,22 @@ def _parts(
         series, off = on_grid(key, own, step, settings.columns)
         faults += off
         end = _end(series, trained[-1].time if trained else None, settings, step, horizon)
-        length, needed = end if trained else len(series.values), history + horizon
-        if length < needed:
-            faults.append(_short(series, settings.columns, own[0].source, length, "to train on", needed))
-        else:
-            parts.append(_Part(series, end))
+        parts.append(_Part(series, own[0].source, end, end if trained else len(series.values)))
     return parts, faults
+
+
+def _usual_horizon(season: int, long: LongTable, history: int | None) -> int:
+    """Return the steps to predict where nobody says how many: a quarter of the longest series where it is too short for more."""
+    usual = season if season > 1 else _HORIZON
+    longest = max(map(len, long.series.values()))
+    return usual if history is not None else max(1, min(usual, longest // 4))
+
+
+def _usual_history(season: int, horizon: int, parts: Sequence[_Part]) -> int:
+    """Return the steps that a window sees where nobody says how many: half of what is there where no series is long enough for more."""
+    usual = max(3 * horizon, 2 * season)
+    longest = max((part.end for part in parts), default=0)
+    return usual if longest >= usual + horizon else max(_LEAST_KNOWN, (longest - horizon) // 2)
 
 
 def _back_from(last: int, first: int, stride: int) -> list[int]:
@@ -512,7 +531,7 @@ def _short(series: Series, columns: SeriesColumns, source: str, length: int, use
     return Fault(
         source,
         series.lines[0],
-        "short series",
+        _SHORT,
         f"{shown_key(columns, series.key)} has {steps}, and a window needs {needed:,}: lower data.history or data.horizon",
     )
 
@@ -557,9 +576,11 @@ def _form(series: Sequence[Series], form: SeriesFormat) -> str:
     return f"{count}, {form.step} a step, {season}, {form.horizon:,} steps ahead from {form.history:,}"
 
 
-def _nothing_left(table: Table) -> DataError:
+def _nothing_left(table: Table, faults: Sequence[Fault]) -> DataError:
+    """Return the error about rows of which no window can be made."""
+    short = next((f": {fault.detail.partition(':')[0]}" for fault in faults if fault.reason == _SHORT), "")
     return DataError(
         "data",
-        f"no series of {table.source} is long enough",
+        f"no series of {table.source} is long enough{short}",
         "Lower data.history or data.horizon, or give longer series.",
     )

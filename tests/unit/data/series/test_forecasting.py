@@ -248,7 +248,7 @@ def test_numbers_of_as_many_digits_as_dates_count_steps(rows: list[dict[str, Any
         (
             {"bad_rows": "skip", "horizon": 20, "history": 30},
             DataError,
-            "no series of rows.csv is long enough",
+            "no series of rows.csv is long enough: shop 'a' has 40 steps, 20 of them to train on, and a window needs 50",
         ),
     ],
 )
@@ -257,6 +257,20 @@ def test_settings_that_fit_no_series_are_refused(
 ) -> None:
     with pytest.raises(error, match=f"(?s){words}"):
         load_series(replace(SETTINGS, **settings))
+
+
+@pytest.mark.parametrize(
+    ("days", "horizon", "history", "windows"),
+    # two seasons of a week, or three horizons; where series are too short for that, a quarter of them is predicted from half of what is left
+    [(40, 7, 21, 2 * 6), (34, 7, 10, 2 * 11), (20, 5, 5, 2 * 6), (6, 1, 2, 2 * 3)],
+)
+def test_without_settings_windows_are_as_long_as_short_series_allow(
+    rows: list[dict[str, Any]], days: int, horizon: int, history: int, windows: int
+) -> None:
+    written(Path("rows.csv"), made(days))
+    data = load_series(replace(SETTINGS, validation=0.1, horizon=None, history=None))
+    assert (data.format.horizon, data.format.history, len(data.train)) == (horizon, history, windows)
+    assert data.validation is not None and len(data.validation) == 2
 
 
 @pytest.mark.parametrize("levels", [(0.5, 0.1), (0.1, 0.9), (0.0, 0.5), (0.5, 1.0), (0.5, 0.5)])
