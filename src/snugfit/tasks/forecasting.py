@@ -45,6 +45,8 @@ _TARGETS = ("target", "y", "value", "sales", "sold", "demand", "load", "consumpt
 _MOST_SERIES_COLUMNS = 2
 _REGULAR = 0.9
 """Share of neighbours one step apart, from which rows are taken for series though nothing was said of it."""
+_NO_REPEATS = 0.95
+"""Share of rows with a time of their own in their series, from which the others are mistakes."""
 
 
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
@@ -226,7 +228,10 @@ def _moments(rows: Rows, time: str) -> list[int] | None:
 def _series_columns(
     rows: Rows, time: str, moments: Sequence[int], data: Mapping[str, Any]
 ) -> tuple[str, ...] | None:
-    """Return the fewest columns that tell rows of one time apart; None where none do."""
+    """Return the fewest columns that tell rows of one time apart; None where none do.
+
+    Where a few rows are there twice, they are those that leave as few of them as any: the run then names their lines.
+    """
     if "series" in data:
         return columns_of(data["series"] or ())
     label = data.get("label") or rows.named(_TARGETS)
@@ -237,6 +242,7 @@ def _series_columns(
         and len(rows.classes(name)) <= len(rows.rows) // 3
         and not _has_fractions(rows, name)
     ]
+    apart: dict[tuple[str, ...], int] = {}
     for count in range(_MOST_SERIES_COLUMNS + 1):
         for columns in itertools.combinations(names, count):
             keys = {
@@ -245,7 +251,9 @@ def _series_columns(
             }
             if len(keys) == len(rows.rows):
                 return columns
-    return None
+            apart[columns] = len(keys)
+    nearest = max(apart, key=lambda columns: apart[columns])  # the first of them has the fewest columns
+    return nearest if apart[nearest] >= _NO_REPEATS * len(rows.rows) else None
 
 
 def _frequency(

@@ -214,6 +214,13 @@ def test_a_long_table_is_recognised_by_its_times() -> None:
     assert gap.data["bad_rows"] == "skip"
 
 
+def test_a_time_that_is_there_twice_is_a_mistake_in_a_series_and_no_other_task() -> None:
+    lines = [f"{shop},{day},{number}.5" for shop in "xy" for number, day in enumerate(days())]
+    twice = recognised(["shop,ds,y", *lines, lines[4]])
+    assert twice.data == {"series": ("shop",), "time": "ds", "label": "y"}
+    assert recognised(["shop,ds,y", *lines, *lines[4:14]]) is None
+
+
 @pytest.mark.parametrize(
     "lines",
     [
