@@ -29,6 +29,8 @@ from snugfit.units import counted
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _QUARTERS = 4
+_NAMED = 12
+"""Columns of a table up to which an error names all that are left."""
 
 Rows = Sequence[Mapping[str, Any]]
 Faults = dict[int, BadRow]
@@ -172,19 +174,21 @@ def fit_format(
     numbers: list[Numbers] = []
     texts: list[Categories] = []
     for name in columns:
-        cells = [row.get(name) for row in rows]
+        cells, others = [row.get(name) for row in rows], [each for each in columns if each != name]
         parsed = [] if name in categories else [parsed_cell(cell) for cell in cells]
         if parsed and are_numbers(parsed):
-            numbers.append(_fit_numbers(name, parsed, bins))
+            numbers.append(_fit_numbers(name, parsed, bins, others))
         else:
-            texts.append(_fit_categories(name, cells))
+            texts.append(_fit_categories(name, cells, others))
     return TableFormat(tuple(numbers), tuple(texts))
 
 
-def _fit_numbers(name: str, parsed: Sequence[float | str | None], bins: int) -> Numbers:
+def _fit_numbers(
+    name: str, parsed: Sequence[float | str | None], bins: int, others: Sequence[str]
+) -> Numbers:
     values = sorted(value for value in parsed if isinstance(value, float) and math.isfinite(value))
     if not values:
-        raise DataError("data.columns", f"column '{name}' is empty in the rows to train on", "Leave it out.")
+        raise _empty(name, others)
     middle = statistics.median(values)
     quarter = len(values) // _QUARTERS
     spread = values[-1 - quarter] - values[quarter] or values[-1] - values[0] or 1.0
@@ -194,12 +198,12 @@ def _fit_numbers(name: str, parsed: Sequence[float | str | None], bins: int) -> 
     return Numbers(name, middle, spread, edges if len(edges) > 2 else (), None in parsed)
 
 
-def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
+def _fit_categories(name: str, cells: Sequence[Any], others: Sequence[str]) -> Categories:
     if holds_dates(cells):
         raise DataError(
             "data.columns",
             f"column '{name}' holds dates, such as {shorten(next(c for c in cells if not is_gap(c)))}, and a date is no number",
-            "Leave it out, or write columns of what counts in it: the year, the day of the week, days since an event.",
+            f"{_to_leave_out(others)}, or write columns of what counts in it: the year, the day of the week, days since an event.",
         )
     counts = Counter(text for cell in cells if (text := category_of(cell)))
     if counts and all(map(_DECIMAL_COMMA.fullmatch, counts)):
@@ -209,14 +213,35 @@ def _fit_categories(name: str, cells: Sequence[Any]) -> Categories:
             "Write points, as 1.5.",
         )
     if not counts:
-        raise DataError("data.columns", f"column '{name}' is empty in the rows to train on", "Leave it out.")
+        raise _empty(name, others)
     if names_each_row(cells):
         raise DataError(
             "data.columns",
             f"column '{name}' has {len(counts):,} different values in {counted(len(cells), 'row')}, of which nothing can be learned",
-            "Leave it out: name the columns to learn from in data.columns.",
+            f"{_to_leave_out(others)}.",
         )
     return Categories(name, tuple(sorted(counts)), counts.total() < len(cells))
+
+
+def _empty(name: str, others: Sequence[str]) -> DataError:
+    return DataError(
+        "data.columns",
+        f"column '{name}' is empty in the rows to train on",
+        f"{_to_leave_out(others)}.",
+    )
+
+
+def _to_leave_out(others: Sequence[str]) -> str:
+    """Return, in words, how a column is left out.
+
+    >>> _to_leave_out(["size", "kind"]), _to_leave_out(["size, in m"])
+    ('Leave it out: data.columns=[size, kind]', 'Leave it out: name the columns to learn from in data.columns')
+    """
+    plain = 0 < len(others) <= _NAMED and all(each.isidentifier() for each in others)
+    named = (
+        f"data.columns=[{', '.join(others)}]" if plain else "name the columns to learn from in data.columns"
+    )
+    return f"Leave it out: {named}"
 
 
 def label_number(name: str, row: Mapping[str, Any]) -> float:

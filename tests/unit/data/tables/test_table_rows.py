@@ -137,6 +137,8 @@ def test_a_column_of_which_nothing_can_be_learned_is_refused(
     with pytest.raises(DataError, match="data.columns: column 'more'") as error:
         load_table(TableSettings(train=write(tmp_path / "rows.jsonl", rows), validation=None))
     assert message in str(error.value)
+    others = ", ".join(name for name in ROWS[0] if name != "label")
+    assert f"Leave it out: data.columns=[{others}]" in str(error.value) or "Write points" in message
 
 
 def test_settings_that_name_no_column(file: str, tmp_path: Path) -> None:
