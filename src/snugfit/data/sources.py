@@ -17,6 +17,7 @@ from snugfit.data.files.file_formats import READERS
 from snugfit.data.files.file_kinds import is_hub_name, is_saved, is_shards, path_of
 from snugfit.data.files.hub_rows import read_hub, read_saved
 from snugfit.data.files.shards import read_shards
+from snugfit.data.frames import frame_rows
 from snugfit.data.lazy_rows import LARGE_FILE, is_larger, read_large
 from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
@@ -386,12 +387,13 @@ def _rows_of_function(
                     f"{name} returned a stream, and all rows are read here before the run begins",
                     "Give data.stream, the rows that are read at a time, where the task has it; or return an iterable of rows.",
                 )
-            for number, row in enumerate(made, 1):
+            frame = frame_rows(made)
+            for number, row in enumerate(made if frame is None else frame, 1):
                 if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
                     raise DataError(
                         setting,
                         f"row {number} of {name} is a {type(row).__name__}, not a dict of columns by name",
-                        "Return dicts; from a data frame return frame.to_dict('records').",
+                        "Return dicts, or a data frame of pandas.",
                     )
                 yield row
     except DataError:

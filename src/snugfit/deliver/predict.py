@@ -19,6 +19,7 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.files.file_kinds import SOURCE_LINE
+from snugfit.data.frames import without_frame
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
 from snugfit.deliver.files import check_data, check_output
 from snugfit.deliver.observed_evaluation import Observed
@@ -148,13 +149,13 @@ class Predictor:
         Raises:
             DataError: a row is no mapping of columns.
         """
-        card = known(str(self.meta.get("task")))
+        card, rows = known(str(self.meta.get("task"))), without_frame(rows)
         for number, row in enumerate(rows if card is not None and card.reads_texts else (), 1):
             if not isinstance(row, Mapping):
                 raise DataError(
                     "rows",
                     f"row {number} is {type(row).__name__}, and a row has its columns by name",
-                    'Give mappings, such as {"text": …}; of a data frame frame.to_dict("records").',
+                    'Give mappings, such as {"text": …}, or a data frame of pandas.',
                 )
         predictions = self.predict_examples(self.inference.encode(rows))
         return [each for prediction in predictions for each in self.unfolded(prediction)]

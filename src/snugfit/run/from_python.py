@@ -19,6 +19,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.loss_terms import Loss
 from snugfit.core.selection import check, listed, picture_technique
 from snugfit.core.technique import Family, Technique
+from snugfit.data.frames import without_frame
 from snugfit.data.order import training_order
 from snugfit.data.splits.hold_out import SHARES, hold_out_of
 from snugfit.data.stream import as_stream, counted, examples_of
@@ -74,8 +75,9 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
     averaged or merged where a technique does that, are in `best/`.
 
     Args:
-        data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`; or a stream of such, which has neither: an iterable,
-            a function that returns one, or an `sf.Stream` of them. Then `updates` says the length of the run.
+        data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`; a data frame of pandas, whose rows are such mappings;
+            or a stream of such, which has neither: an iterable, a function that returns one, or an `sf.Stream` of them. Then `updates` says
+            the length of the run.
         validation: another data set, or the fraction of `data` to hold out; of rows that are mappings also `{"share": 0.1, "group": NAME}` or
             `{"share": 0.1, "time": NAME}`; of a stream the number of its first rows.
         metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`, or with what
@@ -200,7 +202,7 @@ def module_spec(
         known_strategy(given["strategy"])  # which one device has no use for
     with by_keywords():
         check_settings(job, plan, techniques, metrics, validated=validation is not None)
-    data, validation = _streams(data, validation, job)
+    data, validation = _streams(without_frame(data), without_frame(validation), job)
     check_dataset("data", data)
     check_module(model)
     check_outside(model, given["loss"], given["forward"])

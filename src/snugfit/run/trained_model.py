@@ -54,7 +54,7 @@ class TrainedModel:
         """Return a prediction for each row, in order, under the numerics of the training.
 
         Args:
-            rows: mappings with the columns of the training rows; for a model of one's own, examples as its data set gives them, with or
+            rows: mappings with the columns of the training rows, or a data frame of pandas with them; for a model of one's own, examples as its data set gives them, with or
                 without labels.
         Returns:
             Of a classifier `prediction` and `probability`; of a model of one's own `output` too, what it put out for the row.

@@ -203,6 +203,24 @@ def test_data_may_come_in_several_forms(data: str, tmp_path: Path) -> None:
     assert result.updates == 1
 
 
+def test_rows_of_a_data_frame_train_and_are_predicted_as_dicts_are(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [{**{f"x{place}": float(each) for place, each in enumerate(x)}, "labels": int(y)} for x, y in DATA]
+    frame = pandas.DataFrame(rows, index=range(100, 100 + len(rows)))
+
+    def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        values = [[value for name, value in row.items() if name != "labels"] for row in rows]
+        return {"input": torch.tensor(values), "labels": torch.tensor([row["labels"] for row in rows])}
+
+    of_rows, of_frame = (
+        train(data=data, validation=0.25, collate=collate, updates=3, output=tmp_path / str(place))
+        for place, data in enumerate((rows, frame))
+    )
+    assert not differences(of_rows.model.state_dict(), of_frame.model.state_dict())
+    predictions = zip(of_frame.predict(frame), of_rows.predict(rows), strict=True)
+    assert all(torch.equal(one["output"], other["output"]) for one, other in predictions)
+
+
 def test_somebodys_module_with_tied_weights_and_nested_inputs_trains_unmodified(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, texts = Reader(dropout=0.1), Texts(12, per_token=True, context=True)

@@ -192,7 +192,12 @@ def test_rows_of_a_data_frame_are_read_with_its_gaps() -> None:
             "label": [0, 1, 0] * 10,
         }
     )
-    table = load_table(TableSettings(train=lambda: frame.to_dict("records"), validation=None))
+    table, of_frame = (
+        load_table(TableSettings(train=rows, validation=None))
+        for rows in (lambda: frame.to_dict("records"), lambda: frame.set_index("age", drop=False))
+    )
+    assert list(of_frame.fingerprints.values()) == list(table.fingerprints.values())
+    assert of_frame.format == table.format
     assert [(each.name, each.gaps) for each in table.format.numbers] == [("age", True), ("size", True)]
     assert table.train[1][NUMBERS].tolist() == [0.0, 0.0, 1.0, 1.0]
     assert table.train[1][CATEGORIES].tolist() == [0] and table.train[2][CATEGORIES].tolist() == [2]
