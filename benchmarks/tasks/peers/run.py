@@ -435,6 +435,12 @@ def page(runs: dict[str, Any]) -> str:
         for peer in PEERS:
             values = " | ".join(value for _, value in cells(run[peer]))
             lines.append(f"| {task} | {peer} | {values} |")
+    lines += [
+        "",
+        "The network for sounds has batch normalisation, which learns something else in parts whoever trains it. Pairs of texts in parts are encoded twice by Snugfit",
+        "(gradient_cache), which is in its time; the Trainer compares those of a part alone. Masks: the first two updates give equal weights, and the last bit of the",
+        "third grows.",
+    ]
     return "\n".join(lines) + "\n"
 
 
