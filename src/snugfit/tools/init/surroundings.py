@@ -273,5 +273,5 @@ def nothing_here(here: Surroundings) -> DataError:
     return DataError(
         here.folder,
         "holds nothing to train on",
-        f"Put a table of texts there ({suffixes}) or a text file ({PLAIN_TEXT}), or name one: snugfit init FILE",
+        f"Put a table there ({suffixes}), a text file ({PLAIN_TEXT}), or a folder of pictures or sounds for each class; or name them: snugfit init DATA",
     )
