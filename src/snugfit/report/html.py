@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from snugfit.report.series import as_number, format_number
@@ -36,6 +37,16 @@ def figures(rows: Iterable[tuple[str, str, str]]) -> str:
 def breakable(name: str) -> str:
     """Return a name or a path that a narrow page breaks behind a dot, an underscore or a slash, not within a word."""
     return re.sub(r"(?<=[._/])(?=[A-Za-z])", "<wbr>", escape(name))
+
+
+def model_name(model: str) -> str:
+    """Return a model's name, or the end of its path where that is long.
+
+    >>> model_name("google-bert/bert-base-uncased"), model_name("/home/me/minilm/model")
+    ('google-bert/bert-base-uncased', 'minilm/model')
+    """
+    path = Path(model)
+    return "/".join(path.parts[-2:]) if path.is_absolute() or len(path.parts) > 2 else model
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

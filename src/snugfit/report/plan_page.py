@@ -8,7 +8,7 @@ from pathlib import Path
 from snugfit.planner.answers import plan_words
 from snugfit.planner.answers.answer import Answer, Rejected
 from snugfit.report.frontier_chart import drawn_frontier
-from snugfit.report.html import facts, figures
+from snugfit.report.html import facts, figures, model_name
 from snugfit.report.page import document, replace_page
 from snugfit.report.stack import BUDGET_IN_VIEW, STACK_STYLE, TONES, stacked
 from snugfit.report.svg import escape
@@ -62,9 +62,7 @@ def render_plan(answer: Answer) -> str:
 
 
 def _name(answer: Answer) -> str:
-    """Return the title: the model, by the end of its path where that is long."""
-    path = Path(str(answer.about.get("model") or "Plan"))
-    return "/".join(path.parts[-2:]) if path.is_absolute() or len(path.parts) > 2 else str(path)
+    return model_name(str(answer.about.get("model") or "Plan"))
 
 
 def _header(answer: Answer) -> str:

@@ -17,6 +17,7 @@ from snugfit.report.html import (
     facts,
     figures,
     flat,
+    model_name,
     shortened,
     table,
     written,
@@ -41,7 +42,8 @@ LEGEND = {"skipped": "skipped window", "warning": "warning", "resume": "resumed"
 
 def headline(story: Story, run_dir: Path) -> str:
     """Return the head of the page: name, status, outcome and key figures."""
-    about = " · ".join(escape(story.recipe[key]) for key in ("task", "model") if story.recipe.get(key))
+    named = {**story.recipe, "model": model_name(str(story.recipe.get("model") or ""))}
+    about = " · ".join(escape(named[key]) for key in ("task", "model") if named.get(key))
     status = escape(story.status)
     return (
         f"<header><p class=about>{about}</p><h1>{escape(story.name)}</h1>"

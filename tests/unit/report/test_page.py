@@ -145,6 +145,14 @@ def test_counts_of_the_data_are_said_in_words(run_dir: Path) -> None:
     assert "rows that were compared" in text and "compared.rows" not in text
 
 
+def test_the_model_of_a_long_path_is_named_by_its_end_above_the_title(run_dir: Path) -> None:
+    events = write_run(run_dir) / "events.jsonl"
+    named = "sentence-transformers/all-MiniLM-L6-v2"
+    assert f"<p class=about>text-classification · {named}</p>" in make_page(run_dir).text
+    events.write_text(events.read_text().replace(named, "/home/me/.cache/models/minilm/model"))
+    assert "<p class=about>text-classification · minilm/model</p>" in make_page(run_dir).text
+
+
 def test_a_stream_has_no_epochs(run_dir: Path) -> None:
     events = write_run(run_dir) / "events.jsonl"
     assert "Epochs" in make_page(run_dir).text
