@@ -179,7 +179,7 @@ class Planner:
                 failed = error
         if self.wanted is not None and failed is not None:
             raise failed
-        return self.run(plan, techniques, None, None), True
+        return self._run_once(plan, techniques, None, None), True
 
     def _bases(self, many: bool, placed: frozenset[Technique]) -> Iterator[int | None]:
         """Yield the numbers of blocks from which a run is carried on.

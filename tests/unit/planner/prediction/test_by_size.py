@@ -92,6 +92,16 @@ def test_a_size_that_was_run_is_told_as_it_is_and_run_once(planner: Planner) -> 
     assert runs == [8]
 
 
+def test_a_plan_that_is_run_whole_is_not_run_again_to_confirm_it(planner: Planner) -> None:
+    runs: list[object] = []
+    whole = planner.run
+    planner.run = lambda *asked: (runs.append(asked), whole(*asked))[1]  # type: ignore[method-assign]
+    rough = planner.predict(Plan(), (AdamW(),), rough=True)
+    assert planner.predict(Plan(), (AdamW(),)) == rough and len(runs) == 1
+    planner.predict(Plan(), (AdamW(learning_rate=0.5),))
+    assert len(runs) == 2
+
+
 def test_beyond_what_was_run_nothing_is_told(planner: Planner) -> None:
     """A window that is taken whole meets no gradients of passes before it."""
     sized = planner.by_size(Plan(), (AdamW(),))
