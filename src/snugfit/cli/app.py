@@ -42,6 +42,7 @@ from snugfit.cli.options import (
 )
 from snugfit.cli.output import refuse, show, usage
 from snugfit.cli.plan import plan
+from snugfit.cli.planner_process import PlannerProcess
 from snugfit.cli.profile import profile
 from snugfit.cli.runs import runs
 from snugfit.cli.soup import soup
@@ -241,10 +242,12 @@ def train(
     from snugfit.cli import recipes
     from snugfit.recipe import located
 
-    with located(path, changes):
+    with located(path, changes), PlannerProcess(options, Path(path)) as planner:
         with Activity(text="reading the recipe …", at_once=False, quiet=quiet or launched()):
-            loaded = recipes.load(path, changes, allow_code=allow_code, quiet=quiet)
-        return train_recipe(loaded, options, max_restarts, as_json, quiet)
+            loaded = recipes.load(
+                path, changes, allow_code=allow_code, quiet=quiet, before_libraries=planner.begin
+            )
+        return train_recipe(loaded, options, planner, max_restarts, as_json, quiet)
 
 
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snugfit.system.processes import this_world
@@ -20,15 +21,52 @@ def load_libraries(worker: Worker, recipe: Recipe) -> None:
     worker.load("snugfit.run.planning", *of_model)
 
 
-def started_for(recipe: Recipe, options: RunOptions) -> Worker | None:
-    """Return the planner's process for a run, started where one will be asked: where no plan of such a recipe is kept."""
-    from snugfit.run.plan_key import has_plan
+class PlannerProcess:
+    """The planner's process of a run, within a context that ends it: started where no plan of such a recipe is kept.
 
-    wanted = options.plan and not options.is_smoke and options.into is None and this_world().size == 1
-    if not wanted or (has_plan(recipe) and not options.replan):
-        return None
-    from snugfit.planner.worker import Worker
+    Args:
+        file: the recipe's.
+    """
 
-    worker = Worker()
-    load_libraries(worker, recipe)
-    return worker
+    def __init__(self, options: RunOptions, file: Path) -> None:
+        self._options, self._file = options, file
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> PlannerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, where it was started."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def begin(self) -> None:
+        """Start it before the recipe is known, where no plan was kept since its file was written."""
+        from snugfit.run.plan_key import newest_plan_time
+
+        if self._options.replan or newest_plan_time() < self._file.stat().st_mtime:
+            self._start()
+
+    def of(self, recipe: Recipe) -> Worker | None:
+        """Return it, where it will be asked for the recipe's plan; else it ends."""
+        from snugfit.run.plan_key import has_plan
+
+        if has_plan(recipe) and not self._options.replan:
+            self.close()
+            return None
+        self._start()
+        if self._worker is not None:
+            load_libraries(self._worker, recipe)
+        return self._worker
+
+    def _start(self) -> None:
+        options = self._options
+        wanted = options.plan and not options.is_smoke and options.into is None and this_world().size == 1
+        if self._worker is None and wanted:
+            from snugfit.planner.worker import Worker
+
+            self._worker = Worker()

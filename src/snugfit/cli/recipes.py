@@ -11,6 +11,7 @@ from snugfit.system.processes import launched
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+    from snugfit.recipe.load import BeforeLibraries
     from snugfit.recipe.rows_here import RowsHere
 
 
@@ -21,18 +22,21 @@ def load(
     allow_code: bool,
     quiet: bool = False,
     rows_here: RowsHere = "all",
+    before_libraries: BeforeLibraries = lambda: None,
 ) -> Recipe:
     """Load a recipe's file, see that its rows are here, and say which code of the user's it will run.
 
     Args:
-        rows_here: as `load_recipe` has it.
+        rows_here, before_libraries: as `load_recipe` has them.
 
     Raises:
         UserError: as `snugfit.recipe.load_recipe`.
     """
     from snugfit.recipe import load_recipe
 
-    recipe = load_recipe(path, overrides, allow_code=allow_code, rows_here=rows_here)
+    recipe = load_recipe(
+        path, overrides, allow_code=allow_code, rows_here=rows_here, before_libraries=before_libraries
+    )
     say_code(recipe, path, quiet)
     return recipe
 

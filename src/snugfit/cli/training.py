@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.cli.output import show
-from snugfit.cli.planner_process import started_for
+from snugfit.cli.planner_process import PlannerProcess
 from snugfit.cli.recipes import say_code
 from snugfit.display.activity import Activity
 from snugfit.errors import Interrupted, RunInterrupted, SettingError, UserError
@@ -130,8 +130,11 @@ def train_on_rows(
         tell(line)
     recipe = None
     try:
-        recipe = recipes.load(str(made.recipe), made.of_run, allow_code=True, quiet=quiet)
-        return train_recipe(recipe, options, max_restarts, as_json, quiet)
+        with PlannerProcess(options, made.recipe) as planner:
+            recipe = recipes.load(
+                made.recipe, made.of_run, allow_code=True, quiet=quiet, before_libraries=planner.begin
+            )
+            return train_recipe(recipe, options, planner, max_restarts, as_json, quiet)
     except UserError:
         if recipe is None or not (Path(recipe.output) / recipe.name).exists():
             made.remove()
@@ -143,6 +146,7 @@ def train_on_rows(
 def train_recipe(
     recipe: Recipe,
     options: RunOptions,
+    planner: PlannerProcess,
     max_restarts: int,
     as_json: bool,
     quiet: bool,
@@ -150,20 +154,16 @@ def train_recipe(
     """Train, and return the exit code."""
     from snugfit.display.terminal import TerminalDisplay
 
+    options = replace(options, worker=planner.of(recipe))
     if must_start(recipe.plan.devices):
         from snugfit.run.launch import train_on_devices
 
         return train_on_devices(recipe, options, max_restarts, _shown(as_json, quiet))
     quiet = quiet or follows()
-    with ExitStack() as stack:
-        stack.enter_context(_interruptible())
-        display = stack.enter_context(TerminalDisplay(quiet=quiet))
-        worker = started_for(recipe, options)
-        if worker is not None:
-            stack.callback(worker.close)
+    with _interruptible(), TerminalDisplay(quiet=quiet) as display:
         from snugfit.run import from_recipe  # takes seconds, and the display says so
 
-        result = from_recipe.train_recipe(recipe, replace(options, worker=worker), display)
+        result = from_recipe.train_recipe(recipe, options, display)
     return finish(result, as_json)
 
 

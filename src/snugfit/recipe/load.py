@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _LIMIT_BYTES = 2**20
 REGISTERED = "models:/"
+
+BeforeLibraries = Callable[[], object]
+"""What is done when a recipe was looked at as far as that needs no heavy library."""
+
 _ONE_OR_MORE = ("text", "label_columns", "columns", "categories", "series", "known", "past")
 """Settings of `data` that take one name, or a list of names."""
 
@@ -45,12 +49,13 @@ def load_recipe(
     *,
     allow_code: bool = False,
     rows_here: RowsHere = "unseen",
+    before_libraries: BeforeLibraries = lambda: None,
 ) -> m.Recipe:
     """Read a recipe's file, with overrides such as `train.epochs=3` on top.
 
     Args:
         allow_code: consent to run what it names as `package.module:function`; a file under the current directory needs none.
-        rows_here: the files of rows that are looked at, before anything heavy is imported.
+        rows_here: the files of rows that are looked at, before anything heavy is imported; `before_libraries` is called after that.
     Raises:
         CodeRefused: it names code, and is neither under the current directory nor allowed to.
         DataError: of rows that are looked at.
@@ -69,6 +74,7 @@ def load_recipe(
         name=path.stem,
         allow_code=allowed,
         rows_here=rows_here,
+        before_libraries=before_libraries,
     )
     code_consent.require(recipe.code, path, folder=recipe.folder, allowed=allowed)
     return recipe
@@ -102,6 +108,7 @@ def build(
     name: str,
     allow_code: bool = False,
     rows_here: RowsHere = "unseen",
+    before_libraries: BeforeLibraries = lambda: None,
 ) -> m.Recipe:
     """Fill in the defaults and check everything.
 
@@ -109,7 +116,7 @@ def build(
         folder: where the paths in `tree` are looked for; those of overrides are looked for in the current one.
         name: of the run, if the settings give none.
         allow_code: consent to import techniques of the user's own; those that were consented to before need none.
-        rows_here: as `load_recipe` has it.
+        rows_here, before_libraries: as `load_recipe` has them.
     """
     overrides = tuple(overrides)
     origin = places.of(()) or "the settings"
@@ -125,7 +132,7 @@ def build(
     recipe = read_section(m.Recipe, filled, places)
     check_rows(recipe, places, rows_here)  # before techniques are imported, and torch with them
     check_length(recipe, places)
-
+    before_libraries()
     if recipe.model.startswith(REGISTERED):
         recipe = replace(recipe, model=_of_registry(recipe, places))
     importer = Importer(origin, recipe.folder, allow_code, written_code(recipe))

@@ -66,6 +66,14 @@ def has_plan(recipe: Recipe) -> bool:
     return not recipe.code and any(plans_folder().glob(f"{plan_key(recipe)}-*.json"))
 
 
+def newest_plan_time() -> float:
+    """Return when a plan was kept last, in seconds since the epoch; 0 where none was."""
+    try:
+        return plans_folder().stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def digest_of(value: Any) -> str:
     """Return the sha256 of plain values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
