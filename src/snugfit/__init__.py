@@ -93,12 +93,13 @@ def __dir__() -> list[str]:
 def _technique(name: str) -> Any:
     """Return the technique whose class has this name."""
     # a class's name begins with a capital; other names are asked for by tools that look for protocols
-    matches = (
-        [technique for technique in _discover() if technique.__name__ == name] if name[:1].isupper() else []
-    )
-    if not matches:
-        raise AttributeError(f"module 'snugfit' has no attribute '{name}'")
-    return matches[0]
+    if name[:1].isupper():
+        from snugfit.techniques import of_class
+
+        technique = of_class(name)
+        if technique is not None:
+            return technique
+    raise AttributeError(f"module 'snugfit' has no attribute '{name}'")
 
 
 def _discover() -> list[type]:

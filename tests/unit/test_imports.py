@@ -53,7 +53,10 @@ def loaded_by(code: str) -> set[str]:
         ("import snugfit.recipe", (*HEAVY, "torch")),
         (
             "import snugfit; snugfit.Step, snugfit.AdamW, snugfit.LossTerms, snugfit.train",
-            (*HEAVY, "pydantic", "typer", "torch.distributed.tensor", "snugfit.run.planning"),
+            (
+                *(*HEAVY, "pydantic", "typer", "torch.distributed.tensor", "snugfit.run.planning"),
+                *("snugfit.planner.target", "snugfit.report.page", "snugfit.techniques.learning.sam"),
+            ),
         ),
     ],
 )

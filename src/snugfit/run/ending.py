@@ -8,8 +8,6 @@ from contextlib import suppress
 
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.advice import advise
-from snugfit.report.chart_pictures import write_charts
-from snugfit.report.page import write_report
 from snugfit.results.run_folder import PICTURES, RECIPE, RunFolder
 from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.events import DOING, Events
@@ -40,6 +38,8 @@ def finished_before(folder: RunFolder) -> str:
 
 def report(folder: RunFolder, events: Events) -> None:
     """Write the page; a run that trained is not lost to a page that cannot be written."""
+    from snugfit.report.page import write_report
+
     try:
         write_report(folder.path)
     except RunFolderError as error:
@@ -66,6 +66,8 @@ def name_files(tracking: Tracking, folder: RunFolder, events: Events) -> None:
 def _draw_report(folder: RunFolder, events: Events) -> None:
     """Draw the charts; a run that trained is not lost to them."""
     try:
+        from snugfit.report.chart_pictures import write_charts
+
         events(DOING, text="drawing the report for trackers")
         if drawn := write_charts(folder.path, folder.path / PICTURES):
             named = {f"report/{name}": f"{PICTURES}/{path.name}" for name, path in drawn.items()}

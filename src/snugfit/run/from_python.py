@@ -26,7 +26,6 @@ from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
-from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.call_options import RunOptions
 from snugfit.run.description import python_inputs
@@ -471,7 +470,9 @@ def plan(
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     given = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     job = Job.of(global_batch=window.rows, updates=updates)
-    from snugfit.run.planning import plan_module  # half a second of imports that training has no use for
+    # half a second of imports that training has no use for
+    from snugfit.planner.target import Target
+    from snugfit.run.planning import plan_module
 
     target = Target(
         device=device,

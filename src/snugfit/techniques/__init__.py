@@ -6,7 +6,7 @@ import difflib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from snugfit.core.technique import Technique
@@ -23,19 +23,38 @@ _LISTED = 20  # names that an error may list whole
 @functools.cache
 def discover() -> Mapping[str, type[Technique]]:
     """Return all techniques by name: the one `Technique` that each module of each family defines."""
-    techniques: dict[str, type[Technique]] = {}
+    techniques = {each.card.name: each for module in _modules() for each in _defined_in(module)}
+    return dict(sorted(techniques.items()))
+
+
+def of_class(name: str) -> type[Technique] | None:
+    """Return the technique whose class has a name, None if there is none; other techniques are not imported where its module is called so too.
+
+    >>> of_class("ClipNorm").card.name, of_class("Unheard")
+    ('clip_norm', None)
+    """
+    modules = sorted(_modules(), key=lambda module: _plain(module.rpartition(".")[2]) != name.lower())
+    return next(
+        (each for module in modules for each in _defined_in(module) if each.__name__ == name),
+        None,
+    )
+
+
+def _modules() -> Iterator[str]:
+    """Yield the names of the modules of all techniques, family by family."""
     for family in _FAMILIES:
         package = importlib.import_module(f"snugfit.techniques.{family}")
-        for module_info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
-            for value in vars(module).values():
-                if (
-                    isinstance(value, type)
-                    and issubclass(value, Technique)
-                    and value.__module__ == module.__name__
-                ):
-                    techniques[value.card.name] = value
-    return dict(sorted(techniques.items()))
+        yield from (f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__))
+
+
+def _defined_in(name: str) -> list[type[Technique]]:
+    """Return the techniques that a module defines, which it imports."""
+    module = importlib.import_module(name)
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == name
+    ]
 
 
 def of_alias(alias: str) -> str | None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -32,7 +33,7 @@ main(["train", "rows.yaml"])
 class FakeWorker:
     """What is asked of the planner's process."""
 
-    did: list[str] = []
+    did: ClassVar[list[str]] = []
 
     def __init__(self) -> None:
         self.did.append("started")
@@ -86,7 +87,9 @@ def test_it_starts_before_the_recipe_is_known_where_no_plan_was_kept_since_that_
 
 
 @pytest.mark.parametrize(("seconds_after", "early"), [(5.0, []), (-5.0, ["started"])])
-def test_it_does_not_stay_where_a_plan_is_kept(recipe: Recipe, seconds_after: float, early: list[str]) -> None:
+def test_it_does_not_stay_where_a_plan_is_kept(
+    recipe: Recipe, seconds_after: float, early: list[str]
+) -> None:
     keep_plan(recipe, seconds_after)
     ended = [*early, "closed"] if early else []
     assert steps(recipe, RunOptions(plan=True)) == [early, ended, ended]

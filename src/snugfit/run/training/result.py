@@ -12,7 +12,6 @@ from torch import nn
 
 from snugfit.errors import RunFolderError
 from snugfit.report.history import history_rows
-from snugfit.report.page import REPORT_NAME, render_curves
 from snugfit.results.shown import Shown
 from snugfit.units import counted, format_bytes, format_seconds
 
@@ -119,6 +118,8 @@ class RunResult(Shown):
 
     def page(self) -> str | None:
         """Return the run's report; its curves where it has written none."""
+        from snugfit.report.page import REPORT_NAME, render_curves
+
         if self.run_dir is None:
             return None if self.afterwards is None else render_curves(self.afterwards.story())
         path = Path(self.run_dir) / REPORT_NAME
