@@ -16,6 +16,7 @@ from snugfit.cli.planner_process import PlannerProcess
 from snugfit.cli.recipes import say_code
 from snugfit.display.activity import Activity
 from snugfit.errors import Interrupted, RunInterrupted, SettingError, UserError
+from snugfit.system.garbage import loading
 from snugfit.system.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.units import parse_seconds
 
@@ -160,7 +161,7 @@ def train_recipe(
 
         return train_on_devices(recipe, options, max_restarts, _shown(as_json, quiet))
     quiet = quiet or follows()
-    with _interruptible(), TerminalDisplay(quiet=quiet) as display:
+    with loading(), _interruptible(), TerminalDisplay(quiet=quiet) as display:
         from snugfit.run import from_recipe  # takes seconds, and the display says so
 
         result = from_recipe.train_recipe(recipe, options, display)

@@ -1,13 +1,10 @@
 """A process of its own for the planner: what it does to torch to pretend a device touches no process that trains.
 
-The parent starts it at once, so that it loads its libraries while the parent makes up its mind what to ask. Garbage is looked for
-meanwhile among what is new alone: to look through all that was loaded again and again takes a good part of the time, and not to look
-at all leaves the process larger than one that trains, whose size it has to tell.
+The parent starts it at once, so that it loads its libraries while the parent makes up its mind what to ask.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import signal
@@ -29,13 +26,11 @@ import cloudpickle
 from snugfit.errors import PlannerFailed, SettingError, SnugfitError
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.channel import Progress
+from snugfit.system.garbage import done_loading, loading
 from snugfit.system.pickling import dumps
 from snugfit.system.user_objects import import_path
 
 _MODULE = "snugfit.planner.worker"
-_ONLY_NEW = (20_000, 1_000, 1_000)
-"""After how many objects garbage is looked for among the new ones, and after how many such times among older ones: never."""
-
 _GRACE = 60.0
 """Seconds that a search has to end in when it is asked to."""
 
@@ -207,18 +202,17 @@ def main() -> None:
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     channel.connect(partial(_tell, answer))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries that print would spoil it
-    usual = gc.get_threshold()
-    gc.set_threshold(*_ONLY_NEW)
-    modules: tuple[str, ...] = ("snugfit.planner.plan",)
-    while modules:
-        for name in modules:
-            with suppress(ImportError):
-                import_module(name)
-        modules = pickle.load(sys.stdin.buffer)
-    from snugfit.system.second_process import allow
+    with loading():  # the process is to be as large as one that trains, which does so too
+        modules: tuple[str, ...] = ("snugfit.planner.plan",)
+        while modules:
+            for name in modules:
+                with suppress(ImportError):
+                    import_module(name)
+            modules = pickle.load(sys.stdin.buffer)
+        from snugfit.system.second_process import allow
 
-    allow()
-    _answer(sys.stdin.buffer, answer, usual)
+        allow()
+        _answer(sys.stdin.buffer, answer)
     sys.stderr.flush()
     os._exit(0)  # what is left of a pretended device is not taken down piece by piece
 
@@ -228,12 +222,11 @@ def _tell(answer: IO[bytes], progress: Progress) -> None:
     answer.flush()
 
 
-def _answer(asked: IO[bytes], answer: IO[bytes], usual: tuple[int, int, int]) -> None:
+def _answer(asked: IO[bytes], answer: IO[bytes]) -> None:
     try:
         with import_path(pickle.load(asked)):
             function, arguments = pickle.load(asked)
-        gc.freeze()
-        gc.set_threshold(*usual)
+        done_loading()
         reply = "found", function(*arguments)
     except SnugfitError as error:
         reply = "error", error.with_traceback(None)

@@ -47,6 +47,7 @@ from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.process_group import joined
 from snugfit.strategies.registry import strategy_of
+from snugfit.system.garbage import done_loading
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
 from snugfit.system.own_warnings import held_warnings
@@ -124,7 +125,9 @@ class RunSpec:
         """
         if self.plan.device == "cpu":
             fix_sums()  # before code of the user's asks MKL for anything, such as the cosines of a data set
-        return self.load(strategy or Strategy())
+        task = self.load(strategy or Strategy())
+        done_loading()
+        return task
 
 
 def execute(spec: RunSpec) -> RunResult:
