@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from snugfit.errors import RunFolderError
+from snugfit.report import chart_pictures
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import ending
 from snugfit.run.trackers import Tracking
@@ -28,7 +29,7 @@ def test_charts_that_cannot_be_drawn_for_trackers_are_a_warning(
     def draw(*_: Path) -> dict[str, Path]:
         raise ValueError("a formula without an end")
 
-    monkeypatch.setattr(ending, "write_charts", draw)
+    monkeypatch.setattr(chart_pictures, "write_charts", draw)
     others: Any = (SimpleNamespace(pictures=True),)
     ending.show_trackers(Tracking(None, others=others), RunFolder(tmp_path), say)  # type: ignore[arg-type]
     kind, fields = said[-1]
