@@ -164,6 +164,12 @@ def check_dataset(setting: str, dataset: Any) -> None:
             "is a DataLoader",
             "Give its data set: Snugfit makes the batches itself, by global_batch, collate and num_workers.",
         )
+    if isinstance(dataset, str):
+        raise DataError(
+            setting,
+            f"is the text '{dataset[:80]}', and rows are expected",
+            "Give a data set; a file is trained on by a recipe, or by: snugfit train --data FILE",
+        )
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
             setting,

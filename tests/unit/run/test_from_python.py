@@ -333,6 +333,11 @@ def test_a_run_is_not_resumed_with_other_settings(
             "^data: is a list_iterator, which can be read once. Give the function that makes it",
         ),
         ({"data": DataLoader(DATA)}, DataError, "^data: is a DataLoader. Give its data set"),
+        (
+            {"data": "x.csv"},
+            DataError,
+            "^data: is the text .x.csv., and rows are expected. Give a data set; a file",
+        ),
         ({"validation": []}, DataError, "^validation: holds no examples"),
         (
             {"data": (torch.randn(32, 2), torch.zeros(32))},
