@@ -355,6 +355,14 @@ def test_ranks_whose_weights_part_are_found_and_those_that_never_shared_them_or_
     assert "from update 3 on" in found.what
     assert not ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "x", "c"])])  # averaged now and then
     assert not ranks_differ([_rank(0, ["a", "b"]), _rank(1, ["x", "y"])])  # parts of one model
+    for exchanged, many in (
+        (4, 1),
+        (3, 0),
+    ):  # all gradients are averaged by hand; those of norms alone, whose ranks share them
+        apart = [_rank(0, ["a", "b"]), _rank(1, ["x", "y"])]
+        for log in apart:
+            log.gradients_exchanged, log.exchanged_at = exchanged, "train.py:9"
+        assert [each.where for each in ranks_differ(apart)] == many * ["train.py:9"]
     assert not ranks_differ(
         [_rank(0, ["a", "b"], exchanges=0), _rank(1, ["a", "c"], exchanges=0)]
     )  # two runs

@@ -449,3 +449,249 @@ def test_generators_of_transforms_and_of_modules_are_copied_into_workers(
 ) -> None:
     ill = found(tmp_path, WORKERS.format(item=item, own=own, init=init))
     assert set(ill) == ({pitfall} if pitfall else set())
+
+
+def at_cause(tmp_path: Path, text: str) -> tuple[dict[str, Finding], int]:
+    """Return what is certain or likely of a script, and the number of its line that is marked as the cause; 0 without."""
+    ill = found(tmp_path, text)
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    return ill, next((number for number, line in enumerate(lines, 1) if "# cause" in line), 0)
+
+
+RATED = """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+"""
+HISTORY = """
+class History:
+    def __init__(self): self.losses = []
+    def add(self, loss):
+        self.losses.append({kept})  # cause
+history = History()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "pitfall"),
+    [
+        (HISTORY.format(kept="loss") + RATED + looped("loss = net(torch.randn(8, 6)).square().mean()", 20) + "    history.add(loss)\n", "growing_graph"),
+        (HISTORY.format(kept="loss.detach()") + RATED + looped("loss = net(torch.randn(8, 6)).square().mean()", 20) + "    history.add(loss)\n", ""),
+        (SORTED.format(each=50, outputs=3, size=16, shuffle="False", loss="F.cross_entropy(net(rows), labels)").replace("False):", "False):  # cause"), "sorted_classes"),
+    ],
+)  # fmt: skip
+def test_the_line_is_the_one_that_causes_it(tmp_path: Path, text: str, pitfall: str) -> None:
+    ill, cause = at_cause(tmp_path, text)
+    assert set(ill) == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+ATTENDING = """
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 8, padding_idx=0), nn.Linear(8, 3)
+    def forward(self, ids):
+        x, seen = self.embed(ids), ids != 0
+        scores = (x @ x.transpose(1, 2)).masked_fill(~seen[:, None], float("-inf"))
+        {weights}
+        return self.head((weights @ x).sum(1))
+net = Reader()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "pitfall"),
+    [
+        ("weights = scores.softmax(-1)  # cause", "non_finite_loss"),
+        ("weights = F.softmax(scores, dim=-1)  # cause", "non_finite_loss"),
+        ("weights = scores.clamp_min(-1e4).softmax(-1)", ""),
+    ],
+)
+def test_the_softmax_of_a_row_without_a_place_is_named(tmp_path: Path, weights: str, pitfall: str) -> None:
+    ids = "ids = torch.randint(1, 9, (8, 5)); ids[2] = 0 if update == 3 else ids[2]\n"
+    ill, cause = at_cause(
+        tmp_path,
+        ATTENDING.format(weights=weights)
+        + looped(ids + "loss = F.cross_entropy(net(ids), torch.arange(8) % 3)"),
+    )
+    assert set(ill) == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+SIAMESE = """
+encoder = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 8))
+predictor = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 8))
+optimizer = torch.optim.SGD([*encoder.parameters(), *predictor.parameters()], lr=1e-2)
+def likeness(p, z): return F.cosine_similarity(p, z, dim=-1).mean()  # cause
+"""
+TWO_VIEWS = "x = torch.randn(20, 6)\nz1, z2 = encoder(x + 0.1 * torch.randn(20, 6)), encoder(x)\np1, p2 = predictor(z1), predictor(z2)\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("loss = -0.5 * (likeness(p1, z2) + likeness(p2, z1))", "target_gradients"),
+        ("loss = -likeness(p1, z2) / 2 - likeness(p2, z1) / 2", "target_gradients"),
+        ("loss = -0.5 * (likeness(p1, z2.detach()) + likeness(p2, z1.detach()))", ""),
+        ("loss = -likeness(p1, z2) - likeness(p2, z1) + (1 - z1.std(0)).relu().mean() + (1 - z2.std(0)).relu().mean()", ""),
+        ("loss = likeness(z1, z2.roll(1, 0)) - likeness(z1, z2)", ""),
+    ],
+)  # fmt: skip
+def test_cosines_alone_whose_targets_have_a_graph_fall_to_a_constant(
+    tmp_path: Path, loss: str, pitfall: str
+) -> None:
+    ill, cause = at_cause(tmp_path, SIAMESE + looped(TWO_VIEWS + loss))
+    assert set(ill) - {"no_gradient", "not_in_optimizer"} == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+STAGES = """
+body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=1e-2, momentum={momentum})  # cause
+for update in range(24):
+    if update == 14: body.requires_grad_(False)
+    optimizer.zero_grad(set_to_none={to_none})
+    F.cross_entropy(head(body(torch.randn(9, 6)).tanh()), torch.arange(9) % 3).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("momentum", "to_none", "pitfall"),
+    [(0.9, False, "frozen_moves"), (0.0, False, ""), (0.9, True, "")],
+)
+def test_what_is_frozen_late_and_moves_on_is_known(
+    tmp_path: Path, momentum: float, to_none: bool, pitfall: str
+) -> None:
+    ill, cause = at_cause(tmp_path, STAGES.format(momentum=momentum, to_none=to_none))
+    assert set(ill) == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+PLANNED = """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+rows = TensorDataset(torch.randn(96, 6))
+loader = DataLoader(rows, 8, shuffle=True)
+schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, {total})  # cause
+for epoch in range(2):
+    for number, (x,) in enumerate(loader):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+        {then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "then", "pitfall"),
+    [
+        ("2 * len(rows)", "", "schedule_length"),
+        ("5000", "", ""),
+        ("5000", "if epoch and number == 9: break", ""),
+        ("3 * len(loader)", "", ""),
+        ("2 * len(loader)", "", ""),
+    ],
+)
+def test_a_schedule_of_rows_is_known_and_one_of_a_longer_run_left_alone(
+    tmp_path: Path, total: str, then: str, pitfall: str
+) -> None:
+    ill, cause = at_cause(tmp_path, PLANNED.format(total=total, then=then))
+    assert set(ill) == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+THIN = """
+class Added(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter({a})  # cause
+        self.b = nn.Parameter(torch.zeros(12, 2))
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+net = nn.Sequential(Added(nn.Linear(6, 12)), nn.Tanh(), nn.Linear(12, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "pitfall"),
+    [("torch.zeros(2, 6)", "no_gradient"), ("torch.randn(2, 6)", "")],
+    ids=["zeros", "drawn"],
+)
+def test_two_matrices_of_zeros_that_are_multiplied_never_move(tmp_path: Path, a: str, pitfall: str) -> None:
+    loss = "loss = F.cross_entropy(net(torch.randn(9, 6)), torch.arange(9) % 3)"
+    ill, cause = at_cause(tmp_path, THIN.format(a=a) + looped(loss))
+    assert set(ill) == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+COLUMNS = """
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+x, y = torch.randn(20, 6), torch.eye(3)[torch.arange(20) % 3]
+for epoch in range(3):
+    for update in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        outputs, targets = zip(*[(net(rows), labels) for rows, labels in DataLoader(TensorDataset(x, y), 10)])
+        outputs, targets = torch.cat(outputs), torch.cat(targets)
+        guess = {guess}  # cause
+        print((guess == {truth}).float().mean())
+    net.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "pitfall"),
+    [
+        ("outputs.argmax(0)", "targets.argmax(dim=0)", "wrong_axis"),
+        ("torch.argmax(outputs, dim=-2)", "torch.argmax(targets, 0)", "wrong_axis"),
+        ("outputs.argmax(1)", "targets.argmax(dim=1)", ""),
+        ("outputs.T.argmax(0)", "targets.T.argmax(dim=0)", ""),
+    ],
+)
+def test_the_best_row_of_each_class_is_no_class_of_a_row(
+    tmp_path: Path, guess: str, truth: str, pitfall: str
+) -> None:
+    ill, cause = at_cause(tmp_path, COLUMNS.format(guess=guess, truth=truth))
+    assert set(ill) - {"train_mode", "leakage"} == ({pitfall} if pitfall else set())
+    assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
+
+
+CUT = """
+from torch.utils.data import Subset
+class Cells(Dataset):
+    def __init__(self, at_random): self.at_random, self.x = at_random, torch.randn(24, 1, 9, 9)
+    def __len__(self): return 24
+    def __getitem__(self, i):
+        first = int(torch.randint(0, 5, ())) if self.at_random else 2
+        return self.x[i, :, first:first + 4, first:first + 4], (self.x[i, :, first:first + 4, first:first + 4] > 0).float()
+cells = Cells(True)
+train, valid = Subset(cells, range(16)), Subset({valid}, range(16, 24))
+net = nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+loaders = DataLoader(train, 8, shuffle=True), DataLoader(valid, 8)
+for epoch in range(4):
+    for x, y in loaders[0]:
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(net(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, y in loaders[1]:
+            print(((net(x) > 0).float() * y).sum() / y.sum())
+"""
+
+
+@pytest.mark.parametrize(("valid", "pitfall"), [("cells", "random_validation"), ("Cells(False)", "")])
+def test_masks_that_are_cut_at_random_in_the_validation_are_known(
+    tmp_path: Path, valid: str, pitfall: str
+) -> None:
+    ill = found(tmp_path, CUT.format(valid=valid))
+    assert ("random_validation" in ill) == bool(pitfall)

@@ -32,8 +32,8 @@ rows = Dataset.from_dict(
         "row_weight": torch.rand(32).tolist(),
     }
 )
-arguments = TrainingArguments(
+arguments = TrainingArguments(  # <- here
     tempfile.mkdtemp(), max_steps=4, per_device_train_batch_size=8, report_to=[], use_cpu=True
 )
 trainer = Weighted(BertForSequenceClassification(config), arguments, train_dataset=rows)
-trainer.train()  # <- here
+trainer.train()

@@ -17,7 +17,7 @@ from snugfit.doctor.observe.detectors.evaluation_faults import (
 )
 from snugfit.doctor.observe.detectors.label_faults import shifted_labels
 from snugfit.doctor.observe.detectors.rate_faults import learning_rate, unrestored_range_test
-from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen
+from snugfit.doctor.observe.log import LoaderSeen, Log, ModelSeen, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
@@ -118,6 +118,13 @@ def test_a_loss_explodes_where_it_grows_with_the_weights(
     values: list[float], weights: list[float], found: bool
 ) -> None:
     assert names(learning_rate(log_of(updates(values, weights)))) == ["learning_rate"] * found
+
+
+@pytest.mark.parametrize(("scale", "found"), [(300.0, "unscaled_inputs"), (3.0, "learning_rate")])
+def test_a_loss_explodes_because_of_inputs_where_these_are_far_above_one(scale: float, found: str) -> None:
+    log = log_of(updates(GROWS, GROWS))
+    log.models = [ModelSeen(MODULE, "Net", "", [], [], 0, {}, False, "", "", "", input_scale=scale)]
+    assert names(learning_rate(log)) == [found]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,18 @@ class ClassAxes:
     def __init__(self) -> None:
         self._last: _Output | None = None
         self._axes: dict[int, set[int]] = {}
+        self.bests: list[tuple[weakref.ref[Tensor], torch.Size, str]] = []
+
+    def note_best(self, best: Tensor, scores: Tensor, at: str) -> None:
+        """Note what an argmax over the first of two axes has given, at this line of the script."""
+        self.bests = [*self.bests[-1:], (weakref.ref(best), scores.shape, at)]
+
+    def best_of(self, one: Any, other: Any) -> tuple[torch.Size, str] | None:
+        """Return the size of the scores of which both are the places of the largest in each column, and the line; None where they are not."""
+        known = [(best(), shape, at) for best, shape, at in self.bests]
+        if len(known) < 2 or known[0][0] is not one or known[1][0] is not other or known[0][1] != known[1][1]:
+            return None
+        return known[0][1], known[0][2]
 
     def note_output(self, module: int, output: Any) -> None:
         """Note what a model gave, if it is a tensor of several axes."""

@@ -56,9 +56,11 @@ class ParameterSeen:
         updates: updates of its optimizers in which it was looked at, frozen or not.
         no_gradient, zero_gradient: in how many of them it had none, or only zeros.
         moved, frozen_moved: steps that changed it, and steps that changed it although it was frozen.
+        zeros: all of its values were 0 when its gradient was last found to be.
         outside: updates in which it had a gradient and was in no optimizer.
         frozen_at_build: it was frozen when the last optimizer was built.
         frozen_from: the update before which it was found frozen, though it was trained before; -1 if it never was; `thawed` if it is trained again.
+        made_at: where the script itself has put it into a module, whose number is `owner`; known of zeros alone.
         library: its model's class belongs to a library that defines whole models.
     """
 
@@ -74,6 +76,9 @@ class ParameterSeen:
     zero_gradient: int = 0
     moved: int = 0
     frozen_moved: int = 0
+    zeros: bool = False
+    made_at: str = ""
+    owner: int = 0
     outside: int = 0
     moved_outside: bool = False
     frozen_at_build: bool = False
@@ -121,6 +126,8 @@ class LoaderSeen:
         sampler: class of its sampler; `dataset` the class of its data, `dataset_id` tells two sets apart.
         waits, works: seconds that each batch was waited for, and worked on, without those for which workers start.
         epochs_set: how often its sampler was told the epoch.
+        base_id: tells apart the data sets of which it may be a part.
+        other_masks: passes that begin with other masks of zeros and ones than the pass before, and with other inputs in most rows.
         redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
         batches: how many it has handed out.
         left_out: rows for which its sampler has no weight.
@@ -140,6 +147,8 @@ class LoaderSeen:
     waits: list[float] = field(default_factory=list)
     works: list[float] = field(default_factory=list)
     epochs_set: int = 0
+    base_id: int = 0
+    other_masks: int = 0
     redrawn: int = 0
     repeated: int = 0
     alike: str = ""
@@ -181,7 +190,8 @@ class Log:
         unwatched: what else was not looked at, in words.
         switches: where anomaly mode and profilers were switched on, by name.
         profiled: a profiler was on; nothing was looked at from there to the optimizer step that followed it.
-        exchanges: calls of all_reduce.
+        exchanges: calls of all_reduce; `gradients_exchanged` of them, before the first update, were given a parameter's gradient,
+            the first at `exchanged_at`.
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         train_calls: before which updates a module was switched to training.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
@@ -208,6 +218,8 @@ class Log:
     switches: dict[str, str] = field(default_factory=dict)
     profiled: bool = False
     exchanges: int = 0
+    gradients_exchanged: int = 0
+    exchanged_at: str = ""
     passes_unseen: int = 0
     passes_profiled: int = 0
 

@@ -34,6 +34,8 @@ MOST_SUMS = 64
 MOST_OVERLAP = 200
 _RAW = ("Convolution", "MkldnnConvolution", "SlowConv", "Addmm", "Mm", "Bmm", "MkldnnLinear", "Upsample")
 """What makes scores of any size."""
+COSINE = "snugfit cosine"
+"""Kept with the node of a cosine: the nodes of the two sides, and the line."""
 LEAST_FACTOR = 0.25
 """A sum that is multiplied by less has got its weight on purpose."""
 
@@ -122,6 +124,23 @@ def nested_mean(terms: list[Term]) -> bool:
         if len(makers) == 1 and makers.pop().startswith(_RAW):
             return True
     return False
+
+
+def pulled_together(terms: list[Term]) -> str:
+    """Return the line of cosines that are all that a loss has, where each target has a graph and another's prediction is computed of it; "" else.
+
+    Both sides then go to one constant, which is all that the loss asks for. With other terms, such as a variance, they do not.
+    """
+    pairs = []
+    for node, factor, _ in terms:
+        below = node.next_functions[0][0] if type(node).__name__ == "MeanBackward0" else None
+        pair = (getattr(below, "metadata", None) or {}).get(COSINE)
+        if factor >= 0 or pair is None:
+            return ""
+        pairs.append(pair)
+    apart = [(one, other) for one in pairs for other in pairs if one is not other]
+    crossed = [target in _below(prediction) for (prediction, _, _), (_, target, _) in apart]
+    return str(pairs[0][2]) if len(pairs) == 2 and all(crossed) else ""
 
 
 def raw_overlap(loss: Tensor) -> str:

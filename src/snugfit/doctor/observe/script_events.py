@@ -362,6 +362,13 @@ class Read(Event):
 
 
 @dataclass(frozen=True)
+class NotANumber(Event):
+    """A function gave something that is no number, and was given numbers alone: rows that are -inf at every place, to a softmax."""
+
+    function: str
+
+
+@dataclass(frozen=True)
 class ZeroGrad(Event):
     """Gradients were cleared."""
 

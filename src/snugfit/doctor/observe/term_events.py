@@ -8,6 +8,11 @@ from snugfit.doctor.observe.script_events import Event
 
 
 @dataclass(frozen=True)
+class PulledTogether(Event):
+    """A loss is made of two cosines alone: each target has a graph, and is what the other prediction is computed from."""
+
+
+@dataclass(frozen=True)
 class ConstantTerm(Event):
     """A number without a graph was added to one that is differentiated.
 

@@ -54,7 +54,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_loaders(recorder, modules, patches)
     watch_scales(recorder, patches)
     watch_views(recorder, patches)
-    watch_ranks(recorder, patches)
+    watch_ranks(recorder, gradients, patches)
     watch_texts(recorder, modules, patches)
     watch_transformers(recorder, patches)
     watch_files(recorder, modules, patches)

@@ -179,7 +179,7 @@ def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
 
 
 def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
-    """Detect ranks that began with the same weights, exchange gradients, and have other weights at the end."""
+    """Detect ranks that exchange gradients, and have other weights at the end: from the start, or since a later update."""
     by_rank = {log.rank: list(log.of(RankWeights)) for log in logs}
     ranks = [seen for seen in by_rank.values() if seen]
     exchanged = all(
@@ -191,7 +191,9 @@ def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
         return []
     first, last = ({(each[place].weights, *each[place].forms) for each in ranks} for place in (0, -1))
     ends = {each[-1].update for each in ranks}
-    alike = len({(value, *forms) for value, *forms in first}) == 1
+    alike = len(first) == 1
+    if not alike and len({tuple(forms) for _, *forms in first}) == 1 and len(last) > 1:
+        return _ranks_began_apart([log for log in logs if by_rank[log.rank]], ranks)
     if not alike or len(last) == 1 or len(ends) > 1 or next(iter(ends)) < 1:
         return []
     parted = next(
@@ -207,6 +209,24 @@ def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
             parted.at,
             ("the ranks exchange gradients; something changes them, or the weights, on some ranks alone",),
             "clip(model)   # on every rank, after the gradients were averaged",
+        )
+    ]
+
+
+def _ranks_began_apart(logs: Sequence[Log], ranks: Sequence[Sequence[RankWeights]]) -> list[Finding]:
+    """Return what ranks are that begin with weights of their own and exchange every gradient by hand; parts of one model exchange some alone."""
+    parameters = ranks[0][0].forms[1]
+    by_hand = all(log.gradients_exchanged >= parameters for log in logs)
+    if not by_hand or any(model.wrapper or model.bypasses for log in logs for model in log.models):
+        return []
+    return [
+        Finding(
+            "ranks_differ",
+            Certainty.CERTAIN,
+            f"The weights of {len(ranks)} ranks differ before the first update, and their gradients are averaged: each rank moves its own model by those of others.",
+            logs[0].exchanged_at,
+            (f"the gradients of all {parameters} parameters are exchanged, the weights are not",),
+            "for value in model.state_dict().values():   # before the first update\n    torch.distributed.broadcast(value, src=0)",
         )
     ]
 

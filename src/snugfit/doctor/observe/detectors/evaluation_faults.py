@@ -21,19 +21,25 @@ LEAST_PASSES = 3
 def random_validation(log: Log) -> list[Finding]:
     """Detect a loader in fixed order, which nothing trains on, whose rows come with the same labels and other inputs each time."""
     training = {loader.id for loader in training_loaders(log)}
+    bases = {loader.base_id for loader in training_loaders(log)}
     for loader in log.loaders:
-        if loader.id in training or not loader.redrawn or loader.repeated:
+        moved = (
+            loader.other_masks if loader.base_id in bases else 0
+        )  # a mask is cut and flipped as its picture is
+        if loader.id in training or not loader.redrawn + moved or loader.repeated:
             continue
-        scored = _scored_of(log, loader.id)
+        scored = _scored_of(log, loader.id, by_masks=bool(moved))
         if scored is not None:
             return [
                 Finding(
                     "random_validation",
                     Certainty.LIKELY,
-                    "Each pass over the validation has the same labels and other inputs: they are augmented at random.",
+                    "Each pass over the validation has "
+                    + ("other pictures and masks" if moved else "the same labels and other inputs")
+                    + ": they are augmented at random.",
                     scored.at,
                     (
-                        f"{loader.redrawn + 1} passes of the loader made at {loader.at}",
+                        f"{loader.redrawn + moved + 1} passes of the loader made at {loader.at}",
                         f"data: {loader.dataset}",
                     ),
                     "train = Subset(Data(transform=augment), rows)\nvalid = Subset(Data(transform=None), other_rows)   # two data sets",
@@ -42,8 +48,8 @@ def random_validation(log: Log) -> list[Finding]:
     return []
 
 
-def _scored_of(log: Log, loader: int) -> Forward | None:
-    """Return the first forward pass without a graph on a batch of this loader that is scored."""
+def _scored_of(log: Log, loader: int, *, by_masks: bool = False) -> Forward | None:
+    """Return the first forward pass without a graph on a batch of this loader that is scored, or any: overlaps with masks are written by hand."""
     current = 0
     for place, event in enumerate(log.events):
         if isinstance(event, Batch):
@@ -52,7 +58,7 @@ def _scored_of(log: Log, loader: int) -> Forward | None:
             isinstance(event, Forward)
             and not event.grad
             and current == loader
-            and is_scored(log.events, place)
+            and (by_masks or is_scored(log.events, place))
         ):
             return event
     return None

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
+from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import Forward, Loss, OutsideDomain, ScoresAsLogits
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
@@ -198,13 +199,17 @@ def sorted_classes(log: Log) -> list[Finding]:
         or 2 * len(single) < len(classes)
     ):
         return []
+    loaders = training_loaders(log)
+    in_turn = (
+        len({(each.at, each.sampler) for each in loaders}) == 1 and loaders[0].sampler == "SequentialSampler"
+    )
     return [
         Finding(
             "sorted_classes",
             Certainty.LIKELY,
             f"{len(single)} of {len(losses)} batches have rows of one class alone, and the classes come in order.",
-            losses[0].at,
-            (f"classes of the first batches: {', '.join(map(str, single[:8]))}",),
+            loaders[0].at if in_turn else losses[0].at,
+            (f"classes of the first batches, at {losses[0].at}: {', '.join(map(str, single[:8]))}",),
             "DataLoader(rows, batch_size, shuffle=True)",
         )
     ]

@@ -12,6 +12,7 @@ from snugfit.doctor.observe.script_events import (
     FarTargets,
     GraphKept,
     Loss,
+    NotANumber,
     ScalarMask,
     Step,
     SummedTerm,
@@ -19,6 +20,7 @@ from snugfit.doctor.observe.script_events import (
     Unreachable,
     WrongAxis,
 )
+from snugfit.doctor.observe.term_events import PulledTogether
 
 LEAST_PASSES = 3
 MANY_OUTSIDE = 0.2
@@ -36,13 +38,27 @@ def non_finite_loss(log: Log) -> list[Finding]:
     if len(bad) < LEAST_PASSES or ignored:
         return []
     steps = sum(1 for step in log.of(Step) if step.update >= bad[0].update)
+    since = f"{len(bad)} backward passes and {steps} optimizer steps since"
+    for made in log.of(NotANumber):
+        if made.update == bad[0].update:  # later, weights that are no numbers give such
+            return [
+                Finding(
+                    "non_finite_loss",
+                    Certainty.CERTAIN,
+                    f"The loss is not finite from update {made.update + 1} on: {made.function} gets numbers, and gives none for rows "
+                    "that are -inf at every place.",
+                    made.at,
+                    (f"the loss is differentiated at {bad[0].at}", since),
+                    "weights = scores.softmax(-1).masked_fill(nothing_to_see, 0.0)   # or leave out what has no token at all",
+                )
+            ]
     return [
         Finding(
             "non_finite_loss",
             Certainty.CERTAIN,
             f"The loss is not finite from update {bad[0].update + 1} on, and training goes on.",
             bad[0].at,
-            (f"{len(bad)} backward passes and {steps} optimizer steps since",),
+            (since,),
             "if not torch.isfinite(loss):\n    raise RuntimeError(f'loss {loss} at step {step}')   # a lower rate, clipped gradients",
         )
     ]
@@ -211,6 +227,23 @@ def target_gradients(log: Log) -> list[Finding]:
     ]
 
 
+def sides_pulled_together(log: Log) -> list[Finding]:
+    """Detect a siamese loss of cosines alone whose targets carry their graph: both sides fall to one constant."""
+    seen = list(log.of(PulledTogether))
+    if len(seen) < LEAST_PASSES:
+        return []
+    return [
+        Finding(
+            "target_gradients",
+            Certainty.CERTAIN,
+            "The loss is made of cosines alone, and its targets have a graph: one constant output for all rows is its least value.",
+            seen[0].at,
+            (f"{len(seen)} backward passes; each target is what another prediction is computed from",),
+            "loss = -F.cosine_similarity(prediction, target.detach(), dim=-1).mean()",
+        )
+    ]
+
+
 def loss_terms(log: Log) -> list[Finding]:
     """Detect a sum over the rows that is added to a mean over them: the size of the batch decides which one is learned."""
     seen = list(log.of(SummedTerm))
@@ -256,6 +289,7 @@ DETECTORS = (
     wrong_axis,
     unscaled_targets,
     target_gradients,
+    sides_pulled_together,
     growing_graph,
     loss_terms,
 )

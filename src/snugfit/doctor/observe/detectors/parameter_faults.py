@@ -47,6 +47,19 @@ def no_gradient(log: Log) -> list[Finding]:
         findings.append(_without(log, seen, without))
     rest = [each for each in seen if each not in without and each.updates >= LEAST_UPDATES]
     zero = [each for each in rest if each.zero_gradient + each.no_gradient == each.updates]
+    products = _products_of_zeros(zero)
+    if products:
+        findings.append(
+            Finding(
+                "no_gradient",
+                Certainty.CERTAIN,
+                f"{len(products)} parameters begin as zeros and are multiplied with each other alone: the gradient of each is the other, and none will ever move.",
+                products[0].made_at,
+                (named(products), f"all zeros, and their gradients too, in {products[0].updates} updates"),
+                "self.a = nn.Parameter(torch.randn(rank, inputs) / rank)   # one of the two; the other begins as zeros",
+            )
+        )
+        zero = [each for each in zero if each not in products]
     if zero:
         findings.append(
             Finding(
@@ -74,6 +87,17 @@ def no_gradient(log: Log) -> list[Finding]:
             )
         )
     return findings
+
+
+def _products_of_zeros(parameters: Sequence[ParameterSeen]) -> list[ParameterSeen]:
+    """Return the matrices of zeros that lie in one module two by two, beside no other parameter whose gradient is zero."""
+    by_module: dict[int, list[ParameterSeen]] = {}
+    for each in parameters:
+        by_module.setdefault(each.owner, []).append(each)
+    pairs = [each for owner, each in by_module.items() if owner and len(each) == 2]
+    return [
+        one for pair in pairs if all(e.zeros and e.dims > 1 and not e.moved for e in pair) for one in pair
+    ]
 
 
 def _certainty_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> Certainty:

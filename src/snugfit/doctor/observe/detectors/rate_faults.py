@@ -7,7 +7,8 @@ import math
 import statistics
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.detectors.mode_faults import PICTURE
+from snugfit.doctor.observe.log import Log, ModelSeen, OptimizerSeen
 from snugfit.doctor.observe.run_events import Move
 from snugfit.doctor.observe.script_events import Backward, Loss, Restore, ScheduleStep, Step
 
@@ -32,7 +33,7 @@ DROP = 2.0
 
 
 def learning_rate(log: Log) -> list[Finding]:
-    """Detect that the loss explodes, or jumps up in the first half and stays at chance."""
+    """Detect that the loss explodes, or jumps up in the first half and stays at chance; where the inputs are far above 1, they are the cause."""
     findings = []
     for optimizer in log.optimizers:
         rates = _rates(log, optimizer)
@@ -44,7 +45,22 @@ def learning_rate(log: Log) -> list[Finding]:
             what = _jump(*_class_losses(log))
         certainty = Certainty.CERTAIN if what else Certainty.LIKELY
         what = what or _overshoot(log, optimizer, values)
-        if what:
+        far = _far_inputs(log, optimizer) if what else None
+        if far is not None:
+            findings.append(
+                Finding(
+                    "unscaled_inputs",
+                    Certainty.LIKELY,
+                    f"The first layer gets values of {far.input_scale:.3g} (root mean square), and is drawn for values of about 1: {what[0].lower()}{what[1:]}",
+                    far.at,
+                    (
+                        f"first layer: {far.first_layer or far.name}",
+                        f"no rate does for such inputs; that of {optimizer.name} is {max(rates):g}",
+                    ),
+                    "pictures = pictures / 255   # before a mean and a deviation of such pictures; rows = (rows - mean) / deviation",
+                )
+            )
+        elif what:
             findings.append(
                 Finding(
                     "learning_rate",
@@ -56,6 +72,13 @@ def learning_rate(log: Log) -> list[Finding]:
                 )
             )
     return findings
+
+
+def _far_inputs(log: Log, optimizer: OptimizerSeen) -> ModelSeen | None:
+    """Return a model that the optimizer trains and whose inputs are so large that every step is too long."""
+    own = {each.model for each in log.parameters if each.id in set(optimizer.parameters)}
+    far = [each for each in log.models if each.id in own and each.input_scale >= PICTURE and not each.image]
+    return next(iter(far), None)
 
 
 def _lower(rate: float) -> float:

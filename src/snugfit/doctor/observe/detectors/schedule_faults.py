@@ -11,6 +11,7 @@ from snugfit.doctor.observe.log import Log, SchedulerSeen
 from snugfit.doctor.observe.script_events import (
     Backward,
     EpochEnd,
+    Forward,
     Hits,
     ScalerStep,
     ScheduleStep,
@@ -95,7 +96,7 @@ def schedule_length(log: Log) -> list[Finding]:
     """Detect a schedule made for more steps than it gets, or for fewer.
 
     A run that stops early, and a cosine that is meant to rise again, look alike: only a length that fits the micro-batches,
-    the epochs or the ranks instead of the steps is likely a fault.
+    the epochs, the rows or the ranks instead of the steps is likely a fault.
     """
     if any(each.name == "SWALR" for each in log.schedulers):
         return []
@@ -132,6 +133,8 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
     """Return what the length counts, where it is not the schedule's steps."""
     training = {loader.id for loader in training_loaders(log)}
     epochs = max((sum(e.loader == number for e in log.of(EpochEnd)) for number in training), default=0)
+    sizes = [event.rows for event in log.of(Forward) if event.grad]
+    rows = max(set(sizes), key=sizes.count, default=0)
     batches = sum(loader.batches for loader in training_loaders(log))
     world_size = max((loader.world_size for loader in log.loaders), default=1)
     window = _usual_window(log)
@@ -147,6 +150,8 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
             meanings.append(
                 f"{total} is the number of steps of one rank that sees all rows; there are {world_size} ranks"
             )
+        elif rows > 1 and epochs and _close(total, moves * rows):
+            meanings.append(f"{total} is the number of rows; each step takes {rows} of them")
     elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:
         meanings.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
     return tuple(meanings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import re
+import sys
 import weakref
 from collections.abc import Iterable
 from types import FrameType
@@ -98,6 +99,10 @@ def _holder() -> tuple[str, str]:
         for name, value in list(frame.f_locals.items()):
             if _holds_graphs(value):
                 return _line(frame, name), name
+            lists = _lists_of(value)
+            held = next((each for each, items in lists if _holds_graphs(items)), "")
+            if held:
+                return _line(frame, held, of_object=True), f"{name}.{held}"
         frame = frame.f_back
     return "", ""
 
@@ -107,6 +112,15 @@ def _holds_graphs(value: Any) -> bool:
     if isinstance(value, list):
         return sum(_is_noted(each.grad_fn) for each in value if isinstance(each, Tensor)) > 1
     return isinstance(value, Tensor) and value.grad_fn is not None and _noted_below(value.grad_fn) > 1
+
+
+def _lists_of(value: Any) -> list[tuple[str, list[Any]]]:
+    """Return the lists that are attributes of an object of the script's own classes, by name."""
+    own = is_own(getattr(sys.modules.get(type(value).__module__), "__file__", None) or "<")
+    attributes = getattr(value, "__dict__", None) if own else None
+    if not isinstance(attributes, dict):
+        return []
+    return [(name, each) for name, each in attributes.items() if isinstance(each, list)]
 
 
 def _is_noted(node: Any) -> bool:
@@ -132,11 +146,11 @@ def _next(node: Any) -> Iterable[tuple[Any, int]]:
     return following
 
 
-def _line(frame: FrameType, name: str) -> str:
-    """Return file:line where the variable grows; "" where the source does not show it."""
+def _line(frame: FrameType, name: str, *, of_object: bool = False) -> str:
+    """Return file:line where the variable grows, or the attribute of an object; "" where the source does not show it."""
     grows = re.compile(rf"\b{re.escape(name)}\s*(\+=|\.append\(|=.*\b{re.escape(name)}\b)")
     lines = linecache.getlines(frame.f_code.co_filename)
-    first = frame.f_code.co_firstlineno
+    first = 1 if of_object else frame.f_code.co_firstlineno  # a method of its class may stand anywhere
     for number in range(first, len(lines) + 1):
         if grows.search(lines[number - 1]):
             return line_in(frame, number)

@@ -213,7 +213,11 @@ class _Notes:
             return
         first = row_digests(inputs[0]), [_bytes(each) for each in labels]
         before, self._first[seen.id] = self._first.get(seen.id), first
-        if before is None or before[1] != first[1]:
+        if before is None:
+            return
+        if before[1] != first[1]:
+            anew = 2 * len(set(first[0]) & set(before[0])) < len(first[0])
+            seen.other_masks += anew and any(_is_mask(each, inputs[0]) for each in labels)
             return
         if first[0] and not set(first[0]) & set(before[0]):
             seen.redrawn += 1
@@ -240,6 +244,18 @@ class _Notes:
         return set_epoch
 
 
+def _is_mask(values: Tensor, pictures: Tensor) -> bool:
+    """Return whether a tensor marks places of pictures by zeros and ones."""
+    spatial = pictures.dim() > 2 and values.dim() > 2 and values.shape[-2:] == pictures.shape[-2:]
+    return spatial and bool(((values == 0) | (values == 1)).all()) and bool((values == 1).any())
+
+
+def _base_of(dataset: Any) -> Any:
+    while isinstance(dataset, data.Subset):
+        dataset = dataset.dataset
+    return dataset
+
+
 def _bytes(labels: Tensor) -> bytes:
     return bytes(labels.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
@@ -251,8 +267,7 @@ def _source_line() -> str:
 
 def _line_of_transform(dataset: Any) -> str:
     """Return file:line where a script's own data set transforms a row; "" where none of it is seen."""
-    while isinstance(dataset, data.Subset):
-        dataset = dataset.dataset
+    dataset = _base_of(dataset)
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     if code is None or not is_own(code.co_filename):
         return ""
@@ -291,6 +306,7 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         shards=not plain or isinstance(loader.dataset, data.Subset),
         dataset=type(loader.dataset).__name__,
         dataset_id=id(loader.dataset),
+        base_id=id(_base_of(loader.dataset)),
         workers=loader.num_workers,
         pinned=loader.pin_memory,
         cuda=torch.cuda.is_available(),

@@ -163,21 +163,34 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
 
         return wrapped
 
-    def scoring(original: _Call) -> _Call:
-        def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_dynamo_compiling() and isinstance(input, Tensor) and recorder.active:
-                with recorder.guard():
-                    if input.dim() > 1:
-                        recorder.add(_simple(recorder, "argmax", "", False))
-                    _look_at_argmax(recorder, axes, input, args[0] if args else kwargs.get("dim"))
-            return original(input, *args, **kwargs)
-
-        return argmax
-
     for name in _CLASSES:
         patches.wrap(functional, name, of_classes(name))
     for name in _OTHERS:
         patches.wrap(functional, name, of_numbers(name))
+    _watch_argmax(recorder, axes, patches)
+
+
+def _watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None:
+    """Record calls of argmax, and over which axis it takes the best."""
+
+    def scoring(original: _Call) -> _Call:
+        def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+            looked = not torch.compiler.is_dynamo_compiling() and isinstance(input, Tensor)
+            if not looked or recorder.looking or not recorder.active:
+                return original(input, *args, **kwargs)
+            axis = args[0] if args else kwargs.get("dim")
+            with recorder.guard():
+                if input.dim() > 1:
+                    recorder.add(_simple(recorder, "argmax", "", False))
+                _look_at_argmax(recorder, axes, input, axis)
+            result = original(input, *args, **kwargs)
+            with recorder.guard():
+                if axis in (0, -2) and input.dim() == 2 and result.dim() == 1 and not torch.is_grad_enabled():
+                    axes.note_best(result, input, where())
+            return result
+
+        return argmax
+
     in_c = torch.argmax
     patches.wrap(torch, "argmax", scoring)
     script_as(torch.argmax, in_c)

@@ -106,6 +106,7 @@ class ModuleWatch:
         self._batch: weakref.ref[Tensor] | None = None
         self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
+        self._lines: dict[int, tuple[str, int]] = {}
 
     @property
     def inside(self) -> bool:
@@ -126,11 +127,33 @@ class ModuleWatch:
         self.dependence.install(patches)
         patches.wrap(nn.Module, "__call__", self._called)
         patches.wrap(nn.Module, "__init__", self._made)
+        patches.wrap(nn.Module, "register_parameter", self._putting)
         patches.wrap(nn.Module, "train", self._switched)
         patches.wrap(nn.Module, "load_state_dict", self._restored)
         patches.wrap(nn.Module, "state_dict", self._taken)
         patches.wrap(AveragedModel, "update_parameters", self._averaged)
         patches.wrap(torch, "compile", self._compiling)
+
+    def put_at(self, parameter: Tensor) -> tuple[str, int]:
+        """Return where the script itself has put a parameter into a module, and that one's number; "" and 0 where torch has."""
+        return self._lines.get(self.recorder.number(parameter), ("", 0))
+
+    def _putting(self, original: _Call) -> _Call:
+        recorder = self.recorder
+
+        def register_parameter(module: Any, name: str, param: Any) -> None:
+            original(module, name, param)
+            if (
+                not torch.compiler.is_dynamo_compiling()
+                and not recorder.looking
+                and recorder.here
+                and isinstance(param, Tensor)
+            ):
+                with recorder.guard():
+                    if called_directly("torch.nn.modules.module"):  # whose __setattr__ calls it
+                        self._lines[recorder.number(param)] = where(), recorder.number(module)
+
+        return register_parameter
 
     def note_function_of_mode(self, name: str) -> None:
         """Note that the model which is computing calls a function that drops in training alone."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.script_events import RankWeights
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.weights import digest
@@ -18,12 +19,21 @@ SAMPLED = 4
 """Elements of each parameter."""
 
 
-def watch_ranks(recorder: Recorder, patches: Patches) -> None:
-    """Count the exchanges between ranks."""
+def watch_ranks(recorder: Recorder, gradients: Gradients, patches: Patches) -> None:
+    """Count the exchanges between ranks, and those of gradients before the first update."""
 
     def exchanging(original: _Call) -> _Call:
         def all_reduce(*args: Any, **kwargs: Any) -> Any:
             recorder.log.exchanges += 1
+            if not recorder.log.updates and args and not recorder.looking and recorder.here:
+                with recorder.guard():
+                    if any(
+                        each.grad is args[0]
+                        for state in gradients.states.values()
+                        for each in state.parameters()
+                    ):
+                        recorder.log.gradients_exchanged += 1
+                        recorder.log.exchanged_at = recorder.log.exchanged_at or where()
             return original(*args, **kwargs)
 
         return all_reduce

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.script_events import Compared, Forward, Hits, Loss, SklearnScore
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Compared,
+    Forward,
+    Hits,
+    Loss,
+    SklearnScore,
+    WrongAxis,
+)
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
@@ -47,6 +55,25 @@ def _count_hits(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any, 
         recorder.add(Hits(where(), recorder.log.updates, hits, equal.numel(), call.rows))
 
 
+def _look_at_columns(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any) -> None:
+    """Note the rows that score best in each column of the outputs and of the targets being compared, as if they were classes."""
+    known = modules.class_axes.best_of(one, other)
+    if known is None or not recorder.active:
+        return
+    (rows, columns), at = known
+    evaluated = 0
+    for event in reversed(recorder.log.events):
+        if isinstance(event, Backward):
+            break
+        if isinstance(event, Forward) and not event.grad:
+            evaluated += event.rows
+            if evaluated == rows != columns:
+                what = f"scores of {[rows, columns]} have a row for each of the {rows} rows that were read, and the best row of each column is taken"
+                fix = "predicted, wanted = scores.argmax(dim=1), targets.argmax(dim=1)"
+                recorder.add(WrongAxis(at, recorder.log.updates, "argmax over the rows", what, fix))
+                return
+
+
 def note_score(recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Tensor) -> None:
     """Record that the predictions of the last forward pass, which had no graph, are compared with what is right by their difference."""
     last = recorder.log.events[-1] if recorder.log.events else None
@@ -80,14 +107,18 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
 
     def comparing(original: _Call) -> _Call:
         def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.looking or torch.compiler.is_dynamo_compiling() or not follows_evaluation():
+            if recorder.looking or torch.compiler.is_dynamo_compiling() or not recorder.here:
+                return original(input, other, *args, **kwargs)
+            follows = follows_evaluation()
+            if not (follows or modules.class_axes.bests):
                 return original(input, other, *args, **kwargs)
             with recorder.guard():
-                if scores(input, other):
+                _look_at_columns(recorder, modules, input, other)
+                if follows and scores(input, other):
                     recorder.add(Compared(where(), recorder.log.updates))
             result = original(input, other, *args, **kwargs)
             with recorder.guard():
-                if not original.__name__.strip("_").startswith("n"):
+                if follows and not original.__name__.strip("_").startswith("n"):
                     _count_hits(recorder, modules, input, other, result)
             return result
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import squashed_by
 from snugfit.doctor.observe.internals import script_as
-from snugfit.doctor.observe.script_events import ScoresAsLogits
+from snugfit.doctor.observe.script_events import NotANumber, ScoresAsLogits
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
@@ -56,6 +56,8 @@ def _look_at(
     """Note probabilities that are squashed again, and a softmax over an axis as long as the batch, which is the first one."""
     if not isinstance(given, Tensor) or given.is_nested or not (result.requires_grad and recorder.active):
         return
+    if bool(result.isnan().any()) and not bool(given.isnan().any()):
+        recorder.add(NotANumber(where(), recorder.log.updates, name))
     if squashed_by(given.grad_fn):
         recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))
     rows = modules.rows_in_batch

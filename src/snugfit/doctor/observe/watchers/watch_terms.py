@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.differences import shown_by
 from snugfit.doctor.observe.graph_nodes import mark_constant_rows
+from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.loss_terms import (
+    COSINE,
     Term,
     nested_mean,
+    pulled_together,
     raw_overlap,
     share_of_mean,
     sum_alone,
@@ -22,7 +26,14 @@ from snugfit.doctor.observe.loss_terms import (
     terms_of,
 )
 from snugfit.doctor.observe.script_events import SummedTerm
-from snugfit.doctor.observe.term_events import ConstantTerm, MeanInMean, RawOverlap, SummedLoss, TermLeftOut
+from snugfit.doctor.observe.term_events import (
+    ConstantTerm,
+    MeanInMean,
+    PulledTogether,
+    RawOverlap,
+    SummedLoss,
+    TermLeftOut,
+)
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
@@ -55,6 +66,31 @@ class TermWatch:
     def install(self, patches: Patches) -> None:
         for name in ("__add__", "__iadd__", "__radd__"):
             patches.wrap(Tensor, name, self._adding)
+        in_c = torch.cosine_similarity
+        for owner in (torch, functional):
+            patches.wrap(owner, "cosine_similarity", self._comparing)
+            script_as(owner.cosine_similarity, in_c)
+
+    def _comparing(self, original: _Call) -> _Call:
+        """Remember with cosines what they compare, where both sides have a graph."""
+        recorder = self._recorder
+
+        def cosine_similarity(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(x1, x2, *args, **kwargs)
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and isinstance(x1, Tensor)
+                and isinstance(x2, Tensor)
+                and not torch.compiler.is_dynamo_compiling()
+                and recorder.here
+            ):
+                with recorder.guard():
+                    if x1.grad_fn is not None and x2.grad_fn is not None and recorder.active:
+                        _mark(result.grad_fn, COSINE, (x1.grad_fn, x2.grad_fn, where()))
+            return result
+
+        return cosine_similarity
 
     def _adding(self, original: _Call) -> _Call:
         recorder = self._recorder
@@ -107,6 +143,9 @@ class TermWatch:
         alone = sum_alone(terms, rows)
         if alone:
             self._summed = at, rows, alone
+        pulled = pulled_together(terms)
+        if pulled:
+            recorder.add(PulledTogether(pulled, update))
         if nested_mean(terms):
             recorder.add(MeanInMean(at, update))
         recorder.log.events += shown_by(value)

@@ -22,16 +22,27 @@ _LIKE_LABELS = re.compile(r"label|target|weight|class|answer|^y$", re.IGNORECASE
 
 def watch_transformers(recorder: Recorder, patches: Patches) -> None:
     """Record what its trainer and its generation are given, by their public arguments and attributes."""
+    made_at: dict[int, str] = {}  # where the arguments of trainers were made, by number
 
     def training(original: _Call) -> _Call:
         def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.active:
                 with recorder.guard():
+                    made = made_at.get(recorder.number(trainer.args), "")
                     for name, read in _dropped(trainer):
-                        recorder.add(DroppedColumn(where(), recorder.log.updates, name, read))
+                        recorder.add(DroppedColumn(made or where(), recorder.log.updates, name, read))
             return original(trainer, *args, **kwargs)
 
         return train
+
+    def setting(original: _Call) -> _Call:
+        def __post_init__(arguments: Any, *args: Any, **kwargs: Any) -> None:
+            original(arguments, *args, **kwargs)
+            if recorder.here:
+                with recorder.guard():
+                    made_at[recorder.number(arguments)] = where()
+
+        return __post_init__
 
     def generating(original: _Call) -> _Call:
         def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,9 +56,13 @@ def watch_transformers(recorder: Recorder, patches: Patches) -> None:
     def trainer_imported(module: ModuleType) -> None:
         patches.wrap(module.Trainer, "train", training)
 
+    def arguments_imported(module: ModuleType) -> None:
+        patches.wrap(module.TrainingArguments, "__post_init__", setting)
+
     def generation_imported(module: ModuleType) -> None:
         patches.wrap(module.GenerationMixin, "generate", generating)
 
+    patches.after_import("transformers.training_args", arguments_imported)
     patches.after_import("transformers.trainer", trainer_imported)
     patches.after_import("transformers.generation.utils", generation_imported)
 

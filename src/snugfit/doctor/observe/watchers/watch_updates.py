@@ -413,6 +413,8 @@ class UpdateWatch:
             seen = self.recorder.parameter(parameter)
             if was and not trains and seen.frozen_from < 0:
                 seen.frozen_from = self.recorder.log.updates
+                if parameter.numel() and not self.recorder.detailed:
+                    self._before[seen.id] = _sums(parameter)
             seen.thawed = seen.thawed or (trains and not was)
 
     def _grows(self) -> bool:
@@ -430,7 +432,11 @@ class UpdateWatch:
                 if not parameter.requires_grad or closure:
                     continue
                 seen.no_gradient += parameter.grad is None
-                seen.zero_gradient += parameter.grad is not None and not nonzero(parameter.grad)
+                flat = parameter.grad is not None and not nonzero(parameter.grad)
+                seen.zero_gradient += flat
+                seen.zeros = flat and not nonzero(parameter)
+                if seen.zeros:
+                    seen.made_at, seen.owner = self.modules.put_at(parameter)
 
     def _step_ends(self, optimizer: Any, *_: Any) -> None:
         self._depth -= 1
