@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,6 +182,88 @@ for _ in range(10):
         loss = nn.functional.cross_entropy(likeness / 0.1, torch.arange(8))
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """,
+    "a teacher of the student's form whose weights are copied by hand": """
+def build(): return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+torch.save(build().state_dict(), "teacher.pt")
+saved = torch.load("teacher.pt")
+teacher, student = build(), build()
+with torch.no_grad():
+    for name, each in teacher.named_parameters():
+        each.copy_(saved[name])
+optimizer = torch.optim.Adam(student.parameters())
+for _ in range(10):
+    rows = torch.randn(20, 6)
+    wanted = teacher(rows).softmax(1).detach()
+    loss = nn.functional.kl_div(student(rows).log_softmax(1), wanted, reduction="batchmean")
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "a gain that is maximized by steps as large as the weights": """
+net = nn.Linear(6, 1)
+nn.init.normal_(net.weight, std=1e-3)
+optimizer = torch.optim.Adam(net.parameters(), lr=0.05, maximize=True)
+for _ in range(24):
+    rows = torch.randn(64, 6)
+    gain = (net(rows).sigmoid() * (1 + rows[:, :1])).mean()
+    optimizer.zero_grad(); gain.backward(); optimizer.step()
+""",
+    "the residual of an equation, of a solution that is forced at its start": """
+net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(10):
+    time = torch.rand(32, 1, requires_grad=True)
+    place = 1.0 + time * net(time)
+    speed = torch.autograd.grad(place.sum(), time, create_graph=True)[0]
+    residual = speed - (time.detach().sin() + -2.0 * place)
+    optimizer.zero_grad(); residual.square().mean().backward(); optimizer.step()
+""",
+    "two networks that are to agree where one vanishes at the border": """
+inside, free = (nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)) for _ in range(2))
+optimizer = torch.optim.Adam([*inside.parameters(), *free.parameters()])
+for _ in range(10):
+    place = torch.rand(32, 1)
+    forced = place.sin() + place * (1 - place) * inside(place)
+    loss = ((free(place) - forced) ** 2).mean() + (forced - place).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "adapters that a file has, below a head that is learned": """
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base, self.lora_a, self.lora_b = nn.Linear(6, 12), nn.Linear(6, 2), nn.Linear(2, 12)
+    def forward(self, rows):
+        return self.base(rows) + self.lora_b(self.lora_a(rows))
+net = nn.Sequential(Adapted(), nn.Tanh(), nn.Linear(12, 3))
+torch.save(nn.Sequential(Adapted(), nn.Tanh(), nn.Linear(12, 3)).state_dict(), "learned.pt")
+net.load_state_dict(torch.load("learned.pt"))
+net[0].requires_grad_(False)
+optimizer = torch.optim.SGD(net[2].parameters(), lr=1e-2)
+for _ in range(10):
+    loss = nn.functional.cross_entropy(net(torch.randn(9, 6)), torch.arange(9) % 3)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "several steps on made rows, and then as many on real ones": """
+made, judge = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizers = [torch.optim.Adam(each.parameters()) for each in (made, judge)]
+for _ in range(10):
+    for _ in range(5):
+        loss = nn.functional.cross_entropy(judge(made(torch.randn(16, 4)).detach()), torch.zeros(16).long())
+        optimizers[1].zero_grad(); loss.backward(); optimizers[1].step()
+    for _ in range(5):
+        loss = nn.functional.cross_entropy(judge(torch.randn(16, 2)), torch.ones(16).long())
+        optimizers[1].zero_grad(); loss.backward(); optimizers[1].step()
+    optimizers[0].zero_grad(); (-judge(made(torch.randn(16, 4)))[:, 1]).mean().backward(); optimizers[0].step()
+""",
+    "rows that are moved on without a graph before they are learned from": """
+net = nn.Sequential(nn.Linear(6, 32), nn.SiLU(), nn.Dropout(0.1), nn.Linear(32, 6))
+optimizer = torch.optim.Adam(net.parameters())
+data = torch.randn(64, 6)
+for _ in range(3):
+    for rows in data.split(16):
+        with torch.no_grad():
+            moved = rows - net(rows)
+        loss = nn.functional.mse_loss(moved - net(moved), 0.5 * rows)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
 }
 
 
@@ -347,6 +430,26 @@ def test_a_generator_that_each_worker_replaces_by_a_function_is_its_own() -> Non
 
 def _seed(rows: Any) -> None:
     rows.generator.seed()
+
+
+@pytest.mark.parametrize("by_worker", [True, False])
+def test_a_generator_that_a_transform_of_a_library_draws_anew_in_each_worker_is_its_own(
+    by_worker: bool, tmp_path: Path
+) -> None:
+    library = tmp_path / "site-packages" / "augments.py"
+    library.parent.mkdir()
+    seeds = "self.numbers = random.Random(torch.initial_seed())" if by_worker else "pass"
+    library.write_text(
+        "import random, torch\n"
+        "class Augments:\n"
+        "    def __init__(self): self.numbers = random.Random()\n"
+        f"    def begin(self): {seeds}\n"
+        "    def __call__(self, row): return row * self.numbers.random()\n"
+    )
+    rows = TensorDataset(torch.zeros(8, 2))
+    rows.transform = runpy.run_path(str(library))["Augments"]()  # type: ignore[attr-defined]
+    alike, _ = draws_alike(SimpleNamespace(dataset=rows, num_workers=2, worker_init_fn=None))
+    assert (alike == "") == by_worker
 
 
 def test_the_prompt_encoder_of_a_segmentation_model_is_no_adapter() -> None:

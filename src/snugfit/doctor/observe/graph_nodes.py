@@ -183,6 +183,21 @@ def has_constant_rows(values: Tensor) -> bool:
     return node is not None and _CONSTANT_ROWS in (getattr(node, "metadata", None) or {})
 
 
+def leaves_of(values: Tensor, most: int = 2000) -> dict[int, Tensor]:
+    """Return the leaves of the graph of values, by id."""
+    todo, seen, leaves = [values.grad_fn], set[Any](), dict[int, Tensor]()
+    while todo and len(seen) < most:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            leaves[id(leaf)] = leaf
+        todo += [each for each, _ in node.next_functions]
+    return leaves
+
+
 def is_bootstrapped(targets: Tensor) -> bool:
     """Return whether targets are a constant plus a multiple of something with a graph, as reward + discount * value is."""
     node = _through(targets.grad_fn, _VIEWS)

@@ -68,14 +68,7 @@ class LoadedWeights:
         if not mine or 2 * len(alike) < len(mine):
             return ""
         self._file = None
-        values = list(file.matrices.values())
-        now = [each.detach().reshape(-1)[:SAMPLED].cpu() for each in alike]
-        same = any(
-            one.shape == other.shape and torch.equal(one, other.to(one.dtype))
-            for one in now
-            for other in values
-        )
-        return "" if same else next(iter(file.matrices))
+        return "" if file.is_in(alike) else next(iter(file.matrices))
 
     def restored(self, module: nn.Module) -> None:
         """Remember samples of the matrices that were loaded."""
@@ -102,6 +95,8 @@ class LoadedWeights:
         given = [each for group in optimizer.param_groups for each in group["params"]]
         foreign = self.unused(given) if file is not None and file.update == updates else ""
         self._file = None
+        if file is not None and foreign and file.is_in(_parameters_beside(self._recorder, given)):
+            return  # a teacher's, whose student has the same form
         if file is not None and foreign:
             entries = len(given)
             restored = Restore(file.at, updates, 0, "", "", entries, entries, foreign)
@@ -124,6 +119,22 @@ class _File(NamedTuple):
     update: int
     matrices: dict[str, Tensor]
     shapes: set[tuple[int, ...]]
+
+    def is_in(self, parameters: Iterable[Tensor]) -> bool:
+        """Return whether one of these has the values of one of its matrices."""
+        now = (each.detach().reshape(-1)[:SAMPLED].cpu() for each in parameters if each.dim() > 1)
+        return any(
+            one.shape == other.shape and torch.equal(one, other.to(one.dtype))
+            for one in now
+            for other in self.matrices.values()
+        )
+
+
+def _parameters_beside(recorder: Recorder, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the parameters of all modules seen, but for these."""
+    given = {id(each) for each in parameters}
+    modules = recorder.living(nn.Module)
+    return [each for module in modules for each in module.parameters() if id(each) not in given]
 
 
 def _samples(module: nn.Module) -> dict[str, Tensor]:

@@ -79,7 +79,8 @@ def _own_generator(dataset: Any, seeding: CodeType | None) -> str:
         functions = _functions(part)
         if any(not (_OWN | _SEEDS).isdisjoint(each.__code__.co_names) for each in functions):
             return ""
-        named = [*_held(part), *(pair for each in functions for pair in _read(each))]
+        own = [each for each in functions if is_own(each.__code__.co_filename)]
+        named = [*_held(part), *(pair for each in own for pair in _read(each))]
         generators += [name for name, each in named if isinstance(each, kinds) and name not in by_worker]
         todo += [each for _, each in named if not isinstance(each, kinds) and _may_hold(each)]
     return next(iter(generators), "")
@@ -93,14 +94,13 @@ def _held(part: Any) -> list[tuple[str, Any]]:
 
 
 def _functions(part: Any) -> list[FunctionType]:
-    """Return the script's functions that an object has by its class, or that it is."""
+    """Return the functions in Python that an object has by its class, or that it is; a library's may seed by the worker, as the script's may."""
     classes = type(part).__mro__
     given = (
         [part] if isinstance(part, FunctionType) else [own for each in classes for own in vars(each).values()]
     )
     # what is made once, before the workers start, draws in none of them
-    own = [each for each in given if isinstance(each, FunctionType) and each.__name__ != "__init__"]
-    return [each for each in own if is_own(each.__code__.co_filename)]
+    return [each for each in given if isinstance(each, FunctionType) and each.__name__ != "__init__"]
 
 
 def _read(function: FunctionType) -> list[tuple[str, Any]]:

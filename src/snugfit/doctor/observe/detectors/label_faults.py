@@ -189,6 +189,9 @@ def sorted_classes(log: Log) -> list[Finding]:
     falls = len(pairs) - in_order
     single = [each[0] for each in classes if len(each) == 1]
     two = len({number for each in classes for number in each}) == 2
+    lines = {(loss.at, each[0]) for loss, each in zip(losses, classes, strict=True) if len(each) == 1}
+    if len(lines) == len({at for at, _ in lines}):  # a line for each class, as for real and for made rows
+        return []
     if len(single) < LEAST_SORTED or min(Counter(single).values(), default=0) < (LEAST_OF_TWO if two else 1):
         return []
     # an epoch begins anew with a fall; sets of real and of made rows fall again and again

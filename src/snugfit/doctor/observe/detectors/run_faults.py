@@ -18,6 +18,7 @@ from snugfit.doctor.observe.run_events import (
     ScaledTogether,
     SteppedAgain,
 )
+from snugfit.doctor.observe.script_events import Restore
 
 _ADAPTER = re.compile(
     r"(^|[^A-Za-z])(q?lora|ia3|adapters?($|[^A-Za-z]))|L[Oo][Rr]A|Lora|(^|\.)prefix_encoder"
@@ -153,10 +154,11 @@ def idle_adapter(log: Log) -> list[Finding]:
         if not idle or not learned or model.id not in trained_models(log):
             continue
         frozen = not any(each.trainable for each in own)
+        learned_before = frozen and any(each.module == model.id for each in log.of(Restore))
         return [
             Finding(
                 "idle_adapter",
-                Certainty.LIKELY,
+                Certainty.WORTH_A_LOOK if learned_before else Certainty.LIKELY,
                 f"None of the {len(own)} tensors of adapters moves"
                 + (": they are frozen." if frozen else ", and other weights are trained."),
                 model.at,

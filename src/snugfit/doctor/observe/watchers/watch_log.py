@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
 from snugfit.doctor.observe.script_events import Backward, Clip, Event, Rescale, ScalerStep, Step
@@ -24,6 +24,7 @@ from snugfit.doctor.observe.script_events import Backward, Clip, Event, Rescale,
 if TYPE_CHECKING:
     import torch
 
+_Thing = TypeVar("_Thing")
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
 LEAST_TOKENS, NEXT = 32, 0.99
@@ -263,6 +264,11 @@ class Recorder:
             self._numbers[id(thing)] = known = (self._next, weakref.ref(thing))
             self._next += 1
         return known[0]
+
+    def living(self, kind: type[_Thing]) -> list[_Thing]:
+        """Return the objects of a kind that have a number and live."""
+        things = [reference() for _, reference in self._numbers.values()]
+        return [each for each in things if isinstance(each, kind)]
 
     def parameter(self, parameter: torch.Tensor, name: str = "") -> ParameterSeen:
         """Return what is known of this parameter."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
@@ -23,6 +23,7 @@ from snugfit.doctor.observe.graph_nodes import (
     is_difference,
     is_of_log_probabilities,
     is_softmax_over_rows,
+    leaves_of,
     maker_of,
     mark_log_probabilities,
     squashed_by,
@@ -348,9 +349,16 @@ def look_at_error(recorder: Recorder, modules: ModuleWatch, predictions: Tensor,
 
 
 def look_at_bootstrap(recorder: Recorder, one: Tensor, other: Tensor) -> None:
-    """Note a difference of a model's output and of a target that is made of a model's output and of rewards, with its graph."""
+    """Note a difference of a model's output and of a target that is made of the same model's output and of rewards, with its graph.
+
+    Where inputs are differentiated too it is the residual of an equation.
+    """
     made = [is_bootstrapped(each) and has_constant_rows(each) for each in (one, other)]
-    if made[0] != made[1]:  # both are, where two maps that add to their inputs are to agree
+    if made[0] == made[1]:  # both are, where two maps that add to their inputs are to agree
+        return
+    leaves = [leaves_of(each) for each in (one, other)]
+    inputs = any(not isinstance(leaf, nn.Parameter) for each in leaves for leaf in each.values())
+    if leaves[0].keys() & leaves[1].keys() and not inputs:
         recorder.add(TargetGradient(where(), recorder.log.updates, DIFFERENCE))
 
 

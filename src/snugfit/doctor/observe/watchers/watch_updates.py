@@ -508,7 +508,8 @@ class UpdateWatch:
         pairs = [(each.detach().reshape(-1)[:MOST_ELEMENTS].float(), was.float()) for each, was in matrices]
         number = self.recorder.number(optimizer)
         size = self._sizes.setdefault(number, math.hypot(*(float(was.norm()) for _, was in pairs)))
-        if pairs and size > 0:
+        rises = any(group.get("maximize") for group in optimizer.param_groups)  # what is learned is no loss
+        if pairs and size > 0 and not rises:
             share = math.hypot(*(float((now - was).norm()) for now, was in pairs)) / size
             self.recorder.add(Move(where(), self.recorder.log.updates, number, share))
 
