@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._device import _device_constructors
 
 from snugfit.doctor.findings import is_ill
 from snugfit.doctor.observe.attribute_patches import Patches
@@ -49,6 +50,13 @@ def watched(tmp_path: Path, script: str) -> Log:
 def test_the_observer_begins_without_torch_which_the_script_imports_or_does_not() -> None:
     begins = "import sys, snugfit.doctor.observe.child; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", begins], check=False).returncode == 0
+
+
+def test_no_function_is_wrapped_that_a_default_device_knows_by_its_identity() -> None:
+    patches = Patches()
+    install(Recorder(8, None, None), patches)
+    patches.undo()
+    assert {original for _, _, original in patches.wrapped}.isdisjoint(_device_constructors())
 
 
 ROWS = "torch.randn(8, 4), torch.arange(8) % 2"
