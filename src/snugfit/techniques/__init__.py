@@ -19,6 +19,9 @@ _FAMILIES = ("learning", "placement", "numerics")
 _SUGGESTED = 4  # names in a hint
 _LISTED = 20  # names that an error may list whole
 
+_NEEDLESS = {"fusedlayernorm": "Leave it out: torch's nn.LayerNorm is one fused operator already."}
+"""What is said of techniques of other tools that torch has by itself."""
+
 
 @functools.cache
 def discover() -> Mapping[str, type[Technique]]:
@@ -79,7 +82,11 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     "Did you mean 'gradient_offload' or 'optimizer_offload'?"
     >>> suggestion("zzz", ["packing", "ema"])
     'Known: ema, packing.'
+    >>> suggestion("FusedLayerNorm", ["packing", "ema"])
+    "Leave it out: torch's nn.LayerNorm is one fused operator already."
     """
+    if needless := _NEEDLESS.get(_plain(name)):
+        return needless
     names = list(names)
     known = of_alias(name)
     if known in names:
