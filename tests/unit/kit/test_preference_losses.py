@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from snugfit.core.losses import cross_entropy
+from snugfit.core.losses import cross_entropy, of_answers
 from snugfit.errors import SettingError
 from snugfit.kit.preference_losses import (
     DPO,
@@ -16,7 +16,6 @@ from snugfit.kit.preference_losses import (
     ORPO,
     PreferenceLoss,
     log_of_the_rest,
-    of_answers,
 )
 
 
