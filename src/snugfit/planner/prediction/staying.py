@@ -70,7 +70,7 @@ def with_staying(
             each,
             peak=each.peak + weights if place >= first else each.peak,
             costs=each.costs - streamed.copy * (each.copies * spared[_pass_of(each)] / copies[_pass_of(each)])
-            if each.copies
+            if each.copies and _pass_of(each) in spared  # not those that laid them out
             else each.costs,
         )
         for place, each in enumerate(segments)
