@@ -23,7 +23,7 @@ _FEW, _MANY = 16, 256
 def staged_sums(given: Tensor, out: Tensor) -> int:
     """Return the bytes of partial sums where the first dimensions of a contiguous tensor are added up; 0 for other sums, whose buffers are small."""
     columns = out.numel()
-    if not columns or not given.is_contiguous() or given.numel() == columns:
+    if not given.numel() or not given.is_contiguous() or given.numel() == columns:
         return 0
     if not _is_over_first(given, out):
         return 0

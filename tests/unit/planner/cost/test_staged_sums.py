@@ -24,9 +24,12 @@ def test_half_precision_has_partial_sums_of_float32():
 
 @pytest.mark.parametrize(
     ("shape", "dims"),
-    [((64, 768), 0), ((4096, 16384), 1), ((4096, 16384), (0, 1)), ((4096, 1 << 22), 0), ((1, 8192), 0)],
+    [
+        *[((64, 768), 0), ((4096, 16384), 1), ((4096, 16384), (0, 1)), ((4096, 1 << 22), 0), ((1, 8192), 0)],
+        *[((0, 768), 0), ((4096, 0), 0)],
+    ],
 )
-def test_few_rows_and_sums_over_columns_take_next_to_nothing(shape, dims):
+def test_few_rows_or_none_and_sums_over_columns_take_next_to_nothing(shape, dims):
     assert summed(shape, dims) == 0
 
 
