@@ -87,15 +87,21 @@ def reserved_bytes(trace: Trace, device: str, *, expandable_segments: bool = Fal
 
 def _changes(trace: Trace, device: str) -> Iterator[tuple[int, int]]:
     """Yield what is allocated and freed on a device: storages, and beside the results of an operator what its kernel takes within."""
-    taken = {op.event: op.workspace for op in trace.ops if op.workspace and op.device == device}
+    taken: dict[int, int] = {}
+    for op in trace.ops:
+        taken[op.event] = max(taken.get(op.event, 0), op.workspace if op.device == device else 0)
     workspace = 0
     for place, (number, storage, sign) in enumerate(trace.changes()):
+        if workspace and place in taken:  # the next operator begins, which finds it free
+            yield from ((-1, workspace), (-1, -workspace))
         workspace = taken.get(place, workspace)
         if workspace and sign < 0:
             yield from ((-1, workspace), (-1, -workspace))
             workspace = 0
         if storage.device == device:
             yield number, sign * storage.bytes
+    if workspace:
+        yield from ((-1, workspace), (-1, -workspace))
 
 
 def replay(changes: Iterable[tuple[int, int]], *, expandable_segments: bool = False) -> Reserved:

@@ -221,3 +221,24 @@ def test_what_a_kernel_takes_within_stands_beside_its_results_and_what_is_freed_
     memory = reserved_bytes(Trace(ops, storages, [1, 2, -1, 3]), "cuda:0")
     assert memory.peak_requested == 120 * mib and memory.peak_reserved == 120 * mib
     assert memory.requested == 80 * mib
+
+
+@pytest.mark.parametrize(
+    ("workspaces", "sizes", "events"),
+    [
+        ((100, 2, 0), (10, 10, 10), [1, 2, 3, -1]),  # another kernel takes some before anything is freed
+        ((100, 0, 0), (10, 70, 10), [1, 2, -2, 3]),  # the next operator takes more before anything is freed
+        ((0, 0, 100), (5, 3, 2), [1, 2, 3]),  # nothing is freed after it
+    ],
+)
+def test_what_a_kernel_takes_within_is_there_for_as_long_as_its_operator(
+    workspaces: tuple[int, ...], sizes: tuple[int, ...], events: list[int]
+) -> None:
+    mib, place = 2**20, Place(0, Phase.BACKWARD, 0, 0, "", -1)
+    begins = [next(at for at, event in enumerate(events) if event == number + 1) for number in range(3)]
+    ops = [
+        Op("sum", place, "cuda:0", torch.float32, 0, 0, 0, begin, workspace=taken * mib)
+        for begin, taken in zip(begins, workspaces, strict=True)
+    ]
+    storages = [Storage(size * mib, "cuda:0", number) for number, size in enumerate(sizes)]
+    assert reserved_bytes(Trace(ops, storages, events), "cuda:0").peak_requested == 110 * mib
