@@ -368,10 +368,10 @@ class StreamedExamples(Streamed):
         for epoch in itertools.count(first[0]):
             place_of_first = first[1] if epoch == first[0] else 0
             rows = self._rows(epoch, place_of_first, state)
-            state = None
             empty, without_examples = place_of_first == 0, True
             for place in itertools.count(place_of_first):
-                state_before = self._state(place)
+                # a source that is to begin there says where it was before that
+                state_before, state = self._state(place) if state is None else state, None
                 before = chain
                 block, problem = self._taken(rows, epoch, place)
                 if problem is not None and self.stream.buffer > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
 from snugfit.data import stream as stream_module
+from snugfit.data.files.row_stream import RowStream
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.stream import Stream, StreamedExamples, as_stream
@@ -221,3 +223,54 @@ def test_a_data_set_of_hugging_face_goes_on_where_it_was_unless_that_would_lose_
     again.go_on(100, position)
     assert (len(taken) > 60) == shuffled and len(taken) >= 8
     assert [again[number]["n"] for number in (*range(100, 120), 5)] == [*read[100:], read[5]]
+
+
+class Counted:
+    """Rows that can be begun at a place, as an object that stays between passes."""
+
+    def __init__(self) -> None:
+        self.begin = self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.begin, 40):
+            self.at = number + 1
+            yield number
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int] | None) -> None:
+        self.begin = 0 if state is None else state["at"]
+
+
+def test_who_went_on_has_the_positions_of_who_did_not_also_in_the_block_that_it_began_with() -> None:
+    """A source says where it was when it was read last, until its first row is asked for."""
+    whole, again = (StreamedExamples(Stream(Counted(), 8), 100, seed=0) for _ in range(2))
+    read = [(whole[number], again[number]) for number in range(100)]
+    position = json.loads(json.dumps(whole.position(50)))
+    assert position[-1] == {"at": 8}
+    again.go_on(50, position)
+    assert json.loads(json.dumps(again.position(50))) == position
+    assert [again[number] for number in range(50, 100)] == [row for row, _ in read[50:]]
+
+
+def test_an_object_of_a_module_that_went_on_begins_its_next_pass_at_its_first_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows_that_stay.py").write_text(
+        "from tests.unit.data.test_stream import Counted\n"
+        "class Rows(Counted):\n"
+        "    def __iter__(self):\n"
+        "        return ({'n': number} for number in super(Rows, self).__iter__())\n"
+        "rows = Rows()\n"
+    )
+    monkeypatch.delitem(sys.modules, "rows_that_stay", raising=False)
+
+    def made() -> StreamedExamples:
+        rows = RowStream("rows_that_stay:rows", setting="data.train", folder=tmp_path)
+        return StreamedExamples(Stream(rows, 8), 100, seed=0)
+
+    whole, again = made(), made()
+    read = [whole[number] for number in range(100)]
+    again.go_on(50, json.loads(json.dumps(whole.position(50))))
+    assert [again[number] for number in range(50, 100)] == read[50:]

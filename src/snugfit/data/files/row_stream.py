@@ -84,6 +84,7 @@ class RowStream:
         self.__qualname__ = source  # by which messages name the stream
         self._epoch = 0
         self._begin: Begin = None
+        self._sought = False
         self._place: Callable[[], Begin] | None = None
         self._files = ""
         self._read = self._reader()
@@ -249,8 +250,9 @@ class RowStream:
 
     def _of_stream(self, stream: Stream, begin: Begin) -> Iterator[StreamedRow]:
         count, state = begin or (0, None)
-        if state is not None:
-            stream.load_state(state)
+        if state is not None or (self._sought and stream.tells_state):
+            stream.load_state(state)  # also the beginning: an object of a module is the same in every pass
+            self._sought = state is not None
         rows = stream.rows(self._epoch)
         self._place = lambda: None if (now := stream.state()) is None else (count, now)
         for row in self._numbered(rows, count):
