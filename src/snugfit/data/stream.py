@@ -86,9 +86,14 @@ class Stream:
             return None
 
     def load_state(self, state: Any) -> None:
-        """Let the next pass begin where the source was; None: at its beginning."""
+        """Let the next pass begin where the source was; None: at its beginning.
+
+        A source that does not take None fails now, while all can still be read again, and not in a later pass.
+        """
         source: Any = self.source
-        source.load_state_dict(state)
+        source.load_state_dict(None)
+        if state is not None:
+            source.load_state_dict(state)
 
     def rows(self, epoch: int) -> Iterator[Any]:
         """Return the rows of a pass."""

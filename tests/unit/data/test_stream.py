@@ -274,3 +274,17 @@ def test_an_object_of_a_module_that_went_on_begins_its_next_pass_at_its_first_ro
     read = [whole[number] for number in range(100)]
     again.go_on(50, json.loads(json.dumps(whole.position(50))))
     assert [again[number] for number in range(50, 100)] == read[50:]
+
+
+def test_a_source_that_cannot_be_sent_to_its_beginning_is_read_again_and_does_not_fail_in_the_next_pass() -> (
+    None
+):
+    class NeedsState(Counted):
+        def load_state_dict(self, state: dict[str, int] | None) -> None:
+            assert state is not None
+            self.begin = state["at"]
+
+    whole, again = (StreamedExamples(Stream(NeedsState(), 8), 100, seed=0) for _ in range(2))
+    read = [whole[number] for number in range(100)]
+    again.go_on(20, json.loads(json.dumps(whole.position(20))))
+    assert [again[number] for number in range(20, 100)] == read[20:]
