@@ -43,8 +43,9 @@ _HORIZON = 12
 _LEAST_KNOWN = 2
 """Values that a history has at least, so that it has a mean and a spread."""
 _SHOWN_SERIES = 100_000
-_SHORT = "short series"
 """Series whose naive errors are saved with a model."""
+_SHORT = "short series"
+"""The reason of the faults of those that no window fits into."""
 
 
 @dataclass(frozen=True)
