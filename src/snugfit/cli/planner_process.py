@@ -48,7 +48,11 @@ class PlannerProcess:
         """Start it before the recipe is known, where no plan was kept since its file was written."""
         from snugfit.run.plan_key import newest_plan_time
 
-        if self._options.replan or newest_plan_time() < self._file.stat().st_mtime:
+        try:
+            written = self._file.stat().st_mtime
+        except OSError:
+            return  # it was read, and has gone since: `of` starts the process
+        if self._options.replan or newest_plan_time() < written:
             self._start()
 
     def of(self, recipe: Recipe) -> Worker | None:

@@ -102,6 +102,11 @@ def test_a_kept_plan_of_another_recipe_only_makes_it_start_later(recipe: Recipe)
     assert steps(recipe, RunOptions(plan=True))[:2] == [[], ["started", "loads"]]
 
 
+def test_a_recipe_whose_file_has_gone_since_it_was_read_only_makes_it_start_later(recipe: Recipe) -> None:
+    (recipe.folder / "rows.yaml").unlink()
+    assert steps(recipe, RunOptions(plan=True))[:2] == [[], ["started", "loads"]]
+
+
 def test_it_is_not_started_for_a_run_without_a_plan(recipe: Recipe) -> None:
     assert steps(recipe, RunOptions(plan=False)) == [[], [], []]
     assert steps(recipe, RunOptions(plan=True, fast_dev_run=True)) == [[], [], []]
