@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -17,8 +18,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
+from snugfit.core.job import Job, Plan
 from snugfit.report.story import read_story
 from snugfit.run import trackers
+from snugfit.run.run import RunSpec
+from snugfit.system.garbage import loading
 from snugfit.tracking import follower
 from snugfit.tracking.spool import read_events, worked_seconds
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store
@@ -123,3 +127,18 @@ def test_the_data_set_of_a_run_made_in_python_is_an_input_with_a_digest_of_its_r
     ]
     assert one == same
     assert {each["sha256"] for each in one}.isdisjoint(each["sha256"] for each in other)
+
+
+def test_garbage_is_looked_for_as_usual_from_when_a_run_has_loaded() -> None:
+    task: Any = object()
+    usual, while_loading = gc.get_threshold(), []
+
+    def load(_: object) -> Any:
+        while_loading.append(gc.get_threshold())
+        return task
+
+    job = Job.of(global_batch=4, updates=1)
+    spec = RunSpec(name="run", job=job, plan=Plan(), techniques=(), load=load)
+    with loading():
+        assert spec.loaded() is task and gc.get_threshold() == usual
+    assert while_loading != [usual]
