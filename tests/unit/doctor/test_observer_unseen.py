@@ -113,6 +113,44 @@ one['one'] = one
 pickle.dumps(obj=one)
 train({ROWS})
 """,
+    "dropouts that drop nothing unless they are told to": f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, rows):
+        hidden = self.layer(rows)
+        assert torch.equal(nn.functional.alpha_dropout(hidden, 0.5), hidden)
+        assert torch.equal(nn.functional.feature_alpha_dropout(hidden, 0.5), hidden)
+Net()(torch.randn(8, 4))
+train({ROWS})
+""",
+    "softmax and differences of fake tensors": f"""
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    scores = torch.ones(2, 3, requires_grad=True)
+    (torch.softmax(scores, 1) - torch.ones(2, 3)).square().mean() + 0.5
+train({ROWS})
+""",
+    "a file of kinds of tensors that few functions take": f"""
+import io
+file = io.BytesIO()
+spectrum, small = torch.randn(4, 6, dtype=torch.cfloat), torch.randn(4, 6).to(torch.float8_e4m3fn)
+torch.save({{"edges": torch.eye(9).to_sparse(), "spectrum": spectrum, "small": small}}, file)
+file.seek(0)
+torch.load(file)
+train({ROWS})
+""",
+    "complex weights, where a warning is an error": f"""
+import warnings
+warnings.simplefilter("error")
+spectrum = nn.Parameter(torch.randn(5, 4, dtype=torch.cfloat))
+moving = torch.optim.SGD([spectrum], lr=0.1)
+(torch.fft.rfft(torch.randn(8, 4), dim=0) * spectrum).abs().mean().backward()
+moving.step()
+warnings.resetwarnings()
+train({ROWS})
+""",
     "joblib's arguments by name": f"""
 import joblib
 joblib.dump(value=3, filename=os.devnull)

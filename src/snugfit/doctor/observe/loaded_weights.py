@@ -15,6 +15,8 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 MATRICES, SAMPLED, FEWEST = 16, 256, 8
 ALIKE = 0.5
 """Cosine of what was loaded and what is there now, above which something of it is left."""
+FEW_EQUAL, LEAST_LIKE = 0.05, 64
+"""Share of equal values that no chance gives, and values of which chance gives no such cosine."""
 
 
 class _Loaded(NamedTuple):
@@ -39,11 +41,13 @@ class LoadedWeights:
             for state in states
             if isinstance(state, Mapping)
             for name, each in state.items()
-            if isinstance(each, Tensor) and each.dim() > 1 and each.numel() > FEWEST
+            if isinstance(each, Tensor) and _is_matrix(each)
         }
         # masks and measures of importance have the forms of weights, and no signs
         matrices = {
-            name: each for name, each in matrices.items() if each.dtype.is_signed and bool((each < 0).any())
+            name: each
+            for name, each in matrices.items()
+            if each.is_complex() or bool((each.float() < 0).any())
         }
         shapes = {
             tuple(each.shape)
@@ -69,6 +73,11 @@ class LoadedWeights:
             return ""
         self._file = None
         return "" if file.is_in(alike) else next(iter(file.matrices))
+
+    def computes(self, module: nn.Module) -> None:
+        """Forget the checkpoint that was read last where a module computes with values of it, as in `torch.func.functional_call`."""
+        if self._file is not None and self._file.is_in(module.parameters()):
+            self._file = None
 
     def restored(self, module: nn.Module) -> None:
         """Remember samples of the matrices that were loaded."""
@@ -121,13 +130,28 @@ class _File(NamedTuple):
     shapes: set[tuple[int, ...]]
 
     def is_in(self, parameters: Iterable[Tensor]) -> bool:
-        """Return whether one of these has the values of one of its matrices."""
-        now = (each.detach().reshape(-1)[:SAMPLED].cpu() for each in parameters if each.dim() > 1)
+        """Return whether one of these has values of one of its matrices, or was made of them."""
+        now = (each.detach().reshape(-1)[:SAMPLED].cpu() for each in parameters if _is_matrix(each))
         return any(
-            one.shape == other.shape and torch.equal(one, other.to(one.dtype))
+            one.shape == other.shape and _is_made_of(one, other)
             for one in now
             for other in self.matrices.values()
         )
+
+
+def _is_matrix(values: Tensor) -> bool:
+    return values.layout is torch.strided and values.dim() > 1 and values.numel() > FEWEST
+
+
+def _is_made_of(one: Tensor, other: Tensor) -> bool:
+    """Return whether samples of one are those of the other, of which some may be set to 0, or are like them, as a mean of several checkpoints is."""
+    other = other.to(one.dtype)
+    if one.is_complex():
+        return torch.equal(one, other)
+    one, other = one.float(), other.float()
+    if float(((one == other) & (one != 0)).float().mean()) > FEW_EQUAL:
+        return True
+    return len(one) >= LEAST_LIKE and float(torch.nn.functional.cosine_similarity(one, other, dim=0)) > ALIKE
 
 
 def _parameters_beside(recorder: Recorder, parameters: Iterable[Tensor]) -> list[Tensor]:

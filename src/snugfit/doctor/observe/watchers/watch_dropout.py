@@ -17,6 +17,8 @@ from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 MODULES = "torch.nn.modules.dropout"
+_OFF_BY_DEFAULT = ("alpha_dropout", "feature_alpha_dropout")
+"""Functions that drop nothing where they are not told that the model trains; the others do."""
 
 
 def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -29,14 +31,17 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
                 recorder.add(Drop(where(), recorder.log.updates, function))
 
     def dropping(original: _Call) -> _Call:
-        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        drops = original.__name__ not in _OFF_BY_DEFAULT
+
+        def dropout(*args: Any, **kwargs: Any) -> Any:
             looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
-            if p > 0 and looked:
-                if training and not torch.is_grad_enabled():
+            given = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs} if looked else {}
+            if looked and given.get("p", 0.5) > 0:
+                if given.get("training", drops) and not torch.is_grad_enabled():
                     note(original.__name__)
                 if recorder.detailed and sys._getframe(1).f_globals.get("__name__") != MODULES:
                     modules.note_function_of_mode(f"F.{original.__name__}")
-            return original(input, p, training, inplace)
+            return original(*args, **kwargs)
 
         return dropout
 

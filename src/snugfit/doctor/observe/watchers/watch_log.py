@@ -161,6 +161,8 @@ class Guard:
             hiding = self._recorder.hiding()
             # to go back out of hiding from modes takes frames, without which torch's overrides would stay off
             if not hasattr(hiding, "gen") or _has_room(FRAMES_OF_HIDING):
+                if not self._hidden:  # asked before the modes that tell are hidden
+                    self._recorder.traced_outside = self._recorder.tracing()
                 hiding.__enter__()
                 hidden = hiding
         except RecursionError:
@@ -171,6 +173,8 @@ class Guard:
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: Any) -> bool:
         hidden = self._hidden.pop()
         self._recorder.looking = bool(self._hidden)
+        if not self._hidden:
+            self._recorder.traced_outside = ""
         if hidden is not None:
             hidden.__exit__(None, None, None)
         if isinstance(failure, RecursionError):  # the script's own call says so, if it is too deep as well
@@ -197,6 +201,7 @@ class Recorder:
         blind: whether nothing is looked at, since a profiler was seen and no step has followed it.
         optimized: how many parameters were given to optimizers.
         looking: whether the observer is at work now, so that what is called is its own doing.
+        traced_outside: how the model ran when the observer began to look, since it hides the modes that tell; "" where as the script says.
         deviations: where the script took the deviation of data of so many rows, before it trained.
         detailed: whether these are still the first updates.
         close: whether this update is looked at closely: one of the first, and then one of eight.
@@ -213,12 +218,13 @@ class Recorder:
         from snugfit.doctor.observe.internals import hiding, missing_parts, profiling_test, tracing
 
         self._profiling = profiling_test()
-        self._tracing, self.hiding = tracing, hiding
+        self.tracing, self.hiding = tracing, hiding
         # called where it can say something alone: in processes that were spawned or forked
         self._worker_info = get_worker_info
         self._worker = None if multiprocessing.parent_process() is None else get_worker_info
         self._guard = Guard(self)
         self.looking = self.resting = False
+        self.traced_outside = ""
         self.on_wake: Callable[[], None] | None = None
         self._awake_until = self._slow = 0
         self._last_step = 0.0
@@ -421,7 +427,7 @@ class Recorder:
             if self._profiling():
                 self._close_eyes()
                 return False
-            if way := self._tracing():
+            if way := self.traced_outside or self.tracing():
                 self.note_traced(way)
         except RecursionError:  # the call that follows says so
             return False

@@ -89,7 +89,8 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
     """Return what wraps an operator of two tensors."""
 
     def wrapped(original: _Call) -> _Call:
-        def operator(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:  # torch.sub(input=, other=)
+        def operator(*args: Any, **kwargs: Any) -> Any:
+            input, other = args[:2] if len(args) > 1 else (None, None)  # torch.sub(input=, other=)
             if (
                 torch.compiler.is_dynamo_compiling()
                 or recorder.looking
@@ -98,12 +99,12 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
                 or not recorder.here
                 or not (isinstance(other, Tensor) and isinstance(input, Tensor))
             ):
-                return original(input, other, *args, **kwargs)
+                return original(*args, **kwargs)
             if recorder.detailed:
                 with recorder.guard():
                     if not (input.is_nested or other.is_nested):  # of no shape
                         _look_at_operands(recorder, modules, name, input, other)
-            result = original(input, other, *args, **kwargs)
+            result = original(*args, **kwargs)
             if name == DIFFERENCE:
                 with recorder.guard():
                     if not (input.is_nested or other.is_nested) and input.shape == other.shape:

@@ -505,7 +505,7 @@ class UpdateWatch:
     def _note_distance(self, optimizer: Any) -> None:
         """Note how far the matrices of an optimizer's sample were moved, over the size that they had at first."""
         matrices, self._matrices = self._matrices, []
-        pairs = [(each.detach().reshape(-1)[:MOST_ELEMENTS].float(), was.float()) for each, was in matrices]
+        pairs = [(_reals(each.detach().reshape(-1)[:MOST_ELEMENTS]), _reals(was)) for each, was in matrices]
         number = self.recorder.number(optimizer)
         size = self._sizes.setdefault(number, math.hypot(*(float(was.norm()) for _, was in pairs)))
         rises = any(group.get("maximize") for group in optimizer.param_groups)  # what is learned is no loss
@@ -518,6 +518,11 @@ def _remembers(optimizer: Any) -> bool:
     """Return whether an optimizer of torch keeps moments of the gradients."""
     defaults = getattr(optimizer, "defaults", {})
     return bool(defaults.get("momentum")) or not _MOMENTS.isdisjoint(defaults)
+
+
+def _reals(values: Tensor) -> Tensor:
+    """Return values in float32, a complex one as two."""
+    return torch.view_as_real(values).float() if values.is_complex() else values.float()
 
 
 def _sums(parameter: Tensor) -> tuple[float, float]:
