@@ -20,11 +20,106 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.detectors.run_faults import _ADAPTER
 from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_ranks import _is_among_all
 from snugfit.doctor.observe.watchers.watch_transformers import _is_numbers
 from snugfit.doctor.observe.whole_scales import scaled_together
 from snugfit.doctor.observe.worker_draws import draws_alike
 
 CLEAN = {
+    "a teacher whose weights are used by torch.func.functional_call alone": """
+def build(): return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+torch.save(build().state_dict(), "teacher.pt")
+state = torch.load("teacher.pt")
+student = build()
+optimizer = torch.optim.Adam(student.parameters())
+for _ in range(10):
+    rows = torch.randn(20, 6)
+    with torch.no_grad():
+        wanted = torch.func.functional_call(student, state, (rows,)).softmax(1)
+    loss = nn.functional.kl_div(student(rows).log_softmax(1), wanted, reduction="batchmean")
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "weights that are shrunk and disturbed before they are learned from again": """
+def build(): return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+torch.save(build().state_dict(), "t.pt")
+state = torch.load("t.pt")
+student = build()
+with torch.no_grad():
+    for n, p in student.named_parameters():
+        p.copy_(0.6 * state[n] + 0.05 * p)
+optimizer = torch.optim.Adam(student.parameters())
+for _ in range(10):
+    rows = torch.randn(20, 6)
+    loss = nn.functional.cross_entropy(student(rows), (rows[:, 0] > 0).long())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "a text in each update, whose words are weighed by a softmax": """
+class N(nn.Module):
+    def __init__(s):
+        super().__init__(); s.e = nn.Embedding(50, 8); s.a = nn.Linear(8, 1); s.o = nn.Linear(16, 3)
+    def forward(s, t):
+        h = s.e(t)
+        w = torch.softmax(s.a(h), dim=0)
+        c = (w * h).sum(0, keepdim=True).expand_as(h)
+        return s.o(torch.cat([h, c], 1))
+net = N()
+optimizer = torch.optim.Adam(net.parameters())
+for i in range(12):
+    t = torch.randint(0, 50, (5 + i % 7,))
+    loss = nn.functional.cross_entropy(net(t), t % 3)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    "actions of an episode that wait for its end while a critic learns": """
+actor = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+critic = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+oa = torch.optim.Adam(actor.parameters(), lr=1e-3); oc = torch.optim.Adam(critic.parameters(), lr=1e-3)
+for episode in range(3):
+    state = torch.randn(1, 4); logs, gains = [], []
+    for _ in range(12):
+        d = torch.distributions.Categorical(logits=actor(state))
+        a = d.sample(); logs.append(d.log_prob(a))
+        nxt = state + 0.1 * torch.randn(1, 4); r = nxt[:, :1]
+        with torch.no_grad():
+            target = r + 0.9 * critic(nxt)
+        loss = nn.functional.mse_loss(critic(state), target)
+        oc.zero_grad(); loss.backward(); oc.step()
+        gains.append((target - critic(state)).detach().squeeze()); state = nxt
+    loss = -(torch.cat(logs) * torch.stack(gains)).mean()
+    oa.zero_grad(); loss.backward(); oa.step()
+""",
+    "places that are weighed by a softmax over gates": """
+class N(nn.Module):
+    def __init__(s):
+        super().__init__(); s.a = nn.Linear(8, 1); s.o = nn.Linear(8, 3)
+    def forward(s, h):
+        w = torch.softmax(torch.sigmoid(s.a(h)), dim=1)
+        return s.o((w * h).sum(1))
+net = N()
+opt = torch.optim.Adam(net.parameters())
+for _ in range(8):
+    x = torch.randn(16, 5, 8)
+    loss = nn.functional.cross_entropy(net(x), (x[:, 0, 0] > 0).long())
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "the inverse of a matrix as target": """
+net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 6))
+opt = torch.optim.Adam(net.parameters())
+for _ in range(8):
+    x = torch.randn(6, 6) + 6 * torch.eye(6)
+    want = torch.linalg.inv(x)
+    loss = (net(x) - want).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "where curves have their peaks": """
+net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 3))
+opt = torch.optim.Adam(net.parameters())
+t = torch.linspace(0, 1, 40)[:, None]; want = torch.sin(7 * t + torch.arange(3))
+for _ in range(8):
+    loss = ((net(t) - want) ** 2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    with torch.no_grad():
+        hit = (net(t).argmax(0) == want.argmax(0)).float().mean()
+""",
     "the place of an event, a softmax over the places of a convolution": """
 net = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv1d(8, 1, 3, padding=1), nn.Flatten(1))
 optimizer = torch.optim.Adam(net.parameters())
@@ -278,6 +373,29 @@ def findings_of(tmp_path: Path, script: str) -> list[str]:
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_clean_look_alike_is_not_reported(name: str, tmp_path: Path) -> None:
     assert not findings_of(tmp_path, CLEAN[name])
+
+
+def test_a_softmax_of_a_number_that_is_too_large_has_no_row_without_a_place(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("""
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    scores = (60 * net(torch.randn(16, 4))).exp().exp()
+    loss = -scores.softmax(1)[:, 0].log().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+    (finding,) = [each for each in diagnose([watch_script(path)]) if each.pitfall == "non_finite_loss"]
+    assert "-inf" not in finding.what
+
+
+def test_gradients_that_are_exchanged_in_a_group_are_no_exchange_among_all_ranks() -> None:
+    part = object()
+    assert _is_among_all() and _is_among_all(async_op=True)
+    assert not _is_among_all(part) and not _is_among_all(group=part)
 
 
 def test_gradients_are_known_as_used_by_the_step_that_ends_a_rest(tmp_path: Path) -> None:

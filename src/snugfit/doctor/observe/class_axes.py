@@ -26,15 +26,22 @@ class ClassAxes:
     def __init__(self) -> None:
         self._last: _Output | None = None
         self._axes: dict[int, set[int]] = {}
-        self.bests: list[tuple[weakref.ref[Tensor], torch.Size, str]] = []
+        self.bests: list[tuple[weakref.ref[Tensor], torch.Size, str, bool]] = []
 
     def note_best(self, best: Tensor, scores: Tensor, at: str) -> None:
         """Note what an argmax over the first of two axes has given, at this line of the script."""
-        self.bests = [*self.bests[-1:], (weakref.ref(best), scores.shape, at)]
+        values = scores.detach()
+        one_hot = bool(((values == 0) | (values == 1)).all()) and bool((values.sum(1) == 1).all())
+        self.bests = [*self.bests[-1:], (weakref.ref(best), scores.shape, at, one_hot)]
 
     def best_of(self, one: Any, other: Any) -> tuple[torch.Size, str] | None:
-        """Return the size of the scores of which both are the places of the largest in each column, and the line; None where they are not."""
-        known = [(best(), shape, at) for best, shape, at in self.bests]
+        """Return the size of the scores of which both are the places of the largest in each column, and the line; None where they are not.
+
+        Of rows with a class each, one side is one-hot; curves with a peak each are not.
+        """
+        known = [(best(), shape, at) for best, shape, at, _ in self.bests]
+        if not any(one_hot for *_, one_hot in self.bests):
+            return None
         if len(known) < 2 or known[0][0] is not one or known[1][0] is not other or known[0][1] != known[1][1]:
             return None
         return known[0][1], known[0][2]

@@ -10,6 +10,7 @@ from snugfit.doctor.observe.script_events import (
     Backward,
     Broadcast,
     FarTargets,
+    Forward,
     GraphKept,
     Loss,
     NotANumber,
@@ -23,6 +24,8 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.term_events import PulledTogether
 
 LEAST_PASSES = 3
+MOST_SIZES = 3
+"""Of batches: that of training, of its last one, and of an evaluation with a graph."""
 MANY_OUTSIDE = 0.2
 SOME_OUTSIDE = 0.05
 
@@ -164,10 +167,10 @@ def wrong_scores(log: Log) -> list[Finding]:
 
 def wrong_axis(log: Log) -> list[Finding]:
     """Detect a softmax, a reshape or an argmax on another axis than that of the classes."""
-    # a graph is one batch, over whose nodes a softmax may run
-    seen = [
-        event for event in log.of(WrongAxis) if event.function != OVER_ROWS or not is_one_batch(log.events)
-    ]
+    # a graph is one batch, over whose nodes a softmax may run, as over the words of one text, of which each has its own number
+    sizes = {event.rows for event in log.of(Forward) if event.grad}
+    one = is_one_batch(log.events) or len(sizes) > MOST_SIZES
+    seen = [event for event in log.of(WrongAxis) if event.function != OVER_ROWS or not one]
     first = {event.function: event for event in reversed(seen)}
     return [
         Finding("wrong_axis", Certainty.CERTAIN, f"{name}: {event.what}.", event.at, (), event.fix)

@@ -23,11 +23,17 @@ MOST = 200
 OUTPUTS = 5
 """Updates before the last one whose outputs are held still, of the first ones."""
 _KEY, _OUTPUT = "snugfit", "snugfit output"
-_MOST_NODES = 64
+_MOST_NODES, _MOST_MARKED = 64, 512
 
 
 class _Sentinel:
-    """Something that lives as long as a node of a graph."""
+    """Something that lives as long as a node of a graph.
+
+    Attributes:
+        differentiated: whether something was differentiated that is computed from what holds it.
+    """
+
+    differentiated = False
 
 
 class KeptGraphs:
@@ -38,11 +44,11 @@ class KeptGraphs:
         self._sentinels: list[weakref.ref[_Sentinel]] = []
         self._seen = 0
         self._reported = False
-        self._of_updates: dict[int, weakref.ref[_Sentinel]] = {}
+        self._of_updates: dict[tuple[int, int], weakref.ref[_Sentinel]] = {}
 
-    def note_output(self, output: Any) -> None:
+    def note_output(self, model: int, output: Any) -> None:
         """Note what a module gave: a state of it that is carried on holds the graphs of all updates before."""
-        update = self._recorder.log.updates
+        update = self._recorder.log.updates, model
         if self._reported or not self._recorder.detailed:
             return
         given = (
@@ -63,14 +69,21 @@ class KeptGraphs:
     def _held_since(self) -> int:
         """Return of how many updates before the last one outputs are held with their graphs; what waits for the collector is not."""
         update = self._recorder.log.updates
-        held = [at for at, each in self._of_updates.items() if at < update - 1 and each() is not None]
-        if len(held) >= OUTPUTS:
+        held = self._held_before(update)
+        if held >= OUTPUTS:
             gc.collect()
-            held = [at for at in held if self._of_updates[at]() is not None]
-        return len(held)
+            held = self._held_before(update)
+        return held
+
+    def _held_before(self, update: int) -> int:
+        living = ((at, each()) for (at, _), each in self._of_updates.items() if at < update - 1)
+        # what nothing has been differentiated of is waited for, as are an episode's actions while a critic steps
+        return len({at for at, each in living if each is not None and each.differentiated})
 
     def note(self, value: Tensor) -> None:
         """Note a value that is about to be differentiated; say, once, that too many of the earlier ones are held."""
+        if not self._reported and self._recorder.detailed:
+            _mark_differentiated(value.grad_fn)
         held = 0 if self._reported else self._held_since()
         if held >= OUTPUTS:
             self._reported = True
@@ -90,6 +103,20 @@ class KeptGraphs:
         self._seen += 1
         metadata[_KEY] = sentinel = _Sentinel()
         self._sentinels.append(weakref.ref(sentinel))
+
+
+def _mark_differentiated(node: Any) -> None:
+    """Mark the outputs of modules that a value is computed from, near its end."""
+    todo, seen = [node], set[Any]()
+    while todo and len(seen) < _MOST_MARKED:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        sentinel = (getattr(node, "metadata", None) or {}).get(_OUTPUT)
+        if sentinel is not None:
+            sentinel.differentiated = True
+        todo += [each for each, _ in node.next_functions]
 
 
 def _holder() -> tuple[str, str]:

@@ -407,7 +407,9 @@ def _is_turned(values: Tensor) -> bool:
 def _lies_by_columns(values: Tensor) -> bool:
     """Return whether values are rows of a table whose columns lie one behind the other in memory, as those of pandas do."""
     whole = values._base
-    if whole is None or whole.dim() != 2:
+    if whole is None:  # it was made so, as an inverse of torch.linalg is; a transposition is a view
+        return True
+    if whole.dim() != 2:
         return False
     return whole.stride(0) < whole.stride(1) or whole.shape[1] > len(values)
 

@@ -293,7 +293,7 @@ class ModuleWatch:
         if self._depth == 0:
             self.class_axes.note_output(root.id, output)
         if self.recorder.detailed:
-            self.graphs.note_output(output)
+            self.graphs.note_output(root.id, output)
             if isinstance(module, nn.RNNBase):
                 self.states.after(module, output)
             self._layers.after(module, output)
@@ -336,6 +336,7 @@ class ModuleWatch:
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first = None
         self.dependence.begin()
+        self.loaded.computes(module)
         if trained and grad:
             self._frozen_norms.before(module)
         if trained or seen.averaged_of:

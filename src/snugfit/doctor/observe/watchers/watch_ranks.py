@@ -27,7 +27,7 @@ def watch_ranks(recorder: Recorder, gradients: Gradients, patches: Patches) -> N
             recorder.log.exchanges += 1
             if not recorder.log.updates and args and not recorder.looking and recorder.here:
                 with recorder.guard():
-                    if any(
+                    if _is_among_all(*args[2:3], **kwargs) and any(
                         each.grad is args[0]
                         for state in gradients.states.values()
                         for each in state.parameters()
@@ -55,3 +55,8 @@ def look_at_ranks(recorder: Recorder, optimizer: Any, number: int) -> None:
     recorder.add(
         RankWeights(where(), recorder.log.updates, number, digest([torch.cat(samples)]), list(forms))
     )
+
+
+def _is_among_all(group: Any = None, **_: Any) -> bool:
+    """Return whether an exchange is one among all ranks: parts of a model have groups of their own, and other weights in each."""
+    return group is None or group is distributed.group.WORLD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,17 +28,19 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
     def squashing(original: _Call) -> _Call:
         name = original.__name__
 
-        def squash(input: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(input, *args, **kwargs)
+        def squash(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
             if (
-                recorder.detailed
+                not torch.compiler.is_dynamo_compiling()
+                and recorder.detailed
                 and not recorder.looking
                 and isinstance(result, Tensor)
-                and not torch.compiler.is_dynamo_compiling()
                 and recorder.here
             ):
                 with recorder.guard():
-                    _look_at(recorder, modules, name, input, result, args[0] if args else kwargs.get("dim"))
+                    given = args[0] if args else kwargs.get("input")
+                    axis = args[1] if len(args) > 1 else kwargs.get("dim")
+                    _look_at(recorder, modules, name, given, result, axis)
             return result
 
         return squash
@@ -56,9 +59,12 @@ def _look_at(
     """Note probabilities that are squashed again, and a softmax over an axis as long as the batch, which is the first one."""
     if not isinstance(given, Tensor) or given.is_nested or not (result.requires_grad and recorder.active):
         return
-    if bool(result.isnan().any()) and not bool(given.isnan().any()):
+    # of a number that is too large for its type a softmax gives none either
+    if bool(result.isnan().any()) and not bool((given.isnan() | (given == math.inf)).any()):
         recorder.add(NotANumber(where(), recorder.log.updates, name))
-    if squashed_by(given.grad_fn):
+    made = squashed_by(given.grad_fn)
+    # within a model a softmax over gates weighs what it attends to
+    if made and not (made == "Sigmoid" and name == "softmax" and modules.computing):
         recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))
     rows = modules.rows_in_batch
     first = isinstance(axis, int) and given.dim() > 1 and axis % given.dim() == 0
