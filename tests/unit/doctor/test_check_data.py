@@ -157,6 +157,14 @@ def test_a_loader_that_takes_longer_than_the_step_starves_it(load, compute, expe
         assert found[0].fix == "plan: {num_workers: 6}"
 
 
+def test_windows_that_another_process_has_kept_waiting_are_loaded_again():
+    rows = [(torch.randn(4), number % 3) for number in range(16)]
+    setup = module_setup(nn.Linear(4, 3), rows, optimizer=sf.SGD(learning_rate=0.1), global_batch=8)
+    loads = itertools.chain([0.0, 0.05, 0.0], itertools.repeat(0.002))  # of one round, and of those after it
+    moments = itertools.accumulate(part for load in loads for part in (0.0, load, 0.001))
+    assert not list(check_data.starving(setup.step(), setup.loader(), 0, clock=lambda: next(moments)))
+
+
 def tokenizer(*, framed: bool = True, twice: bool = False) -> PreTrainedTokenizerFast:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "a"]
     made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
