@@ -40,7 +40,7 @@ class PictureCache:
         return self._cached(source, channels, lambda: opened(source, channels))
 
     def opened_mask(self, source: str) -> Image.Image:
-        """Return a mask as `masks.opened_mask` does.
+        """Return a mask as `mask_files.opened_mask` does.
 
         Raises:
             BadRow: it is none.
