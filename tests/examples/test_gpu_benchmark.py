@@ -49,6 +49,7 @@ PLANTS = {
         "turned": "a table is learned",
         "resume": "command line",
         "slot": "answers within a memory",
+        "mixed": "certify holds its laws",
     },
     "planner": {"forgotten": "predicted: gpt2: recompute"},
     "claims": {"resident": "8B under a budget", "gone": "streamed nf4 layers"},

@@ -145,7 +145,7 @@ def rate_and_profile(settings: Settings) -> Mapping[str, Any]:
     return figures
 
 
-@check("the doctor finds a device that is read in each micro-batch", 60)
+@check("the doctor finds a device that is read in each micro-batch", 60, modules=("typer",))
 def doctor(settings: Settings) -> Mapping[str, Any]:
     """Watch a script that reads its loss four times an update; on a CPU, where a read costs nothing, that is worth a look."""
     script = settings.folder / "train.py"
