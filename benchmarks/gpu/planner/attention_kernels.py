@@ -16,7 +16,7 @@ def kernels(settings: Settings) -> Mapping[str, Any]:
     from torch.nn import functional
 
     from snugfit.planner.pretend_gpu.attention import Attention
-    from snugfit.step.model_checks.attention import kernels_behind
+    from snugfit.step.model_checks.attention_kernels import kernels_behind
 
     capability = torch.cuda.get_device_capability() if settings.cuda else (9, 0)
     tokens = settings.size(512, 16)

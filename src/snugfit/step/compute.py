@@ -25,7 +25,7 @@ from snugfit.kit.phases import phase
 from snugfit.kit.torch_wrappers import backward
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
-from snugfit.step.model_checks.attention import kernels_behind
+from snugfit.step.model_checks.attention_kernels import kernels_behind
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.system.device_copies import scalar_like
 from snugfit.system.memory import is_out_of_memory

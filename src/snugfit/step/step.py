@@ -37,7 +37,7 @@ from snugfit.step.loss_parts import LossParts
 from snugfit.step.metrics.class_counts import ClassCounts, counts_by_name
 from snugfit.step.metrics.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
-from snugfit.step.model_checks.attention import AttentionMasks
+from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
 from snugfit.step.model_checks.module_modes import Modes
 from snugfit.step.model_checks.outside_weights import check_outside

@@ -30,7 +30,7 @@ from snugfit.run.identity.identity import (
 from snugfit.run.training.best_models import check_models
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import Emit, SaveBest
-from snugfit.run.training.update_events import warnings_as_events
+from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics.metric import (
     AnyMetric,

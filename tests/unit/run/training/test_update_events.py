@@ -137,7 +137,6 @@ def test_scalars_of_a_device_are_copied_behind_what_it_computes_and_waited_for_w
 def test_the_machine_is_told_of_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     run, now = Run(monkeypatch, "cpu"), [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module, "memory_bytes", lambda device: 3 << 20)
     run.telling._used = 0.0
     for seconds in (5.0, 11.0, 12.0, 22.0):
         now[0] = seconds
@@ -146,4 +145,4 @@ def test_the_machine_is_told_of_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
     names = ["cpu_percent", "free_bytes", "memory_bytes"]
     assert told == [(2, names), (4, names)]
     figures = next(fields["metrics"] for kind, fields in run.events if kind == "system")
-    assert figures["memory_bytes"] == 3 << 20 and figures["cpu_percent"] >= 0
+    assert figures["memory_bytes"] > 2**20 and figures["cpu_percent"] >= 0
