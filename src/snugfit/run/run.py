@@ -40,8 +40,8 @@ from snugfit.run.training.best_models import BestInMemory
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.run.training.validation_details import ValidationDetails
+from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.step.metrics.metric import AnyMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy

@@ -113,3 +113,12 @@ def test_scalars_are_added_up_over_ranks_in_their_order(tmp_path: Path) -> None:
         found = DataParallel().add_up([torch.tensor(2.0), torch.tensor(3.0)])
 
     assert [value.item() for value in found] == [2.0, 3.0]
+
+
+def test_a_model_whose_weights_wait_on_the_host_says_what_it_computes_on(tmp_path: Path) -> None:
+    with group(tmp_path):
+        offloaded, there = FullyShard(cpu_offload=True), FullyShard()
+        for strategy in (offloaded, there):
+            strategy.wrap(nn.Linear(2, 2))
+    assert offloaded.device == torch.device("cpu"), "the device of the mesh"
+    assert there.device is None, "where its weights are"
