@@ -10,7 +10,8 @@ from snugfit.errors import SettingError, nearest
 from snugfit.recipe.strict_yaml import Keys, Places, read_value
 
 _FORM = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)*(?==)")
-_NULL = ("", "~", "null")
+_MARKS = ("---", "#")
+"""What begins a document or a comment to YAML, and is the text of a value here."""
 _ALTERNATIVES: Mapping[Keys, Keys] = {
     ("train", "epochs"): ("train", "updates"),
     ("train", "updates"): ("train", "epochs"),
@@ -46,9 +47,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
         keys = _keys(match[0], result)
         written = text[match.end() + 1 :]
         value = read_value(written, place)
-        if (
-            value is None and written.strip().lower() not in _NULL
-        ):  # to YAML --- begins a document and # a comment
+        if value is None and written.lstrip().startswith(_MARKS):
             value = written
         result = _with(result, keys, value, place, done=())
         for count in range(1, len(keys)):

@@ -652,6 +652,7 @@ def test_a_technique_that_looks_at_what_is_not_evaluated_is_refused_before_anyth
         ("data.text=[a, b]", lambda recipe: recipe.data.text == ("a", "b")),
         ("data.text=a", lambda recipe: recipe.data.text == ("a",)),
         ("data.validation=", lambda recipe: recipe.data.validation is None),
+        ("data.validation=null # none", lambda recipe: recipe.data.validation is None),
         ("optimizer.adamw.learning_rate=1e-4", lambda recipe: recipe.optimizer.learning_rate == 1e-4),
         ("optimizer.adamw.weight_decay=0", lambda recipe: recipe.optimizer.learning_rate == 3e-5),
         ("optimizer=sgd", lambda recipe: recipe.optimizer == techniques.find("sgd")()),
