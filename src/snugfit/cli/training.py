@@ -194,7 +194,7 @@ def resume_run(
         from snugfit.run.launch import resume_on_devices
 
         return resume_on_devices(run, recipe, options, max_restarts, _shown(as_json, quiet))
-    with _interruptible(), TerminalDisplay(quiet=quiet or follows()) as display:
+    with loading(), _interruptible(), TerminalDisplay(quiet=quiet or follows()) as display:
         result = from_recipe.resume_run(run, options, display, changes, allow_code=allow_code)
     return finish(result, as_json)
 
