@@ -173,19 +173,26 @@ def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardR
 def rows_of_shard(
     file: Path, base: str, setting: str, seen: Callable[[bytes], object], begin: int = 0
 ) -> Iterator[tuple[str, dict[str, Any] | Fault]]:
-    """Yield the name of each row of a shard, and its columns, or what is wrong with it.
+    """Yield the name of each row of a shard, and its columns, or what is wrong with it; behind the last one, what is wrong with the shard.
 
     Args:
         base: the folder that names and paths in rows are relative to.
         seen: takes what rows are known by.
-        begin: the first row, counted from 0.
+        begin: the first that is yielded, counted from 0.
     Raises:
         DataError: the shard cannot be read as a tar file.
     """
     shard = os.path.relpath(file, base)
     problem = _problem(file, setting)
     twice = _named_twice(str(file))
-    for key, fields in itertools.islice(_groups(str(file)), begin, None):
+    behind = [] if problem is None else [Fault(shard, 0, "truncated shard", f"the shard {problem}")]
+    rows: Iterator[tuple[str, list[tuple[str, Member, Content]]] | Fault]
+    rows = itertools.chain(_groups(str(file)), behind)
+    for each in itertools.islice(rows, begin, None):
+        if isinstance(each, Fault):
+            yield shard, each
+            continue
+        key, fields = each
         name = _inside(shard, key)
         try:
             row = _row(shard, fields, seen)
@@ -193,8 +200,6 @@ def rows_of_shard(
             yield name, row
         except BadRow as bad:
             yield name, bad.at(name, 0)
-    if problem is not None:
-        yield shard, Fault(shard, 0, "truncated shard", f"the shard {problem}")
 
 
 def plain_file(path: str, place: Path) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from snugfit.data.files import tar_members
 from snugfit.data.files.file_kinds import is_shards
-from snugfit.data.files.shards import expanded, read_shards, shard_patterns
+from snugfit.data.files.shards import expanded, read_shards, rows_of_shard, shard_patterns
 from snugfit.data.files.tar_members import opened_file, tar_index
 from snugfit.data.named_sources import sources_of
 from snugfit.data.pictures.labelled_pictures import PictureSettings, load_pictures
@@ -359,6 +359,20 @@ def test_tar_files_that_were_joined_end_to_end_are_a_fault(tmp_path: Path) -> No
     (tmp_path / "joined.tar").write_bytes(b"".join(both))
     (fault,) = read_shards(str(tmp_path / "joined.tar"), "data").faults
     assert "goes on behind its end" in fault.detail
+
+
+def test_what_is_wrong_with_a_shard_is_told_once_however_often_a_reader_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
+    shard = write_shard(tmp_path / "s.tar", {"1.txt": "one", "2.txt": "two"})
+    shard.write_bytes(shard.read_bytes()[:-1024] + shard.read_bytes())
+    told = [list(rows_of_shard(shard, str(tmp_path), "data", lambda _: None, begin)) for begin in range(4)]
+    assert [[name for name, _ in rows] for rows in told] == [
+        ["s.tar/1", "s.tar/2", "s.tar"],
+        ["s.tar/2", "s.tar"],
+        ["s.tar"],
+        [],
+    ]
 
 
 @pytest.mark.parametrize("name", ["S.TAR", "s[1].tar", "s{a}.tar"])
