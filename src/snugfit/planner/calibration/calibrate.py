@@ -62,33 +62,37 @@ _SIZES = ((2**13, 2**17, 2**20, 2**23), (2**17, 2**20, 2**23, 2**26))
 
 
 def calibrate(device: torch.device) -> Device:
-    """Measure a device for some 20 seconds, and keep what was found for `this_device`.
+    """Measure a device for some 20 seconds, and keep what was found for `this_device`; random numbers are afterwards what they were.
 
     Of matrix products, convolutions and attention the FLOP/s for each type of number that plans compute in against size; of common
     operators the numbers per second against size; the bandwidth of memory; what the host needs per operator in a training step, and where
     Python stands around it; the link to the host, each way and both at once; the disk.
     On a CPU all of it is for the current number of threads.
     """
+    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+        measured = _measured(device)
+    store(measured)
+    return measured
+
+
+def _measured(device: torch.device) -> Device:
     known = uncalibrated(device.type)
     disk = disk_rate() or known.disk  # first: a disk that is full is said before all the rest is measured
     if device.type == "cuda":
         known = replace(
             known, reserved=_reserved(known, device)
         )  # before kernels are loaded that no step has
-    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
-        with torch.no_grad():
-            rates = _rates(known, device)
-        per_update, per_operator, per_view = host_seconds(device)
-        measured = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
-        hook, mode = around_seconds(device, measured)
-        measured = replace(measured, hook=hook, mode=mode, calibrated=True)
+    with torch.no_grad():
+        rates = _rates(known, device)
+    per_update, per_operator, per_view = host_seconds(device)
+    measured = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
+    hook, mode = around_seconds(device, measured)
+    measured = replace(measured, hook=hook, mode=mode, calibrated=True)
     if device.type != "cpu":
         measured = replace(measured, call=call_seconds(device, measured))
     if device.type == "cuda":
         measured = replace(measured, host_link=_link(device, known.host_link), launch=_empty(device))
-    measured = replace(measured, **_summary(measured), disk=disk)
-    store(measured)
-    return measured
+    return replace(measured, **_summary(measured), disk=disk)
 
 
 def _summary(device: Device) -> dict[str, Any]:
@@ -241,8 +245,7 @@ def _reserved(known: Device, device: torch.device) -> int:
 
     As after a step of transformer blocks. Where others use the device too, it is taken from the data sheet.
     """
-    with torch.random.fork_rng([device]):
-        transformer_step(device, 1)()
+    transformer_step(device, 1)()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     free, whole = torch.cuda.mem_get_info(device)

@@ -89,6 +89,14 @@ def test_a_calibration_leaves_the_random_numbers_as_they_were(calibrated, random
     assert torch.equal(*random_states)
 
 
+def test_whatever_is_measured_draws_none_of_the_random_numbers_that_follow(monkeypatch):
+    before = torch.get_rng_state()
+    monkeypatch.setattr(calibration, "_measured", lambda device: torch.rand(1))
+    monkeypatch.setattr(calibration, "store", lambda measured: None)
+    calibration.calibrate(CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_equal_works_have_operands_of_their_own(monkeypatch):
     monkeypatch.setattr(calibration, "_TURNS", 3)
     (in_place,) = itertools.islice(
@@ -363,7 +371,6 @@ def test_what_a_process_has_beside_its_tensors_is_not_read_where_others_use_the_
         "synchronize": lambda device: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
-    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
     used[0] = 900_000_100
     assert calibration._reserved(sheet, torch.device("cuda")) == 900_000_030
     used[0] = 20 * 2**30
