@@ -37,7 +37,7 @@ END_SECONDS = 30.0
 """The most that the end of a run waits for its tracker, whichever it is: one that creates its tables takes ten."""
 
 _SILENT_SECONDS = 2.0
-"""A wait that is longer is told."""
+"""A wait that is longer is told; the system is asked to wait so long at a time."""
 
 _MLFLOW_SECONDS = 600.0
 """The most that MLflow's client may take for a request: its first use of a database creates the tables, low in priority."""
@@ -187,15 +187,22 @@ class Tracker:
         return self._result(late, self._last)
 
     def _wait(self, until: Callable[[float], bool], timeout: float | None) -> str:
-        """Wait until that holds, which gets the seconds to wait in; returns what to say if the tracker has not answered by then."""
+        """Wait until that holds, which gets the seconds to wait in; returns what to say if the tracker has not answered by then.
+
+        It waits a little at a time: a signal that comes between the interpreter's last look and the system's wait is seen when that ends.
+        """
         most, start = self._left if timeout is None else timeout, time.monotonic()
+        say, left = self._say if most > _SILENT_SECONDS else None, most
         try:
-            if not until(min(most, _SILENT_SECONDS)) and most > _SILENT_SECONDS:
-                if self._say is not None:
-                    self._say(
+            while not until(min(left, _SILENT_SECONDS)):
+                left = most - (time.monotonic() - start)
+                if left <= 0:
+                    break
+                if say is not None:
+                    say(
                         f"waiting up to {most:.0f} s for {redact(self.uri)} to take the last events. Ctrl-C ends the wait; they are kept."
                     )
-                until(most - _SILENT_SECONDS)
+                    say = None
         except KeyboardInterrupt:
             self._left, self._interrupted = 0.0, True
         if timeout is None:

@@ -187,6 +187,20 @@ def test_what_a_flush_writes_while_it_waits_is_not_missing(
     assert tracker.close(60).unsent == 0
 
 
+def test_a_tracker_is_waited_for_a_little_at_a_time_so_that_a_signal_as_a_wait_begins_is_seen(
+    tmp_path: Path,
+) -> None:
+    run_dir, _ = new_run(tmp_path)
+    waits: list[float] = []
+
+    def until(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 3
+
+    tracker_of(run_dir, FakeBackend(Store()))._wait(until, 1000.0)
+    assert len(waits) == 3 and max(waits) <= 2.0
+
+
 def test_ctrl_c_ends_the_wait_for_a_tracker_and_nothing_else(tmp_path: Path) -> None:
     run_dir, spool = new_run(tmp_path)
     go_on = threading.Event()
