@@ -24,6 +24,7 @@ from snugfit.models.in_parts import read_in_formats
 from snugfit.step import build
 from snugfit.step.step import Step
 from snugfit.techniques import find
+from snugfit.techniques.placement import weight_streaming
 from snugfit.techniques.placement.weight_streaming import WeightStreaming, stream_weights
 from tests.laws import problems
 from tests.laws.test_dry_run import fake_batch, fake_step
@@ -739,6 +740,23 @@ def test_weights_of_blocks_are_in_files_as_soon_as_they_are_read(tmp_path: Path)
         in_folder = any(start <= weight.data_ptr() < end for start, end in ranges)
         assert in_folder == (".layers." in name) and torch.equal(weight, own), name
     assert list(folder.iterdir()) == [], "files without a name, which end with what is in them"
+
+
+def test_a_weight_is_written_once_as_it_is_read_and_so_are_the_parts_of_experts_in_few_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Tensor] = []
+    monkeypatch.setattr(
+        weight_streaming, "in_file", lambda tensor, _: written.append(tensor) or tensor.detach().clone()
+    )
+    technique, model = WeightStreaming(folder=str(tmp_path)), own()
+    names = [name for name, _ in model.named_parameters()]
+    del model.blocks[0].scale
+    parts = nn.ParameterList([torch.ones(2), torch.ones(3)])
+    model.blocks[0].add_module("scale", parts)  # as quantised experts stand in the place of their weight
+    for name in names:
+        technique.read(model, name)
+    assert sorted(map(id, written)) == sorted(map(id, model.blocks.parameters()))
 
 
 @pytest.mark.parametrize("folder", [None, "never-made"])

@@ -103,12 +103,13 @@ class WeightStreaming(Technique):
             return
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        layer = model.get_submodule(name.rpartition(".")[0])
-        for weight in layer._parameters.values():
-            if weight is not None and not weight.is_meta and type(weight) is nn.Parameter:
-                set_data_(
-                    weight, in_file(weight, folder)
-                )  # the same object, which the loader has marked as read
+        parent, _, own = name.rpartition(".")
+        layer = model.get_submodule(parent)
+        weight, stand_in = layer._parameters.get(own), layer._modules.get(own)
+        stored = [] if weight is None else [weight]
+        for each in stored if stand_in is None else stand_in.parameters():  # of experts in few bits
+            if not each.is_meta and type(each) is nn.Parameter:
+                set_data_(each, in_file(each, folder))  # the same object, which the loader has marked as read
 
     def stays(self, model: nn.Module) -> Collection[str]:
         return tuple(blocks_of(model, self.blocks))
