@@ -18,12 +18,11 @@ from tests.laws import problems
 ILLEGAL = [pair for pair in itertools.combinations(problems.examples(), 2) if not problems.is_legal(pair)]
 
 
-@pytest.mark.parametrize("pair", ILLEGAL, ids=problems.name_of)
-def test_a_refusal_names_both_and_says_what_to_do(pair: tuple[Technique, Technique]) -> None:
-    for techniques in (pair, pair[::-1]):
+def test_a_refusal_names_both_and_says_what_to_do() -> None:
+    for techniques in (pair[::way] for pair in ILLEGAL for way in (1, -1)):
         with pytest.raises(PlanConflict) as refusal:
             check(techniques)
-        for technique in pair:
+        for technique in techniques:
             assert f"'{technique.card.name}'" in str(refusal.value)
         assert "Remove one" in str(refusal.value)
 
@@ -59,10 +58,10 @@ def test_two_that_give_the_same_seam_are_the_pairs_that_are_refused() -> None:
     }
 
 
-@pytest.mark.parametrize("technique", problems.examples(), ids=problems.name_of)
-def test_a_technique_given_twice_is_refused(technique: Technique) -> None:
-    with pytest.raises(PlanConflict, match=f"'{technique.card.name}' is given twice. Remove one."):
-        check([technique, technique])
+def test_a_technique_given_twice_is_refused() -> None:
+    for technique in problems.examples():
+        with pytest.raises(PlanConflict, match=f"'{technique.card.name}' is given twice. Remove one."):
+            check([technique, technique])
 
 
 def test_a_chain_goes_by_the_stages_on_the_cards() -> None:

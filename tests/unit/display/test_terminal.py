@@ -336,15 +336,15 @@ def test_a_terminal_that_goes_away_does_not_end_the_run():
         terminal.write = Gone().write  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("width", range(8, 160))
-def test_the_bar_fits_the_terminal_whatever_its_width(width):
+def test_the_bar_fits_the_terminal_whatever_its_width():
     standing = Standing(run=RUN)
     for window in (1, 150):
         standing.take(update(window), now=float(window))
-    line = bar_line(standing, width).plain
-    assert "75%" in line
-    assert len(line) <= max(width, len(" 75%") + 12)
-    assert bar_line(standing, width, unicode=False).plain.isascii()
+    for width in range(8, 160):
+        line = bar_line(standing, width).plain
+        assert "75%" in line, width
+        assert len(line) <= max(width, len(" 75%") + 12)
+        assert bar_line(standing, width, unicode=False).plain.isascii(), width
 
 
 def test_the_bar_is_as_full_as_the_run_is_done():

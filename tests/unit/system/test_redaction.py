@@ -204,9 +204,9 @@ def test_hashes_ids_paths_and_settings_stay(text: str) -> None:
     assert redact(f"{text}, {text}") == f"{text}, {text}"
 
 
-@pytest.mark.parametrize("text", [*TOKENS, *ADDRESSES, *NAMED, *READABLE])
-def test_a_second_time_changes_nothing(text: str) -> None:
-    assert redact(redact(text)) == redact(text)
+def test_a_second_time_changes_nothing() -> None:
+    for text in (*TOKENS, *ADDRESSES, *NAMED, *READABLE):
+        assert redact(redact(text)) == redact(text)
 
 
 @given(st.text(alphabet="ab1:/@?#=&-_. ;'\"token*", max_size=40))

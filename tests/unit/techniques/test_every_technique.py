@@ -40,17 +40,17 @@ def name_of(technique: type[Technique]) -> str:
     return technique.card.name
 
 
-@pytest.mark.parametrize("module", modules())
-def test_a_module_defines_one_technique_named_like_its_file(module: str) -> None:
-    defined = [
-        value
-        for value in vars(importlib.import_module(module)).values()
-        if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == module
-    ]
-    assert len(defined) == 1
-    assert defined[0].card.name == module.rpartition(".")[2]
-    assert defined[0] is discover()[defined[0].card.name]
-    assert defined[0].card.family == module.split(".")[2]
+def test_a_module_defines_one_technique_named_like_its_file() -> None:
+    for module in modules():
+        defined = [
+            value
+            for value in vars(importlib.import_module(module)).values()
+            if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == module
+        ]
+        assert len(defined) == 1
+        assert defined[0].card.name == module.rpartition(".")[2]
+        assert defined[0] is discover()[defined[0].card.name]
+        assert defined[0].card.family == module.split(".")[2]
 
 
 def test_the_families_are_all_the_packages_there_are() -> None:
@@ -58,8 +58,7 @@ def test_the_families_are_all_the_packages_there_are() -> None:
     assert found == set(FAMILIES)
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_a_technique_has_a_test_a_page_and_an_oracle(technique: type[Technique]) -> None:
+def a_technique_has_a_test_a_page_and_an_oracle(technique: type[Technique]) -> None:
     name = technique.card.name
     test = ROOT / "tests" / "unit" / "techniques" / f"test_{name}.py"
     page = ROOT / "docs" / "techniques" / f"{name}.md"
@@ -77,8 +76,7 @@ def test_a_technique_has_a_test_a_page_and_an_oracle(technique: type[Technique])
         assert f"`{other}`" in text, f"{page.name} does not name the conflict with {other}"
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_the_table_of_a_page_has_the_defaults_of_the_settings(technique: type[Technique]) -> None:
+def the_table_of_a_page_has_the_defaults_of_the_settings(technique: type[Technique]) -> None:
     page = ROOT / "docs" / "techniques" / f"{technique.card.name}.md"
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", page.read_text(), re.MULTILINE)
     fields = {field.name: field for field in dataclasses.fields(technique)}
@@ -91,12 +89,9 @@ def test_the_table_of_a_page_has_the_defaults_of_the_settings(technique: type[Te
             assert read_value(cell.strip(), page.name) == default, name
 
 
-@pytest.mark.parametrize(
-    "technique", [each for each in discover().values() if each.card.aliases], ids=lambda each: each.card.name
-)
-def test_it_is_found_by_the_names_that_others_give_it(technique: type[Technique]) -> None:
+def it_is_found_by_the_names_that_others_give_it(technique: type[Technique]) -> None:
     page = (ROOT / "docs" / "techniques" / f"{technique.card.name}.md").read_text()
-    assert f"*Elsewhere called {', '.join(technique.card.aliases)}.*" in page
+    assert not technique.card.aliases or f"*Elsewhere called {', '.join(technique.card.aliases)}.*" in page
     for alias in technique.card.aliases:
         assert of_alias(alias) == technique.card.name  # and no other is called so
         assert suggestion(alias.upper(), discover()) == f"It is called '{technique.card.name}' here."
@@ -112,8 +107,7 @@ def test_each_page_is_of_a_technique_and_the_index_takes_all_of_them() -> None:
     )
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_settings_are_a_frozen_dataclass(technique: type[Technique]) -> None:
+def settings_are_a_frozen_dataclass(technique: type[Technique]) -> None:
     assert dataclasses.is_dataclass(technique)
     made = technique.example()
     assert made == technique.example()
@@ -121,8 +115,7 @@ def test_settings_are_a_frozen_dataclass(technique: type[Technique]) -> None:
         made.card = None  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_the_card_says_what_whoever_chooses_needs_to_know(technique: type[Technique]) -> None:
+def the_card_says_what_whoever_chooses_needs_to_know(technique: type[Technique]) -> None:
     card = technique.card
     for text in (card.summary, card.source, card.cost, card.use_when):
         assert text.strip() == text and text
@@ -136,27 +129,47 @@ def two_layers() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
 
 
-@pytest.mark.filterwarnings("ignore:.* does nothing")
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_the_card_names_the_seams_that_are_filled(technique: type[Technique]) -> None:
+def the_card_names_the_seams_that_are_filled(technique: type[Technique]) -> None:
     seams = technique.example().seams(Context(two_layers(), torch.device("cpu"), total_updates=10))
     assert not card_faults(technique.example(), seams)
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_conflicts_name_techniques_that_exist_with_a_reason_and_a_remedy(technique: type[Technique]) -> None:
+def conflicts_name_techniques_that_exist_with_a_reason_and_a_remedy(technique: type[Technique]) -> None:
     for other, reason in technique.card.conflicts.items():
         assert other in discover() and other != technique.card.name
         assert len(reason.split()) >= 5 and reason.endswith(".")
 
 
-@pytest.mark.filterwarnings("ignore:.* does nothing")
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_making_settings_and_seams_leaves_the_model_alone(technique: type[Technique]) -> None:
+def making_settings_and_seams_leaves_the_model_alone(technique: type[Technique]) -> None:
     model = two_layers()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     technique.example().seams(Context(model, torch.device("cpu"), total_updates=10))
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+
+
+def a_technique_can_be_an_entry_of_a_set_as_the_planner_has_it(technique: type[Technique]) -> None:
+    """Also one with settings that are mappings."""
+    assert len({technique.example(), technique.example()}) == 1
+
+
+RULES = (
+    a_technique_has_a_test_a_page_and_an_oracle,
+    the_table_of_a_page_has_the_defaults_of_the_settings,
+    it_is_found_by_the_names_that_others_give_it,
+    settings_are_a_frozen_dataclass,
+    the_card_says_what_whoever_chooses_needs_to_know,
+    the_card_names_the_seams_that_are_filled,
+    conflicts_name_techniques_that_exist_with_a_reason_and_a_remedy,
+    making_settings_and_seams_leaves_the_model_alone,
+    a_technique_can_be_an_entry_of_a_set_as_the_planner_has_it,
+)
+
+
+@pytest.mark.filterwarnings("ignore:.* does nothing")
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_a_technique_keeps_each_rule(technique: type[Technique]) -> None:
+    for rule in RULES:
+        rule(technique)
 
 
 def test_an_unknown_technique_gets_the_nearest_name() -> None:
@@ -206,12 +219,6 @@ def test_a_string_in_place_of_a_list_of_patterns_is_refused(technique: type[Tech
         SettingError, match=rf"^{made.card.name}\.{setting}: must be a list of patterns, found 'cl"
     ):
         problems.make_step(problems.bert(()), [made])
-
-
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
-def test_a_technique_can_be_an_entry_of_a_set_as_the_planner_has_it(technique: type[Technique]) -> None:
-    """Also one with settings that are mappings."""
-    assert len({technique.example(), technique.example()}) == 1
 
 
 def test_equal_settings_that_are_mappings_have_one_hash_and_others_another() -> None:
