@@ -4,8 +4,8 @@
 
 `found` may be a path, a checkpoint or a number of bytes; `path` says which. A participle or an adverb alone tells a reader what
 happened to a value and not what the value is, so none of `RIDDLES` is a name, and none of `RIDDLES_IN_PARTS` a part of one: a window
-is not `kept_window`, but one in memory, in a file or of the last update. Nor does a docstring begin with one of `OPENINGS`: a
-function's begins with an imperative, a context manager's with "Temporarily", a class's and a module's with a noun.
+is not `kept_window`, but one in memory, in a file or of the last update. Nor does a docstring begin with one of `OPENINGS`, such as a
+preposition: a function's begins with an imperative, a context manager's with "Temporarily", a class's and a module's with a noun.
 
 Tests are exempt: there `expected` is the usual name of what a result is compared with.
 """
@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CHECKED = ("src", "scripts", "benchmarks")
 # fmt: off
 OPENINGS = frozenset({
-    "All", "How", "Of", "One", "That", "Those", "What", "When", "Where", "Whether", "Which", "Within", "Within,",
+    "After", "All", "Around", "As", "At", "Before", "By", "Every", "For", "From", "How", "In", "It", "Its", "Of", "On", "Once", "One", "So", "That",
+    "Those", "To", "Under", "Until", "What", "When", "Where", "Whether", "Which", "With", "Within", "Without",
 })
 RIDDLES = frozenset({
     "told", "telling", "said", "found", "kept", "expected", "refused", "reached", "chosen", "remembered", "interposed", "placing",
@@ -78,7 +79,7 @@ def riddles(path: Path) -> Iterator[str]:
         if is_riddle(name):
             yield f"{path}:{line}: '{name}'"
     for line, opening in openings(tree):
-        if opening in OPENINGS:
+        if opening.strip(",:") in OPENINGS:
             yield f"{path}:{line}: the docstring begins with '{opening}'"
 
 

@@ -85,7 +85,7 @@ def made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def batches(data: TensorDataset, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """As many as a test has updates, over several epochs."""
+    """Return as many as a test has updates, over several epochs."""
     pairs: list[tuple[Tensor, Tensor]] = []
     source = torch.Generator().manual_seed(seed)
     while len(pairs) < UPDATES:

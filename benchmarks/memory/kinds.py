@@ -22,7 +22,7 @@ class KindsAtPeak(AllocatedBytes):
         self._asked = self.highest = 0
 
     def watch(self, model: nn.Module, optimizer: Any) -> None:
-        """From now on: this model's bytes, and this optimizer's, or those of whichever steps first."""
+        """Count from now on this model's bytes, and this optimizer's, or those of whichever steps first."""
         self._model, self._optimizer, self.highest = model, optimizer, self.now
         if optimizer is None:
             watching = self

@@ -198,7 +198,7 @@ def planned(problem: Problem, model: nn.Module, cap: int) -> int:
 
 
 def _largest(subject: Subject, cap: int) -> int:
-    """In the planner's process. A budget is of what the process takes, so that its baseline is added to the cap."""
+    """Run in the planner's process. A budget is of what the process takes, so that its baseline is added to the cap."""
     cpu = uncalibrated("cpu")
     machine = Machine(cpu, cpu)
     budget = Budget(resident_bytes(cap, machine.baseline), margin=0.0)

@@ -204,7 +204,7 @@ def measured(case: Case) -> dict[str, Any]:
 
 
 def rung_of(technique: Any) -> Any:
-    """As the planner would add it: of placements the last rung, which saves the most, of formats the first."""
+    """Return it as the planner would add it: of placements the last rung, which saves the most, of formats the first."""
     from snugfit.core.technique import Family
 
     rungs = technique.rungs()

@@ -168,7 +168,7 @@ def kind_of(technique: Technique) -> str:
 
 
 def peak_bytes(technique: Technique | None, kind: str, coupled: bool) -> int:
-    """From the making of the model on, over three updates."""
+    """Measure from the making of the model on, over three updates."""
     with LiveTensors() as live:
         step, window = make_step(technique, kind, coupled)
         for _ in range(3):

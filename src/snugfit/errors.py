@@ -1,4 +1,4 @@
-"""Every error a user can meet, as one tree.
+"""The errors that a user can meet, as one tree.
 
 SnugfitError
 ├── UserError             the input is wrong: one message, no traceback, exit code 2
@@ -36,7 +36,7 @@ class SnugfitError(Exception):
 
     exit_code = 1
     comes_again = True
-    """Whether trying once more would end in the same way."""
+    """True where trying once more would end in the same way."""
 
 
 class UserError(SnugfitError):

@@ -51,7 +51,7 @@ class Share(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """On this rank."""
+        """The rows on this rank."""
         return self.counts[self.rank]
 
     @property

@@ -105,7 +105,7 @@ class Fidelity(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As it is written in recipes."""
+        """Return it as it is written in recipes."""
         return self.name.lower()
 
 
@@ -178,5 +178,5 @@ class Card:
     use_when: str = ""
 
     def stage(self, seam: str) -> Stage | None:
-        """Its place in the chain of `seam`."""
+        """Return its place in the chain of `seam`."""
         return next((stage for stage in self.stages if stage.seam == seam), None)

@@ -25,7 +25,7 @@ class Exchange:
     dtype: torch.dtype | None = None
 
     def begin(self, share: Tensor | float) -> None:
-        """Before the gradients of a window are exchanged.
+        """Prepare the exchange of a window's gradients.
 
         Args:
             share: what their sum over ranks is to be multiplied by to be the window's true gradient.

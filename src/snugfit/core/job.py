@@ -158,7 +158,7 @@ class Train(Section):
 
     @property
     def grown(self) -> Train:
-        """The same with updates of the last size from the first one on."""
+        """Return the same with updates of the last size from the first one on."""
         return replace(self, start_batch=None, batch_warmup=_BATCH_WARMUP, batch_by_epoch=())
 
 

@@ -97,7 +97,7 @@ class Setting:
 
     @property
     def meaning(self) -> str:
-        """Its meaning in one line; that of a section is the section's docstring."""
+        """Return its meaning in one line; that of a section is the section's docstring."""
         return self.declaration.meaning or inspect.getdoc(self.section).partition("\n")[0]  # type: ignore[union-attr]
 
     @property
@@ -147,7 +147,7 @@ class Section:
     """Settings that belong together, as a frozen dataclass; whoever makes one gets the same checks."""
 
     key: ClassVar[str] = ""
-    """Its name in a recipe; empty for the whole of one."""
+    """The name in a recipe; empty for the whole of one."""
 
     @classmethod
     @functools.cache

@@ -366,7 +366,7 @@ class _Fetch:
         return batch if share is None else replace(batch, share=share)
 
     def most_of(self, window: Sequence[Key]) -> Sequence[Key]:
-        """As many of a window's keys as no rank has more of."""
+        """Return as many of a window's keys as no rank has more of."""
         _, share = self._part.of(window)
         return window if share is None else window[: max(share.counts)]
 

@@ -161,7 +161,7 @@ class Predictor:
         return [each for prediction in predictions for each in self.unfolded(prediction)]
 
     def predict_plain(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """As `predict`, in texts, numbers and bytes, as a model registry keeps them."""
+        """Predict as `predict` does, in texts, numbers and bytes, as a model registry keeps them."""
         plain, predictions = self.inference.plain, self.predict(rows)
         return predictions if plain is None else list(map(plain, predictions))
 
@@ -173,7 +173,7 @@ class Predictor:
     def predict_examples(
         self, examples: MapStyle, places: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
-        """As `predict`, for rows that are examples of the model already.
+        """Predict as `predict` does, for rows that are examples of the model already.
 
         Args:
             places: of them among all, where these are a part: what is drawn is seeded by them.
@@ -220,7 +220,7 @@ class Predictor:
 
     @contextmanager
     def _around(self, batch: Batch) -> Iterator[None]:
-        """As `numerics`, with those weights coming that are not on the device."""
+        """Temporarily compute as in `numerics`, with those weights coming that are not on the device."""
         streaming = nullcontext() if self.stream is None else self.stream.running()
         with self.numerics(batch), streaming:
             yield

@@ -41,7 +41,7 @@ Tell = Callable[[str], None]
 
 
 def _silent(_: str) -> None:
-    """For a caller who does not listen."""
+    """Tell nothing: for a caller who does not listen."""
 
 
 @takes_settings

@@ -37,7 +37,7 @@ class Budget:
         self.begin()
 
     def begin(self) -> None:
-        """Before the first pass of a shape."""
+        """Begin the first pass of a shape."""
         self._inputs = SavedBytes()
         self._own: dict[str, int] = {}
 
@@ -67,7 +67,7 @@ class Budget:
         return run
 
     def choose(self, shape: Hashable, rows: int) -> None:
-        """After the first pass: keep the smallest, and of equal ones the last, whose backward comes first.
+        """Keep, after the first pass, the smallest, and of equal ones the last, whose backward comes first.
 
         Raises:
             SettingError: the blocks' inputs alone are more.

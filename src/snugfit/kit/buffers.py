@@ -204,7 +204,7 @@ class MovedBuffers:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Around the forward."""
+        """Temporarily note what the forward does with the buffers."""
         states = [
             (
                 part,
@@ -227,7 +227,7 @@ class MovedBuffers:
 
     @contextmanager
     def rewound(self) -> Iterator[None]:
-        """Around the same forward computed again: other tensors stand in for the buffers, which stay as they are."""
+        """Temporarily let other tensors stand in for the buffers, which stay as they are, while the same forward is computed again."""
         present = [(part, dict(part._buffers), _plain_attributes(part)) for part, *_ in self._before]
         for part, before, attributes in self._before:
             copies = {name: None if each is None else each.clone() for name, each in before.items()}

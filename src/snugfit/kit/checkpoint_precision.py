@@ -1,4 +1,4 @@
-"""In what precision the weights of a checkpoint were made, whatever they were loaded in."""
+"""The precision that the weights of a checkpoint were made in, whatever they were loaded in."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
         return len(self.rows), self.stop - self.start, self.end - self.start
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Its part of a tensor of shape (rows, tokens, ...): a view."""
+        """Return its part of a tensor of shape (rows, tokens, ...): a view."""
         return tensor[self.rows.start : self.rows.stop, self.start : self.stop]
 
     def seen(self, tensor: Tensor) -> Tensor:

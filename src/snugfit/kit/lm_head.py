@@ -64,11 +64,11 @@ class Postponed:
         return self._of_sizes("view", sizes)
 
     def reshape(self, *sizes: Any) -> Postponed:
-        """As `view`."""
+        """Return the same logits, as `view` does."""
         return self._of_sizes("reshape", sizes)
 
     def size(self, dim: int | None = None) -> Any:
-        """Their shape, where the head says how many classes it has."""
+        """Return their shape, where the head says how many classes it has."""
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -78,7 +78,7 @@ class Postponed:
 
     @property
     def shape(self) -> torch.Size:
-        """As `size`."""
+        """Return what `size` does."""
         classes = getattr(self.module, "out_features", None)
         if not isinstance(classes, int):
             _refuse("asks for '.shape' of")
@@ -86,7 +86,7 @@ class Postponed:
 
     @property
     def ndim(self) -> int:
-        """As `dim`."""
+        """Return what `dim` does."""
         return self.hidden.ndim
 
     @property

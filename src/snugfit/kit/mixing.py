@@ -27,7 +27,7 @@ _SHARE, _LABELS = "mixing_share", "mixing_labels"
 
 
 def partners(tensor: Tensor) -> Tensor:
-    """For each row the other row of its pair; the last row of an odd number is its own partner.
+    """Return for each row the other row of its pair; the last row of an odd number is its own partner.
 
     >>> partners(torch.tensor([10, 11, 20, 21, 30]))
     tensor([11, 10, 21, 20, 30])

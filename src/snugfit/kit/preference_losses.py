@@ -58,11 +58,11 @@ class PreferenceLoss:
 
     of_answers: ClassVar[bool] = True
     no_cross_entropy: ClassVar[tuple[str, str]] = ("of preferences", "reward_accuracy")
-    """It takes log-probabilities of answers, which the forward has made of the logits."""
+    """The loss takes log-probabilities of answers, which the forward has made of the logits."""
     pairs: ClassVar[bool] = True
     """A row has two answers to compare; otherwise one, with a label."""
     compares_start: ClassVar[bool] = True
-    """It compares the model with itself before the first update."""
+    """The loss compares the model with itself before the first update."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "beta")

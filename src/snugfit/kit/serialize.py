@@ -27,7 +27,7 @@ class StoredTensor:
 
     @classmethod
     def read(cls, folder: Path, described: Mapping[str, Any]) -> StoredTensor:
-        """From what `describe` wrote."""
+        """Return the tensor that `describe` has written about."""
         return cls(
             folder / FOLDER, described["name"], tuple(described["shape"]), getattr(torch, described["dtype"])
         )

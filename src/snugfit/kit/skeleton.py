@@ -104,7 +104,7 @@ def _on_host(plain: Tensor) -> Tensor:
 
 
 def bare_tensors(model: nn.Module) -> dict[int, Any]:
-    """For each parameter and buffer of a model, by its id, the same on the meta device."""
+    """Return for each parameter and buffer of a model, by its id, the same on the meta device."""
     memo: dict[int, Any] = {}
     for tensor in _tensors(model):
         if id(tensor) not in memo:

@@ -155,7 +155,7 @@ class _Shared:
 
     @property
     def _useless(self) -> tuple[str, ...]:
-        """On a CPU, whose memory is the host's, what goes there."""
+        """Return the strategies that gain nothing: on a CPU, whose memory is the host's, what goes there."""
         return (_OFFLOAD,) if self.machine.device.kind == "cpu" else ()
 
     def _decisions(self) -> list[tuple[int, Decision]]:

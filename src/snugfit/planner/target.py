@@ -118,7 +118,7 @@ class Target:
 
 
 def on_this_machine(target: Target, plan: Plan) -> Target:
-    """With the device of this machine looked up where it can be seen: the planner's process sees no GPU."""
+    """Return the target with the device of this machine, looked up where it can be seen: the planner's process sees no GPU."""
     kind = torch.device(plan.device).type
     if target.device in (None, "cuda") and kind != "cpu":
         return replace(target, here=find_device(kind))

@@ -1,4 +1,4 @@
-"""From a recipe to the job and the plan that the lower layers know."""
+"""The way from a recipe to the job and the plan that the lower layers know."""
 
 from __future__ import annotations
 

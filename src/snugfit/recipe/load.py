@@ -1,4 +1,4 @@
-"""From settings as they were written to a checked recipe."""
+"""The way from settings as they were written to a checked recipe."""
 
 from __future__ import annotations
 

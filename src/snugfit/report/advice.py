@@ -33,7 +33,7 @@ class Advice:
 
     @property
     def text(self) -> str:
-        """As one sentence after the other."""
+        """Return it as one sentence after the other."""
         about = "" if self.epochs is None else f", about {format_number(round(self.epochs, 1))} epochs"
         head = {
             "longer": f"Train longer{about}",

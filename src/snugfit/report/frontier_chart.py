@@ -32,7 +32,7 @@ class _Plan:
     ringed: bool = False
 
     def dot(self, size: float) -> Dot:
-        """Its dot, where a unit of memory has so many bytes."""
+        """Return its dot, where a unit of memory has so many bytes."""
         figures = f"{plan_words.brief_seconds(self.seconds)} in {plan_words.brief_bytes(self.bytes)}"
         return Dot(self.bytes / size, self.seconds, f"{self.rung} ({self.level}): {figures}", self.ringed)
 

@@ -145,7 +145,7 @@ def smooth(points: Sequence[Point], reach: float) -> list[Point]:
 
 
 def decimate(points: Sequence[Point], columns: int) -> list[Point]:
-    """At most five points for each of `columns` stretches of x: first, lowest, highest, last, and one gap.
+    """Return at most five points for each of `columns` stretches of x: first, lowest, highest, last, and one gap.
 
     What is drawn does not change as long as a column is not wider than a pixel, and no extreme is lost.
     """

@@ -72,7 +72,7 @@ class Story:
 
     @property
     def best_metric(self) -> str | None:
-        """The same as the recipe writes it, with `min:` or `max:` before one of the user's own."""
+        """Return it as the recipe writes it, with `min:` or `max:` before one of the user's own."""
         named = mapping(self.recipe.get("evaluate")).get("best")
         if named is None and self.best is not None and set(self.best[1]) == {"loss"}:
             return "loss"

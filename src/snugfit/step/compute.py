@@ -252,7 +252,7 @@ class WindowCompute:
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:
-        """Around a pass that no backward follows."""
+        """Temporarily make a pass that no backward follows."""
         step = self.step
         with torch.no_grad(), phase("pass"), step.one_pass(), step.strategy.score(step.model):
             yield

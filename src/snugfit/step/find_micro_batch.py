@@ -203,7 +203,7 @@ class Probe:
         return self._batch.select([0 if lengths is None else lengths.index(max(lengths))] * count)
 
     def _forecast(self, sizes: list[int], micro_batches: int) -> Forecast:
-        """From windows of that many micro-batches, at the moment that needs the most."""
+        """Return a forecast from windows of that many micro-batches, at the moment that needs the most."""
         forecasts = []
         for updates in self._moments:
             histories = []

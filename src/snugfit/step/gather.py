@@ -17,7 +17,7 @@ from snugfit.strategies.base import Strategy
 
 
 def joining(strategy: Strategy, batch: Batch) -> Callable[[Tensor], Tensor]:
-    """From the entries of a batch's rows on this rank to those of its rows on all ranks; gradients flow to this rank's own."""
+    """Return a function from the entries of a batch's rows on this rank to those of its rows on all ranks; gradients flow to this rank's own."""
     share = batch.share
 
     def joined(rows: Tensor) -> Tensor:

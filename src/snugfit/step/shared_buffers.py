@@ -56,7 +56,7 @@ class SharedBuffers:
         return {name: buffers[name].detach().clone() for name in self._watched if name in buffers}
 
     def share(self, before: Mapping[str, Tensor] | None = None) -> None:
-        """After the passes over a window: give all ranks the same numbers; all ranks call it.
+        """Give all ranks the same numbers, after the passes over a window; all ranks call it.
 
         Args:
             before: what `before` returned at the beginning of the window; None where only statistics are estimated.

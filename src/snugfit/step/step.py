@@ -379,7 +379,7 @@ class Step:
             yield
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """After scoring: tell techniques that follow the evaluations, such as a plateau schedule, what was found."""
+        """Tell techniques that follow the evaluations, such as a plateau schedule, what scoring has found."""
         self.seams.evaluated(metrics)
 
     def settle(self, windows: Callable[[], Iterable[Any]]) -> None:

@@ -16,7 +16,7 @@ from snugfit.strategies import gradient_sums
 
 @contextmanager
 def agreed() -> Iterator[None]:
-    """Around what ranks do each by itself: at its end they tell each other what was wrong, which is an error of all, said by the first.
+    """Temporarily let ranks do what each does by itself: at its end they tell each other what was wrong, which is an error of all, said by the first.
 
     Raises:
         SnugfitError: the first rank's own error, or on it another one's under the name of that one.
@@ -43,7 +43,7 @@ def agreed() -> Iterator[None]:
 
 @contextmanager
 def answered(doing: Callable[[], str]) -> Iterator[None]:
-    """Around what exchanges with other ranks: where they end or do not answer, the error says so.
+    """Temporarily exchange with other ranks: where they end or do not answer, the error says so.
 
     Args:
         doing: what this rank is at, in words.

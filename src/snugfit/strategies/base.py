@@ -28,13 +28,13 @@ class Strategy:
     world_size: int = 1
     rank: int = 0
     sharing: Sharing | None = None
-    """How devices share the model; None where there is one."""
+    """The way in which devices share the model; None where there is one."""
 
     buckets: Sequence[Tensor] = ()
     """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
 
     device: torch.device | None = None
-    """What a wrapped model computes on, where its weights wait elsewhere; None where they are there."""
+    """The device that a wrapped model computes on, where its weights wait elsewhere; None where they are there."""
 
     copies: Sequence[nn.Parameter] = ()
     """Weights that each rank has whole, and whose gradients the backward leaves those of the rank."""
@@ -45,7 +45,7 @@ class Strategy:
         return self.sharing is Sharing.SHARDS
 
     def exchange_by(self, exchange: Exchange) -> None:
-        """Before `wrap`: add gradients up in this way."""
+        """Add gradients up in this way; called before `wrap`."""
 
     def part(self, weight: Tensor) -> Tensor:
         """Return what this rank will have of a weight once `wrap` has spread the model, in memory of its own."""
@@ -60,11 +60,11 @@ class Strategy:
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward of a micro-batch; gradients are exchanged on the last only."""
+        """Temporarily accumulate, around forward and backward of a micro-batch; gradients are exchanged on the last only."""
         return NOTHING
 
     def score(self, model: nn.Module) -> AbstractContextManager[object]:
-        """Around forwards that no backward follows, and what is made of their outputs."""
+        """Temporarily score, around forwards that no backward follows, and what is made of their outputs."""
         return NOTHING
 
     def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
@@ -76,7 +76,7 @@ class Strategy:
         return values
 
     def add_up_copies_(self, scalars: Sequence[Tensor] = ()) -> list[Tensor]:
-        """After the last backward of a window: add up the gradients of `copies` over ranks; returns the sums of scalars of one type."""
+        """Add up the gradients of `copies` over ranks, after the last backward of a window; returns the sums of scalars of one type."""
         return list(scalars)
 
     def add_up_shards(self, value: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class DataParallel(SeveralRanks):
     _exchange: Exchange | None = field(default=None, init=False, repr=False)
 
     def exchange_by(self, exchange: Exchange) -> None:
-        """Before `wrap`: add gradients up in this way."""
+        """Add gradients up in this way; called before `wrap`."""
         self._exchange = exchange
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -92,7 +92,7 @@ class DataParallel(SeveralRanks):
                 )
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward: a micro-batch that is not the last exchanges nothing."""
+        """Temporarily accumulate, around forward and backward: a micro-batch that is not the last exchanges nothing."""
         return NOTHING if last or self._around is None else self._around.no_sync()
 
     def run(self, compute: Callable[[], LossTerms]) -> LossTerms:

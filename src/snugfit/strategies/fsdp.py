@@ -68,7 +68,7 @@ class FullyShard(SeveralRanks):
     _rounding: Rounding = field(default_factory=Rounding, init=False, repr=False)
 
     def exchange_by(self, exchange: Exchange) -> None:
-        """Before `wrap`: add gradients up in another type."""
+        """Add gradients up in another type; called before `wrap`."""
         self.reduces_in = exchange.dtype
 
     def part(self, weight: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class FullyShard(SeveralRanks):
 
     @contextmanager
     def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Around forward and backward: before the last micro-batch, gradients are not exchanged, or only within a node.
+        """Temporarily accumulate, around forward and backward: before the last micro-batch, gradients are not exchanged, or only within a node.
 
         In stage 2 weights are gathered once for all micro-batches. What autocast makes of gathered weights is not kept either.
         """
@@ -221,7 +221,7 @@ class FullyShard(SeveralRanks):
 
     @contextmanager
     def score(self, model: nn.Module) -> Iterator[None]:
-        """Around forwards that no backward follows, and what is made of them; on exit all weights are given up."""
+        """Temporarily score, around forwards that no backward follows, and what is made of them; on exit all weights are given up."""
         sharded = cast("FSDPModule", model)
         try:
             with self._outside_stays(sharded), casting_anew():

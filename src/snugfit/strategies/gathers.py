@@ -28,7 +28,7 @@ class WeightUses(TorchDispatchMode):
     def __init__(self, weights: Sequence[Tensor | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.uses = torch.zeros(len(weights), len(ROUNDED) + 1, dtype=torch.uint8)
-        """One row a weight: whether it is cast to each type, and whether it is used otherwise."""
+        """A row for each weight: whether it is cast to each type, and whether it is used otherwise."""
         self._places = {
             each.untyped_storage()._cdata: place for place, each in enumerate(weights) if each is not None
         }
@@ -77,7 +77,7 @@ class RoundedGather:
         self.on = False
         self.checks = False
         self.in_order = True
-        """Whether what was gathered while `checks` was on had the weights in their places."""
+        """True where what was gathered while `checks` was on had the weights in their places."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Allocate what is gathered into."""
@@ -149,7 +149,7 @@ class Rounding:
 
     @contextmanager
     def in_force(self, weights: Sequence[Tensor | None], last: bool) -> Iterator[None]:
-        """Around forward and backward of a micro-batch: the last one of its window, or not."""
+        """Temporarily gather so, around forward and backward of a micro-batch: the last one of its window, or not."""
         if self._decided:
             with self._all("on"):
                 yield

@@ -169,7 +169,7 @@ def leave_as_rank(code: int) -> NoReturn:
 
 
 def leave_when_uncaught() -> None:
-    """From now on, end this process as `leave_as_rank` does where an error ends the script, once it is shown.
+    """End this process, from now on, as `leave_as_rank` does where an error ends the script, once it is shown.
 
     The command leaves by itself; this is for a script that calls `sf.train` under torchrun, which would otherwise wait in NCCL for ever.
     """
@@ -191,12 +191,12 @@ def is_watched() -> bool:
 
 
 def make_torch_quiet() -> None:
-    """Before torch is loaded: leave its C++ side's warnings out, such as that a search for weights without a gradient found none."""
+    """Leave out warnings of torch's C++ side, such as that a search for weights without a gradient found none; called before torch is loaded."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def end_with_parent() -> None:
-    """From now on, this process is killed once the one that started it has ended, where the system can do that."""
+    """Have this process killed, from now on, once the one that started it has ended, where the system can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

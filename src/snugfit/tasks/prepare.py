@@ -1,4 +1,4 @@
-"""From a recipe to what its task trains: its own data, one part of them, or assumed ones for a plan."""
+"""The way from a recipe to what its task trains: its own data, one part of them, or assumed ones for a plan."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _UPDATE = re.compile(
 
 @dataclass
 class Thinning:
-    """At most `per_second` updates reach the tracker once a burst of `burst` is used up; the spool keeps all.
+    """A limit to the updates that reach the tracker: `per_second` of them once a burst of `burst` is used up; the spool keeps all.
 
     A store takes about 0.1 ms for a metric, so all updates of a small model's loop would cost more than its training.
     It is a token bucket on the events' own times, hence the same at every replay.

@@ -109,7 +109,7 @@ class TimeStep:
 
     @property
     def size(self) -> int:
-        """Its length in microseconds, or in counted steps; 1 for months."""
+        """Return its length in microseconds, or in counted steps; 1 for months."""
         return self.count * _SIZES.get(self.unit, 1)
 
 

@@ -1,4 +1,4 @@
-"""On what a score depends: gradients of one score with respect to what the layer that reads the tokens gave.
+"""The dependence of a score: gradients of one score with respect to what the layer that reads the tokens gave.
 
 Read through a graph that the script is about to differentiate itself, once a model. Nothing is looked at where that could be seen:
 under hooks, under recompute, in functions of the script's own, on ranks.

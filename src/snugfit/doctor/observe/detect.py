@@ -1,4 +1,4 @@
-"""From the logs of a command's processes to the findings."""
+"""The way from the logs of a command's processes to the findings."""
 
 from __future__ import annotations
 

@@ -74,11 +74,11 @@ class Outsiders:
                 self._strays.append(weakref.ref(parameter))
 
     def count_strays(self, used: set[int]) -> None:
-        """After a step: the parameters that belong to no model."""
+        """Count, after a step, the parameters that belong to no model."""
         self.count([each for reference in self._strays if (each := reference()) is not None], used)
 
     def count(self, parameters: Iterable[nn.Parameter], used: set[int]) -> None:
-        """After a step: those of the parameters with a gradient that are not in `used`."""
+        """Count, after a step, those of the parameters with a gradient that are not in `used`."""
         for parameter in parameters:
             number = self.recorder.number(parameter)
             if number in used or not parameter.requires_grad or parameter.grad is None:

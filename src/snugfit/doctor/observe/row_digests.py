@@ -152,7 +152,7 @@ class Rows:
         self._pending.clear()
 
     def stepped(self) -> None:
-        """After an optimizer step, what comes is no longer from the loader that has ended."""
+        """Note an optimizer step: what comes after it is no longer from the loader that has ended."""
         if self.ended:
             self.loader, self.ended = 0, False
 
@@ -173,7 +173,7 @@ class Rows:
         return [place for place, rows in self._without_graph if rows and everything.isdisjoint(rows)]
 
     def overlaps(self) -> list[Overlap]:
-        """For each source of evaluated rows that is not the source of the trained ones: how many are trained ones.
+        """Return, for each source of evaluated rows that is not the source of the trained ones, how many are trained ones.
 
         Nothing where batches repeat rows: such rows are too alike to tell.
         """

@@ -110,12 +110,12 @@ class Loss(Event):
 
 @dataclass(frozen=True)
 class Compared(Event):
-    """After a forward pass without a graph, two tensors with an entry or more for each of its rows were compared for equality."""
+    """A comparison for equality, after a forward pass without a graph, of two tensors with an entry or more for each of its rows."""
 
 
 @dataclass(frozen=True)
 class Hits(Event):
-    """After a forward pass without a graph, two rows of whole numbers or truths were compared for equality.
+    """A comparison for equality, after a forward pass without a graph, of two rows of whole numbers or truths.
 
     Args:
         equal: entries that are equal, of `rows`; `batch` is the size of the forward pass's batch.
@@ -164,7 +164,7 @@ class Backward(Event):
 
 @dataclass(frozen=True)
 class Broadcast(Event):
-    """As many predictions as targets were compared, in shapes of which each prediction meets each target."""
+    """A comparison of as many predictions as targets, in shapes of which each prediction meets each target."""
 
     function: str
     predictions: list[int]
@@ -558,7 +558,7 @@ class Overwritten(Event):
 
 @dataclass(frozen=True)
 class Drop(Event):
-    """In a forward pass without a graph, of a model in evaluation mode, a function of torch dropped at random."""
+    """A function of torch that dropped at random in a forward pass without a graph, of a model in evaluation mode."""
 
     function: str
 

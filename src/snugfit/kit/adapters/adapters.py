@@ -294,7 +294,7 @@ def put_in(model: nn.Module, config: Any) -> None:
 
 @contextmanager
 def _standing_still(model: nn.Module) -> Iterator[None]:
-    """For a dry run: torch 2.13 cannot move a module of fake tensors, not even to where it is, and peft always does."""
+    """Temporarily let a model not be moved: torch 2.13 cannot move a module of fake tensors, not even to where it is, and peft always does."""
     one = next(model.parameters())
     if not is_fake(one):
         yield

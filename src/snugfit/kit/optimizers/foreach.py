@@ -60,7 +60,7 @@ def lerp_(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -
 
 
 def lerp(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """As `lerp_`, leaving the tensors as they are; each target has its tensor's dtype.
+    """Return what `lerp_` gives, and leave the tensors as they are; each target has its tensor's dtype.
 
     Of tensors that are spread over devices the results are this rank's parts.
     """

@@ -62,7 +62,7 @@ def stand_in_stepper(optimizer: Optimizer) -> Callable[[nn.Parameter, nn.Paramet
 
 
 def _places(optimizer: Optimizer) -> dict[nn.Parameter, tuple[Optimizer, ParameterGroup, int]]:
-    """For each parameter the optimizer that steps it, its group there and its number in that."""
+    """Return for each parameter the optimizer that steps it, its group there and its number in that."""
     inner = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
     return {
         parameter: (one, group, number)
@@ -101,10 +101,10 @@ class Route:
     """The way of a parameter and its gradient to where it is stepped: this one leaves them in place."""
 
     device: torch.device | None = None
-    """Where the step is made; None for where each parameter is."""
+    """The device that the step is made on; None for that of each parameter."""
 
     looks_ahead: ClassVar[bool] = False
-    """Whether a parameter is asked for while the one before it is stepped."""
+    """True where a parameter is asked for while the one before it is stepped."""
 
     def bring(
         self, parameters: Iterable[nn.Parameter], gradient_of: Callable[[nn.Parameter], Tensor | None]

@@ -110,13 +110,13 @@ class Packed:
         )
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """From shape (examples, tokens, ...) to (rows, width, ...), with zeros in what is left of a row."""
+        """Return a tensor (examples, tokens, ...) as (rows, width, ...), with zeros in what is left of a row."""
         flat = tensor.flatten(0, 1).index_select(0, self._padded_places)
         made = flat.new_zeros((len(self.rows) * self.width, *flat.shape[1:]))
         return made.index_copy(0, self._packed_places, flat).view(len(self.rows), self.width, *flat.shape[1:])
 
     def unpack(self, tensor: Tensor) -> Tensor:
-        """From shape (rows, width, ...) to (examples, tokens, ...), with zeros at the padding."""
+        """Return a tensor (rows, width, ...) as (examples, tokens, ...), with zeros at the padding."""
         flat = tensor.flatten(0, 1).index_select(0, self._packed_places)
         made = flat.new_zeros((self.examples * self.tokens, *flat.shape[1:]))
         return made.index_copy(0, self._padded_places, flat).view(self.examples, self.tokens, *flat.shape[1:])

@@ -74,7 +74,7 @@ class RowChecks:
     def try_other_rows(
         self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], total: int
     ) -> None:
-        """Once, a forward on a number of rows that is no other size of a tensor: what is cut by mistake then fits nowhere.
+        """Try once a forward on a number of rows that is no other size of a tensor: what is cut by mistake then fits nowhere.
 
         With gradients, which show whether anything of it lives on that was not returned.
         """

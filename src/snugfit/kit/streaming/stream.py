@@ -78,7 +78,7 @@ class WeightStream:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around forward, loss and backward of a micro-batch, or a forward alone; what is in the slots stays for the next.
+        """Temporarily stream, around forward, loss and backward of a micro-batch, or a forward alone; what is in the slots stays for the next.
 
         Raises:
             SettingError: the host's memory, or the disk, is too small; or a weight is of a format that cannot be streamed.
@@ -297,7 +297,7 @@ def blocks_of(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]
 
 
 def spread(count: int, total: int) -> set[int]:
-    """So many of the numbers below `total`, evenly spread, so that the time of a copy is the same between any two.
+    """Return so many of the numbers below `total`, evenly spread: the time of a copy is the same between any two.
 
     >>> spread(2, 8), spread(9, 2)
     ({2, 6}, {0, 1})

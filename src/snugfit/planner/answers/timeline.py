@@ -31,7 +31,7 @@ def totals(timeline: Timeline) -> list[int]:
 
 
 def highest(timeline: Timeline, columns: int) -> list[int]:
-    """For each of `columns` equal stretches of the update, the point in force there at which memory is highest.
+    """Return for each of `columns` equal stretches of the update the point in force there at which memory is highest.
 
     A point is in force until the next one, so a stretch without points has the last one before it.
 

@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def rung(self) -> str:
-        """In words: what it adds to the recipe, and the micro-batch."""
+        """Return in words what it adds to the recipe, and the micro-batch."""
         return " + ".join([*(self.added or ("as the recipe says",)), f"micro-batch {self.micro_batch}"])
 
     @property

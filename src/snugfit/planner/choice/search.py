@@ -293,7 +293,7 @@ class Search(Trials):
     # ------------------------------------------------------------------ one set of rungs
 
     def _look_if_faster(self, added: Techniques) -> bool:
-        """As `_look`, but only where the window in one pass, which takes the least time, would be fast enough to be the choice.
+        """Look as `_look` does, but only where the window in one pass, which takes the least time, would be fast enough to be the choice.
 
         A CPU may be faster in several passes, by its caches.
         """

@@ -59,7 +59,7 @@ def rejected(search: Search) -> tuple[Rejected, ...]:
 
 
 def _over(candidate: Candidate, budget: Budget) -> str:
-    """By how much a plan does not fit."""
+    """Return by how much a plan does not fit."""
     prediction = candidate.prediction
     if prediction.most_bytes > budget.usable:
         return f"needs {brief_bytes(prediction.most_bytes)} of {brief_bytes(budget.usable)}"

@@ -167,7 +167,7 @@ def _all_reduce_of(cluster: Cluster, whole: float) -> float:
 
 
 def _block_seconds(work: Work, world: int, link: Link, copy: float) -> tuple[float, float]:
-    """To gather the weights of a block, and to scatter its gradients."""
+    """Return what it takes to gather the weights of a block, and to scatter its gradients."""
     weights, gradients = work.weights / work.blocks, work.gradients / work.blocks
     gather = all_gather_seconds(weights, world, link) + copy * weights / world
     scatter = reduce_scatter_seconds(gradients, world, link) + copy * gradients / world if gradients else 0.0

@@ -14,7 +14,7 @@ from snugfit.planner.cost.workspace import workspace_bytes
 
 
 class OpCosts(NamedTuple):
-    """As of `Op`, which says what each is."""
+    """The costs of an `Op`, which says what each is."""
 
     device: str
     dtype: torch.dtype

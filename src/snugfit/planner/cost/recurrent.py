@@ -114,7 +114,7 @@ def forward_workspace(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any
 
 
 def backward_workspace(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
-    """As forward; arguments before `mode` are more by the outputs and their gradients."""
+    """Return the workspace of backward, as forward's; arguments before `mode` are more by the outputs and their gradients."""
     given = (*args[:6], *args[10:])
     gradient = args[7]
     turned = 0 if gradient is None or gradient.is_contiguous() else gradient.nbytes

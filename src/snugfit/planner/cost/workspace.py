@@ -262,7 +262,7 @@ def _recurrent(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
 
 
 def _recurrent_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
-    """As forward, or the weights and their gradients in another layout; the latter was fitted, and is right within a tenth."""
+    """Return that of forward, or the weights and their gradients in another layout; the latter was fitted, and is right within a tenth."""
     weights = bytes_of(args[1]) + bytes_of(args[2])
     taken = max(weights + 4 * _states(args), 2 * weights + round(1.3 * bytes_of(args[0])) + _states(args))
     return taken + copied(args[10])
@@ -310,7 +310,7 @@ def _quantised_blocks(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) ->
 
 
 def _low_bit_states(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
-    """In float32: both moments, the gradient, the root of the second moment and what it is divided to, and a weight of another type.
+    """Return, in float32, both moments, the gradient, the root of the second moment and what it is divided to, and a weight of another type.
 
     Source: bitsandbytes/backends/cpu/ops.py.
     """

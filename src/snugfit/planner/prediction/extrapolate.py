@@ -1,4 +1,4 @@
-"""From runs of few blocks, or of few micro-batches, to one of many: each piece of the run grows linearly.
+"""The way from runs of few blocks, or of few micro-batches, to one of many: each piece of the run grows linearly.
 
 The peak of a run does not: which piece has it changes with the depth. So every piece is carried on by itself, the first and the last
 ones at their own places, and those that are inserted in between lie on the line between their neighbours.
@@ -136,7 +136,7 @@ def _comes_down(piece: Segment, grown: dict[Key, Segment], axis: Axis) -> bool:
 
 
 def _carried(one: Segment, other: Segment, times: int, start: Segment | None = None) -> Segment:
-    """From a piece to another one, `times` as far; from `start` on, by default the first of them."""
+    """Carry on from a piece to another one, `times` as far; from `start` on, by default the first of them."""
     start = start or one
     return replace(
         other,

@@ -245,7 +245,7 @@ class _Watch:
             self._begun.append((len(self._allocated.history), self._open[-1]))
 
     def at(self, operator: int) -> str:
-        """By the number of the operator."""
+        """Return what was open at an operator, by its number."""
         return self._begun[bisect_right(self._begun, operator, key=lambda entry: entry[0]) - 1][1]
 
 

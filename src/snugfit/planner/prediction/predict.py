@@ -287,7 +287,7 @@ class Planner:
     def _run_once(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
     ) -> Run:
-        """As `run`; what was run before for the same question is not run again."""
+        """Return what `run` does; what was run before for the same question is not run again."""
         key = (depth, micro_batches)
         if key not in self._runs:
             self._runs[key] = self.run(plan, techniques, depth, micro_batches)

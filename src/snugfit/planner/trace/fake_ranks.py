@@ -153,7 +153,7 @@ class DataParallelTwin(SeveralRanks):
     _exchange: Exchange | None = field(default=None, init=False)
 
     def exchange_by(self, exchange: Exchange) -> None:
-        """Before `wrap`: gradients are added up in this way, whose own tensors are not followed."""
+        """Add gradients up in this way, whose own tensors are not followed; called before `wrap`."""
         self._exchange = exchange
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -182,7 +182,7 @@ class DataParallelTwin(SeveralRanks):
 
     @contextmanager
     def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Around forward and backward of a micro-batch."""
+        """Temporarily accumulate, around forward and backward of a micro-batch."""
         self._exchanges = last
         self._missing = list(self._counts)
         yield

@@ -77,7 +77,7 @@ class KnownValues:
         tensors: list[Tensor],
         made: list[Tensor],
     ) -> None:
-        """After an operator: learn the value of what it gave, or forget what it overwrote."""
+        """Learn, after an operator, the value of what it gave, or forget what it overwrote."""
         operator = Operator.of(func)
         overwritten = written(func, args, kwargs)
         if (

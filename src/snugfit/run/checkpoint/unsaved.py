@@ -8,7 +8,7 @@ from snugfit.errors import RunFolderError
 
 
 class Unsaved:
-    """In the place of `Saving` where a run has no folder: there are no checkpoints, and nothing to go back to."""
+    """A stand-in for `Saving` where a run has no folder: there are no checkpoints, and nothing to go back to."""
 
     problem: str | None = None
 

@@ -147,7 +147,7 @@ class Training:
         return self.step.micro_batch or (window and math.ceil(window / self.step.strategy.world_size))
 
     def fit(self) -> None:
-        """Before the first update: find the micro-batch, if that is asked for and no checkpoint knows it, and say what was tried.
+        """Find the micro-batch before the first update, if that is asked for and no checkpoint knows it, and say what was tried.
 
         Raises:
             SettingError: its size is part of what is learned.
@@ -438,7 +438,7 @@ class Training:
         return None
 
     def _compare_rows(self, window: Batch) -> None:
-        """Before the first update: see that a row's loss does not depend on the rows beside it, where these are not the whole window.
+        """See, before the first update, that a row's loss does not depend on the rows beside it, where these are not the whole window.
 
         Raises:
             SettingError: it does.
@@ -486,7 +486,7 @@ class Training:
         return {"update": watch.best_update, "metrics": watch.best_metrics, "weights": watch.best_weights}
 
     def _roll_back(self, reason: str) -> None:
-        """To the newest checkpoint, from where this window will be passed over."""
+        """Go back to the newest checkpoint, from where this window will be passed over."""
         in_a_row, banned = (
             self.watch.refused_in_a_row,
             {**self.watch.banned, self.step.progress.windows: reason},

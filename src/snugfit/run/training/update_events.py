@@ -73,7 +73,7 @@ class UpdateEvents:
         self.emit("plan", predicted=dict(predicted))
 
     def ended(self) -> None:
-        """At the end of the run, on all ranks: what was measured in all of it."""
+        """Say, at the end of the run and on all ranks, what was measured in all of it."""
         if self._prediction is not None:
             self._measured(self._prediction.at_end())
             self._prediction = None
@@ -82,7 +82,7 @@ class UpdateEvents:
         self.emit("measured", update=self._step.progress.updates, **self._most(figures))
 
     def computed(self, result: StepResult, seconds: float) -> None:
-        """After the step, which took so many seconds: what was measured, the kernels, and each time that it ran out of memory."""
+        """Note, after the step, which took so many seconds, what was measured, the kernels, and each time that it ran out of memory."""
         progress, self._seconds = self._step.progress, seconds
         if self._prediction is not None and (measured := self._prediction.after_update(seconds)) is not None:
             self._measured(measured)

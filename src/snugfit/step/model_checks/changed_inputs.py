@@ -25,7 +25,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self.copied: bool | None = None
-        """Whether inputs are given as copies; None before the first window is through."""
+        """True where inputs are given as copies; None before the first window is through."""
         self._noted: list[tuple[Tensor, int]] = []
 
     def given(self, part: Batch) -> AbstractContextManager[Batch]:

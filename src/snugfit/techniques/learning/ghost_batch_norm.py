@@ -48,7 +48,7 @@ class GhostNorm(_BatchNorm):
     groups: Groups
 
     def forward(self, input: Tensor) -> Tensor:
-        """As torch's, group after group.
+        """Normalise as torch's does, group after group.
 
         Raises:
             SettingError: the first dimension is not the row.
@@ -67,15 +67,15 @@ class GhostNorm(_BatchNorm):
 
 
 class GhostNorm1d(GhostNorm, nn.BatchNorm1d):
-    """For rows of numbers, or of numbers along one dimension."""
+    """Ghost batch norm of rows of numbers, or of numbers along one dimension."""
 
 
 class GhostNorm2d(GhostNorm, nn.BatchNorm2d):
-    """For images."""
+    """Ghost batch norm of images."""
 
 
 class GhostNorm3d(GhostNorm, nn.BatchNorm3d):
-    """For volumes."""
+    """Ghost batch norm of volumes."""
 
 
 _GHOSTS: dict[type[nn.Module], type[GhostNorm]] = {

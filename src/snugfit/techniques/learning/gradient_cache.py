@@ -107,7 +107,7 @@ def _cut_like(cached: Tensor, out: Tensor) -> Tensor:
 
 
 def _as_leaf(tensor: Tensor) -> Tensor:
-    """In float32 at least: the cached gradient has no loss scale to keep it in the range of fp16."""
+    """Return a leaf in float32 at least: the cached gradient has no loss scale to keep it in the range of fp16."""
     if not tensor.is_floating_point():
         return tensor
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)).requires_grad_()

@@ -29,7 +29,7 @@ def look_back_(slow: Sequence[Tensor], parameters: Sequence[Tensor], alpha: floa
 
 @dataclass(frozen=True)
 class Lookahead(Technique):
-    """Every `every` applied updates go `alpha` of the way that they went; the optimizer keeps its moments."""
+    """Go, after every `every` applied updates, `alpha` of the way that they went; the optimizer keeps its moments."""
 
     every: int = 5
     alpha: float = 0.5

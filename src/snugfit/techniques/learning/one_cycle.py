@@ -12,7 +12,7 @@ from snugfit.core.technique import Card, Family, Rate
 
 
 def anneal(start: float, end: float, done: float, shape: str) -> float:
-    """From `start` to `end` when the part `done` is behind, along half a cosine or a straight line.
+    """Return the value between `start` and `end` when the part `done` is behind, along half a cosine or a straight line.
 
     >>> anneal(1.0, 0.0, 0.5, "cos"), anneal(1.0, 0.0, 0.25, "linear")
     (0.5, 0.75)
@@ -26,7 +26,7 @@ def anneal(start: float, end: float, done: float, shape: str) -> float:
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """From 1 / `div_factor` of the rate up to all of it, then down to `final_div_factor` times less than at the start.
+    """Raise the rate from 1 / `div_factor` of it to all of it, then lower it to `final_div_factor` times less than at the start.
 
     >>> schedule = OneCycle(rise=0.5, div_factor=4, final_div_factor=1, anneal="linear")
     >>> [round(schedule.factor(update, total_updates=6), 3) for update in range(6)]

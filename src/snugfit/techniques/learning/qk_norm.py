@@ -74,7 +74,7 @@ class NormedMultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As torch's, for inputs (rows, tokens, width), (tokens, rows, width) without `batch_first`, or (tokens, width).
+        """Compute as torch's does, for inputs (rows, tokens, width), (tokens, rows, width) without `batch_first`, or (tokens, width).
 
         Raises:
             SettingError: `is_causal` without a mask; torch takes it for a hint about the mask.

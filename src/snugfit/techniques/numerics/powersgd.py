@@ -42,7 +42,7 @@ class Compression(Exchange):
         self.rank, self.min_compression_rate = rank, min_compression_rate
         self.updates = self.start = self.seed = 0
         self.left_out: dict[str, Tensor] = {}
-        """Of each parameter, what this rank's gradients have had and the exchange has not."""
+        """The part of each parameter's gradients on this rank that no exchange has had."""
         self.matrices: dict[int, dict[str, Any]] = {}
         """The thin matrices of each bucket, flat as torch has them, and the names of its parameters."""
         self._next_left_out: dict[str, Tensor] = {}
@@ -51,7 +51,7 @@ class Compression(Exchange):
         self._share: Tensor | float = 1.0
 
     def follow(self, model: nn.Module, start: int, seed: int) -> None:
-        """Before the first window: from which update on which gradients are compressed; all ranks call it."""
+        """Choose, before the first window, from which update on which gradients are compressed; all ranks call it."""
         from torch.distributed.device_mesh import init_device_mesh
 
         self.start, self.seed = start, seed
@@ -97,7 +97,7 @@ class Compression(Exchange):
         return approximated.then(take)
 
     def updated(self, model: nn.Module, progress: Progress) -> None:
-        """After an applied update: its window is the one that counts."""
+        """Note an applied update: its window is the one that counts."""
         self.updates = progress.updates
         if self._next_matrices:
             for parameter, name in self._names.items():

@@ -80,7 +80,7 @@ def _range(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _on_grid(values: Tensor, scale: Tensor, zero: Tensor, lowest: int, highest: int) -> Tensor:
-    """As torchao rounds: by a product with the inverse."""
+    """Round as torchao does, by a product with the inverse."""
     scale = scale.clamp(min=torch.finfo(scale.dtype).smallest_normal)
     steps = (torch.round(values * (1.0 / scale)) + zero).clamp(lowest, highest)
     return ((steps - zero) * scale).to(values.dtype)
@@ -117,7 +117,7 @@ def with_rounding(
 def with_merged_rounding(
     layer: Any, bits: int = 4, group_size: int | None = 32, activations: bool = True
 ) -> Iterator[None]:
-    """As `with_rounding`, for a linear layer with a low-rank adapter of peft: what is rounded is the sum of both, as it will be merged."""
+    """Do as `with_rounding`, for a linear layer with a low-rank adapter of peft: what is rounded is the sum of both, as it will be merged."""
 
     def rounding(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
         base = layer.get_base_layer()

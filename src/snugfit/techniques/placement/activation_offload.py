@@ -84,7 +84,7 @@ class Offload:
 
     @contextmanager
     def forward(self) -> Iterator[Self]:
-        """Around forward and loss; backward may come within or later."""
+        """Temporarily offload, around forward and loss; backward may come within or later."""
         with saved_tensors_hooks(self.pack, self.unpack), self._casts or nullcontext():
             yield self
         self._known.clear()  # what is saved from now on is of no graph of this one
@@ -173,7 +173,7 @@ class Offload:
 
     @contextmanager
     def _behind(self) -> Iterator[None]:
-        """On the side stream, behind what the computation has been asked for: its memory is written, or free, by then."""
+        """Temporarily copy on the side stream, behind what the computation has been asked for: its memory is written, or free, by then."""
         self._stream.wait_stream(self._current())
         with self._stream:
             yield

@@ -157,7 +157,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In float64, with imaginary parts as numbers of their own."""
+    """Return it in float64, with imaginary parts as numbers of their own."""
     return in_float64(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
 
 

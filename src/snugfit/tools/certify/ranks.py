@@ -133,7 +133,7 @@ def _start(folder: Path, rank: int, environment: Mapping[str, str]) -> subproces
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout: float) -> None:
-    """Until both have ended; one that fails leaves the other waiting for it.
+    """Wait until both have ended; one that fails leaves the other waiting for it.
 
     Raises:
         _Failed: one failed, or they took too long.

@@ -53,7 +53,7 @@ def skip(tried: Trials) -> Law:
 
 
 def _bad_windows(step: Step, window: Batch) -> dict[str, Callable[[], bool]]:
-    """By what is wrong with it, a function that trains on such a window, and says whether there was one to skip."""
+    """Return, by what is wrong with it, a function that trains on such a window, and says whether there was one to skip."""
 
     def poisoned() -> bool:
         spoiled = _poisoned(window)

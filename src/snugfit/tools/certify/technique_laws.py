@@ -410,7 +410,7 @@ def pair(problem: Problem, techniques: Techniques) -> Law:
 
 
 def placement(problem: Problem, technique: Technique) -> Law:
-    """With a placement technique and without it, in micro-batches, the updates are the same."""
+    """See that with a placement technique and without it, in micro-batches, the updates are the same."""
     if technique.card.family is not Family.PLACEMENT:
         reason = f"its family is {technique.card.family}, which may change the update"
         return _exempt("placement", reason, problem.tolerance)

@@ -73,7 +73,7 @@ class Trials:
 
     @property
     def bit_bound(self) -> float:
-        """For what is to be the same bit for bit: on a CPU nothing else counts."""
+        """Return the bound of what is to be the same bit for bit: on a CPU nothing else counts."""
         return 0.0 if self.device.type == "cpu" else self.bound
 
     def step(
@@ -164,7 +164,7 @@ def trials(setup: Setup, dtype: str | None, rows: int) -> tuple[Trials, tuple[st
 
 
 def _loosened(made: Trials) -> tuple[Trials, tuple[str, ...]]:
-    """In float64, with the bound of float32 where the model rounds to that by itself; and what there is to say."""
+    """Return the trials in float64, with the bound of float32 where the model rounds to that by itself; and what there is to say."""
     conditions = _conditions(made.setup, made.dtype)
     rounding = rounded_within(made.step(made.micro_batch), made.windows[0])
     if rounding is None:
@@ -298,9 +298,9 @@ def _copied(setup: Setup, *, double: bool) -> tuple[nn.Module, torch.optim.Optim
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """In float64; complex numbers stay as they are, where `Module.to` would drop their imaginary parts."""
+    """Return it in float64; complex numbers stay as they are, where `Module.to` would drop their imaginary parts."""
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def _quiet(*args: Any, **kwargs: Any) -> None:
-    """For a run that nobody listens to."""
+    """Tell nothing: for a run that nobody listens to."""

@@ -73,7 +73,7 @@ def deal(
     groups: Sequence[Hashable] | None = None,
     times: Sequence[float] | None = None,
 ) -> list[list[int]]:
-    """For each repeat, the number (from 1) of the fold in which each row is held out; 0 for rows that are trained on alone.
+    """Return for each repeat the number (from 1) of the fold in which each row is held out; 0 for rows that are trained on alone.
 
     A pure function of its arguments and of scikit-learn's version: the same seed deals the same folds.
 

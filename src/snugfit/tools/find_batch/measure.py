@@ -113,7 +113,7 @@ class _Candidate:
             self.verdict = PREDICTED if predicted else TOO_LARGE
 
     def size(self, standing: int, rows: int) -> Size:
-        """With the bytes that stand there, and the speed."""
+        """Return the size with the bytes that stand there, and the speed."""
         peak = None if self.peak is None else standing + self.peak
         speed = rows / statistics.median(self.seconds) if self.seconds else None
         return Size(self.micro_batch, self.verdict, peak, speed, tuple(self.seconds))
@@ -148,7 +148,7 @@ class _Trying:
             return probe.limit
 
     def score(self, evaluation: Batch, limit: int | None) -> None:
-        """As many rows of `evaluation` as a run scores at a time, the longest there are."""
+        """Score as many rows of `evaluation` as a run scores at a time, the longest there are."""
         step, lengths = self._step, evaluation.lengths
         longest = 0 if lengths is None else lengths.index(max(lengths))
 

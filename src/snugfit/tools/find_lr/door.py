@@ -54,7 +54,7 @@ class FoundRate(Shown):
 
     @property
     def suggestions(self) -> Mapping[str, Suggestion]:
-        """By the rule's name."""
+        """The suggestions, by the rule's name."""
         return self.test.suggestions
 
     @property

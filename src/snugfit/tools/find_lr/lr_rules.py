@@ -1,4 +1,4 @@
-"""From the curve of a range test to learning rates: three rules, whether there is anything to say at all, and whether it can be relied on."""
+"""The way from the curve of a range test to learning rates: three rules, whether there is anything to say at all, and whether it can be relied on."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _valley(curve: Sequence[RateReading], first: int) -> Suggestion:
 
 
 def longest_falls(values: Sequence[float]) -> list[int]:
-    """For each value, the length of the longest falling series, with gaps, that ends with it.
+    """Return for each value the length of the longest falling series, with gaps, that ends with it.
 
     >>> longest_falls([5.0, 6.0, 4.0, 4.5, 3.0])
     [1, 1, 2, 2, 3]

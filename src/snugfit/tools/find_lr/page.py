@@ -104,7 +104,7 @@ def _height(curve: tuple[RateReading, ...], suggestion: Suggestion) -> float:
 
 
 def _limits(test: RangeTest) -> tuple[float, float] | None:
-    """From the lowest loss to somewhat above the highest before the minimum; None without one."""
+    """Return the limits of the chart: the lowest loss, and somewhat above the highest before the minimum; None without one."""
     if "minimum" not in test.suggestions:
         return None
     before = test.curve[: test.suggestions["minimum"].place + 1]

@@ -1,4 +1,4 @@
-"""From what lies in a folder to a recipe that runs."""
+"""The way from what lies in a folder to a recipe that runs."""
 
 from __future__ import annotations
 

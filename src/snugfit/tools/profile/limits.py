@@ -79,7 +79,7 @@ class Culprit:
     module: str = ""
 
     def words(self) -> str:
-        """In a line.
+        """Return it in a line.
 
         >>> Culprit("aten::addmm", 0.012, 0.4, "compute", "forward", "head").words()
         'aten::addmm: 12 ms, 40% (compute), most of it in forward, head'

@@ -185,7 +185,7 @@ def _is_operator(event: Any) -> bool:
 
 
 def _counted_as(event: Any, work: Mapping[str, Work]) -> str:
-    """Under which name an operator's work is known: its own, or that of the one that calls it, as `zeros` calls `fill_`."""
+    """Return the name under which an operator's work is known: its own, or that of the one that calls it, as `zeros` calls `fill_`."""
     while event is not None:
         name: str = event.name.rpartition("::")[2]
         if name and _is_operator(event) and name in work:

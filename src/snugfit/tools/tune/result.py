@@ -162,7 +162,7 @@ class Tuned(Outcome):
         return sorted(self.trials, key=place)
 
     def best_so_far(self) -> list[float | None]:
-        """After each trial, the best value of the finished ones."""
+        """Return, after each trial, the best value of the finished ones."""
         better = max if self.higher else min
         so_far: list[float | None] = []
         for trial in self.trials:

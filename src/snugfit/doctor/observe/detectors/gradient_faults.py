@@ -247,7 +247,7 @@ def _mean_of_means(accumulating: list[Window]) -> list[Finding]:
 
 
 def last_window(log: Log) -> list[Finding]:
-    """At the end of an epoch some micro-batches have been differentiated, and no step follows."""
+    """Detect epochs that end in micro-batches which have been differentiated, and no step follows."""
     accumulating = [window for window in windows(log) if window.accumulates()]
     lengths: dict[int, list[int]] = {}
     for window in accumulating:

@@ -173,7 +173,7 @@ class ModuleWatch:
         self._inside = inside
 
     def differentiated(self) -> None:
-        """After a backward pass: which rows were trained on, and what moves without an optimizer."""
+        """Note, after a backward pass, which rows were trained on, and what moves without an optimizer."""
         self.rows.backward()
         models = [(reference(), seen) for reference, seen in self._roots.values()]
         self._outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
@@ -515,7 +515,7 @@ class ModuleWatch:
         }  # fmt: skip
 
     def stepped(self, optimizer: Any) -> None:
-        """After a step: remember the weights, and look for gradients that no optimizer uses."""
+        """Remember the weights after a step, and look for gradients that no optimizer uses."""
         self.rows.stepped()
         if not self.recorder.detailed:
             self.drawn = []  # no other batch may come to take its place
@@ -538,7 +538,7 @@ class ModuleWatch:
                 self._outsiders.count(module.parameters(), used)
 
     def rested(self, optimizer: Any) -> None:
-        """After a step in an update that rests: remember the weights alone, with which an evaluation is compared."""
+        """Remember the weights alone after a step in an update that rests: an evaluation is compared with them."""
         by = self.recorder.number(optimizer)
         for reference, seen in self._roots.values():
             module = reference()

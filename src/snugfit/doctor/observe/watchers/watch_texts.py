@@ -24,7 +24,7 @@ _IGNORED = -100
 
 
 def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) -> None:
-    """With which token the rows of an embedding's input begin; positions and segments are not tokens."""
+    """Note the token that the rows of an embedding's input begin with; positions and segments are not tokens."""
     few = tokens.dim() != 2 or tokens.shape[0] < 2 or tokens.shape[1] < 4
     if few or embedding.num_embeddings <= SMALL_VOCABULARY or bool((tokens == tokens[:1]).all()):
         return
