@@ -32,6 +32,17 @@ class LoadedWeights:
         self._recorder = recorder
         self._loaded: dict[int, _Loaded] = {}
         self._file: _File | None = None
+        self.dtypes: dict[int, str] = {}  # of what a module's checkpoint held, by its number
+
+    def dtype_of(self, model: nn.Module) -> str:
+        """Return "bfloat16" where the checkpoint of a model, or of a part of it, held that; "" else."""
+        for each in model.modules():
+            dtype = self.dtypes.get(self._recorder.number(each))
+            if dtype is None and type(each).__module__.startswith("transformers."):
+                dtype = str(getattr(getattr(each, "config", None), "dtype", "")).removeprefix("torch.")
+            if dtype == "bfloat16":
+                return dtype
+        return ""
 
     def read(self, contents: Any) -> None:
         """Remember the matrices of a checkpoint that was read, until a module has some of them."""

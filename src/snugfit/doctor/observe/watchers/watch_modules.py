@@ -39,8 +39,9 @@ from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
-from snugfit.doctor.observe.script_events import Average, AverageKept, Forward, Restore
+from snugfit.doctor.observe.script_events import Average, Forward, Restore
 from snugfit.doctor.observe.stale_states import StaleStates
+from snugfit.doctor.observe.swapped_weights import SwappedWeights
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_texts import (
@@ -71,7 +72,6 @@ class ModuleWatch:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.weights, self.rows, self.class_axes = Weights(), Rows(), ClassAxes()
-        self.checkpoint_dtypes: dict[int, str] = {}
         self._all: weakref.WeakValueDictionary[int, nn.Module] = (
             weakref.WeakValueDictionary()
         )  # by id: some define a hash
@@ -84,9 +84,7 @@ class ModuleWatch:
         self._layers = Layers()
         self._facts: dict[int, RootFacts] = {}
         self._moved: dict[tuple[int, int], bool] = {}
-        self._swapped: dict[int, bool] = {}
-        self._learned_at: dict[int, int] = {}
-        self._moved_by_hand: set[int] = set()
+        self._swapped = SwappedWeights(recorder, self.weights)
         self._looked: Counter[tuple[int, bool]] = Counter()
         self._states = OwnStates()
         self.loaded = LoadedWeights(recorder)
@@ -97,7 +95,6 @@ class ModuleWatch:
         self._frozen_norms = FrozenNorms(recorder)
         self._switching = False
         self._resting_depth = 0
-        self._put_in: set[int] = set()
         self._by_function: set[int] = set()
         self.handed: dict[StorageWeakRef, int] = {}
         self.drawn: list[Tensor] = []
@@ -347,7 +344,7 @@ class ModuleWatch:
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
-        self._look_at_swap(module, seen.id, trained=trained, grad=grad, raw=raw)
+        self._swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
         self.recorder.add(
             Forward(
                 at,
@@ -367,29 +364,6 @@ class ModuleWatch:
                 -1.0 if grad or trained else self.weights.lag(module),
             )
         )
-
-    def _look_at_swap(self, module: nn.Module, number: int, *, trained: bool, grad: bool, raw: bool) -> None:
-        """Note weights that are put in for a pass without a graph, and are still there when the model learns again.
-
-        Where such weights are learned from without any pass between, in the first updates or because they were loaded, moving them is a part of
-        the training, as in Lookahead, Reptile and federated averaging, whatever is scored meanwhile.
-        """
-        if not grad:
-            self._swapped[number] = trained and not raw
-            return
-        swapped, updates = self._swapped.pop(number, None), self.recorder.log.updates
-        after_step = self._learned_at.get(number, updates) != updates
-        self._learned_at[number] = updates
-        unasked = self.recorder.detailed or number in self._put_in
-        self._put_in.discard(number)
-        looked = bool(swapped) or (swapped is None and after_step and trained and unasked)
-        if number in self._moved_by_hand or not (looked and module.training) or self.weights.are_raw(module):
-            return
-        if not swapped:
-            self._moved_by_hand.add(number)
-        else:
-            backwards = self.weights.backwards(module)
-            self.recorder.add(AverageKept(where(), self.recorder.log.updates, number, backwards))
 
     def _scale(self, model: int, batch: Tensor | None, *, grad: bool) -> float:
         """Return the root mean square of a batch of numbers, of the first passes with a graph and of those without."""
@@ -460,7 +434,7 @@ class ModuleWatch:
             norm_rows=0,
             shared={names[0]: len(names) for names in counts.values() if len(names) > 1},
             averaged_of=isinstance(module, AveragedModel),
-            checkpoint_dtype=self._checkpoint_dtype(module),
+            checkpoint_dtype=self.loaded.dtype_of(module),
             dtype=dtype.removeprefix("torch."),
             wrapper=kind if kind in ("DataParallel", "DistributedDataParallel") else "",
             bypasses=any(
@@ -483,16 +457,6 @@ class ModuleWatch:
             if known.name.startswith("#"):
                 known.name, known.model = plain_name(name), seen.id
                 known.library = any(not each or name.startswith(f"{each}.") for each in libraries)
-
-    def _checkpoint_dtype(self, module: nn.Module) -> str:
-        """Return what the checkpoint of the model, or of a part of it, held."""
-        for each in module.modules():
-            dtype = self.checkpoint_dtypes.get(self.recorder.number(each))
-            if dtype is None and type(each).__module__.startswith("transformers."):
-                dtype = str(getattr(getattr(each, "config", None), "dtype", "")).removeprefix("torch.")
-            if dtype == "bfloat16":
-                return dtype
-        return ""
 
     def _used(self) -> set[int]:
         """Return the numbers of all parameters of optimizers."""
@@ -582,9 +546,9 @@ class ModuleWatch:
                 dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
                 number = self.recorder.number(module)
                 self._outsiders.restored(number)
-                self._put_in.add(number)
+                self._swapped.restored(number)
                 self.loaded.restored(module)
-                self.checkpoint_dtypes[number] = dtype
+                self.loaded.dtypes[number] = dtype
                 missing = len(getattr(result, "missing_keys", []))
                 foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
                 unused = self.loaded.unused(module.parameters())

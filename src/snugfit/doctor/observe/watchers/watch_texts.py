@@ -139,7 +139,7 @@ def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
             with recorder.guard():
                 name = args[0] if args else kwargs.get("pretrained_model_name_or_path")
                 if isinstance(model, nn.Module):
-                    modules.checkpoint_dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
+                    modules.loaded.dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
             return model
 
         return from_pretrained
