@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import secrets
 import shutil
 import time
@@ -84,6 +84,15 @@ _FILES = (
 """What Snugfit writes into the folder of a run in which nothing is learned yet, or of work of many runs, as patterns."""
 
 _made_here: set[Path] = set()
+_CHECKPOINT = re.compile(r"update-\d+(-window-\d+)?")
+
+
+def checkpoints_in(root: Path) -> list[Path]:
+    """Return the folders under `root` that are named as checkpoints are, the newest first: a copy under another name is the user's."""
+    named = [path for path in root.glob("*") if path.is_dir() and _CHECKPOINT.fullmatch(path.name)]
+    return sorted(named, key=lambda path: path.name, reverse=True)
+
+
 """Folders that this process has made, of which alone it may remove any whole."""
 
 
@@ -206,6 +215,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    @property
+    def has_checkpoints(self) -> bool:
+        """Return whether there is a checkpoint, whole or not."""
+        return bool(checkpoints_in(self.checkpoints))
+
     def best(self) -> Path:
         return self.path / "best"
 

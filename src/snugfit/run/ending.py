@@ -9,7 +9,6 @@ from contextlib import suppress
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
 from snugfit.report.advice import advise
 from snugfit.results.run_folder import PICTURES, RECIPE, RunFolder
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.events import DOING, Events
 from snugfit.run.trackers import Tracking
 from snugfit.run.training.loop import Training
@@ -109,7 +108,7 @@ def end_failed(training: Training, events: Events, error: BaseException) -> None
         str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}".rstrip(": ")
     )
     progress = training.step.progress
-    resumable = training.folder is not None and checkpoint_folders.any_in(training.folder.checkpoints)
+    resumable = training.folder is not None and training.folder.has_checkpoints
     interrupted = isinstance(error, KeyboardInterrupt)
     # the first error is the one to see, also when the disk is full
     with suppress(SnugfitError):

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from snugfit.errors import RunFolderError, UserError
 from snugfit.report.story import Story, read_story, story_of
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.system.processes import this_world
@@ -35,7 +34,7 @@ def has_begun(folder: RunFolder) -> bool:
 
 
 def _has_left(folder: RunFolder) -> bool:
-    return checkpoint_folders.any_in(folder.checkpoints) or folder.best.exists()
+    return folder.has_checkpoints or folder.best.exists()
 
 
 def goes_on(folder: RunFolder, strategy: Strategy) -> bool:
@@ -45,7 +44,7 @@ def goes_on(folder: RunFolder, strategy: Strategy) -> bool:
         RunFolderError: it is no run's folder, or the checkpoints that it had are gone.
     """
     with agreed():
-        begun = checkpoint_folders.any_in(folder.checkpoints)
+        begun = folder.has_checkpoints
         if not begun:
             _check_starts_again(folder)
     return any(strategy.counts(int(begun)))

@@ -20,7 +20,6 @@ from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
 from snugfit.run.identity.identity import task_identity
@@ -77,7 +76,7 @@ def train_recipe(
         TrainingFailed: the run failed on its own account.
     """
     options = options or RunOptions()
-    if options.into is not None and checkpoint_folders.any_in(RunFolder(options.into).checkpoints):
+    if options.into is not None and RunFolder(options.into).has_checkpoints:
         return _run_recipe(recipe, options, display, RunFolder.open(options.into))
     return _run_recipe(recipe, options, display, None)
 

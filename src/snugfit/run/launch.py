@@ -24,7 +24,6 @@ from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RECIPE, RunFolder
 from snugfit.run import plans
 from snugfit.run.call_options import RunOptions
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
 from snugfit.run.training.stop_requests import say_received, stop_signals
@@ -194,7 +193,7 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
             return int(ended["code"])
         if stopped is not None:
             message = f"received {stopped}, and the processes ended before they had saved. {_way_on(folder)}"
-            if not checkpoint_folders.any_in(folder.checkpoints):
+            if not folder.has_checkpoints:
                 raise TrainingFailed(message)
             print(f"error: {message}", file=sys.stderr)
             return _RESUMABLE
@@ -219,7 +218,7 @@ def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[No
                 return
             with contextlib.suppress(OSError):
                 print(f"interrupted. {_way_on(folder)}", file=sys.stderr, flush=True)
-            os._exit(_RESUMABLE if checkpoint_folders.any_in(folder.checkpoints) else 1)
+            os._exit(_RESUMABLE if folder.has_checkpoints else 1)
         interrupted = True
         say_received(signal.Signals(number).name)
         raise SignalException("", signal.Signals(number))
@@ -310,6 +309,6 @@ def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
 
 
 def _way_on(folder: RunFolder) -> str:
-    if checkpoint_folders.any_in(folder.checkpoints):
+    if folder.has_checkpoints:
         return f"Go on from the newest checkpoint: snugfit resume {folder.path}"
     return "There is no checkpoint yet to go on from; checkpoint.every saves more often."

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from snugfit.errors import RunFolderError
 from snugfit.results.run_folder import RECIPE, RunFolder
-from snugfit.run.checkpoint import checkpoint_folders
 
 LAST: Literal["last"] = "last"
 """In place of a run's folder: the newest run that can go on."""
@@ -33,12 +32,7 @@ def newest_resumable(
         RunFolderError: there is none.
     """
     for folder in _newest_first(output, name):
-        if (
-            suits(folder)
-            and checkpoint_folders.any_in(folder.checkpoints)
-            and not _is_over(folder)
-            and not folder.busy
-        ):
+        if suits(folder) and folder.has_checkpoints and not _is_over(folder) and not folder.busy:
             return folder
     runs = output if name is None else output / name
     raise RunFolderError(

@@ -21,7 +21,6 @@ from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitErro
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.run.afterwards import Afterwards
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.description import by_source, describe_run, padding, versions
 from snugfit.run.ending import (
     end_failed,
@@ -311,11 +310,7 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
             show_trackers(spec.tracking, folder, events)
         trackers.close()
         if isinstance(error, KeyboardInterrupt):
-            goes_on_from = (
-                None
-                if folder is None or not checkpoint_folders.any_in(folder.checkpoints)
-                else str(folder.path)
-            )
+            goes_on_from = None if folder is None or not folder.has_checkpoints else str(folder.path)
             raise Interrupted(goes_on_from) from error
         raise
     # a finished run that is resumed registers nothing anew

@@ -10,7 +10,6 @@ from torch import nn
 from snugfit.core.selection import check
 from snugfit.core.technique import RollBack, Technique
 from snugfit.errors import PlanConflict, TrainingFailed
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
@@ -201,7 +200,7 @@ def test_without_a_checkpoint_to_go_back_to_the_run_ends_and_saves_nothing(tmp_p
     training = broken_training(tmp_path, 1)
     with pytest.raises(TrainingFailed, match=r"^window 1: .*there is no checkpoint to go back to"):
         finish(training)
-    assert not checkpoint_folders.any_in(training.folder.checkpoints)
+    assert not training.folder.has_checkpoints
 
 
 def test_at_the_limit_the_run_ends_with_the_checkpoint_from_before(tmp_path: Path) -> None:

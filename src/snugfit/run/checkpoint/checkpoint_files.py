@@ -29,8 +29,8 @@ from torch import Tensor
 
 from snugfit.errors import RunFolderError, SnugfitWarning
 from snugfit.kit.serialize import Packed, unpack
+from snugfit.results.run_folder import checkpoints_in
 from snugfit.run.checkpoint import shards
-from snugfit.run.checkpoint.checkpoint_folders import newest_first
 from snugfit.strategies.base import Strategy
 from snugfit.system.disk_files import disk_problem, flush, is_full
 from snugfit.system.json_text import parse_json
@@ -133,7 +133,7 @@ def load_newest(root: Path) -> Loaded:
         RunFolderError: there is none.
     """
     rejected: list[str] = []
-    for folder in newest_first(root):
+    for folder in checkpoints_in(root):
         try:
             return Loaded(folder, _read(folder), tuple(rejected))
         except _DAMAGED as error:
@@ -148,7 +148,7 @@ def load_newest(root: Path) -> Loaded:
 
 def remove_all(root: Path) -> None:
     """Remove every checkpoint under `root`, and `root` if nothing else is in it."""
-    for folder in newest_first(root):
+    for folder in checkpoints_in(root):
         _remove(folder)
     with suppress(OSError):  # something else is in it, or it is not there
         root.rmdir()
@@ -156,7 +156,7 @@ def remove_all(root: Path) -> None:
 
 def any_whole(root: Path) -> bool:
     """Return whether there is a checkpoint under `root` to go on from."""
-    return any(_is_whole(folder) for folder in newest_first(root))
+    return any(_is_whole(folder) for folder in checkpoints_in(root))
 
 
 def make_room(root: Path, keep: int) -> bool:
@@ -166,7 +166,7 @@ def make_room(root: Path, keep: int) -> bool:
         Whether anything was removed.
     """
     left, removed = max(keep - 1, 1), False
-    checkpoints = [(folder, _is_whole(folder)) for folder in newest_first(root)]
+    checkpoints = [(folder, _is_whole(folder)) for folder in checkpoints_in(root)]
     for folder, whole in checkpoints:
         if whole and left > 0:
             left -= 1
@@ -177,7 +177,7 @@ def make_room(root: Path, keep: int) -> bool:
 
 
 def _remove_all_but(final: Path, keep: int) -> None:
-    others = [folder for folder in newest_first(final.parent) if folder != final]
+    others = [folder for folder in checkpoints_in(final.parent) if folder != final]
     older = [folder for folder in others if folder.name < final.name]
     for folder in others:
         if folder in older[: keep - 1]:

@@ -20,7 +20,8 @@ from snugfit.core.progress import Progress
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.kit.phases import phase
 from snugfit.kit.serialize import Packed, pack
-from snugfit.run.checkpoint import checkpoint_files, checkpoint_folders, shards
+from snugfit.results.run_folder import checkpoints_in
+from snugfit.run.checkpoint import checkpoint_files, shards
 from snugfit.run.checkpoint.host_copy import Snapshot
 from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
 from snugfit.step.state import state_like
@@ -134,7 +135,7 @@ class Saving:
         """Return whether the first rank has a checkpoint to go back to; all ranks call it."""
         self.finish()
         # another host may see the folder later than the one that has written it
-        return bool(self._strategy.tell(checkpoint_folders.any_in(self._folder.checkpoints))[0])
+        return bool(self._strategy.tell(self._folder.has_checkpoints)[0])
 
     def load(self, compare: bool = True) -> tuple[str, ...]:
         """Take the state of the newest valid checkpoint.
@@ -202,8 +203,8 @@ class Saving:
             self._training.emit("checkpoint", **save.event, **times)
             self._training.hooked("on_checkpoint", self._folder.path / save.event["path"])
         else:
-            newest = checkpoint_folders.newest_in(self._folder.checkpoints)
-            stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"
+            there = checkpoints_in(self._folder.checkpoints)
+            stands = f"the newest one is {there[0].name}" if there else "there is no checkpoint yet"
             message = (
                 f"{problem} The training goes on and saves again when the next checkpoint is due; {stands}."
             )

@@ -20,7 +20,6 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep
 from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.events import Display
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import interrupts
@@ -172,7 +171,7 @@ class ManyRuns(ABC, Generic[Change, Result]):
         begun = [
             path.parent
             for path in (self.folder.path / name).glob("*/events.jsonl")
-            if checkpoint_folders.any_in(path.parent / "checkpoints")
+            if RunFolder(path.parent).has_checkpoints
         ]
         return max(begun, key=lambda path: path.name, default=None)
 

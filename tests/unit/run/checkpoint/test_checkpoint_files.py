@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.kit.serialize import pack
-from snugfit.run.checkpoint import checkpoint_files, checkpoint_folders
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint_files
 from tests.laws.problems import differences
 
 PARTS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "run": {"updates": 1}}
@@ -212,7 +213,7 @@ def test_without_a_valid_checkpoint_the_error_says_what_was_found(tmp_path: Path
 def test_without_any_checkpoint_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no valid checkpoint"):
         checkpoint_files.load_newest(tmp_path / "checkpoints")
-    assert not checkpoint_folders.any_in(tmp_path / "checkpoints")
+    assert not RunFolder(tmp_path).has_checkpoints
 
 
 @pytest.mark.parametrize("keep", [2, 3])

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.data.order import Order
 from snugfit.errors import RunFolderError, TrainingFailed
-from snugfit.run.checkpoint import checkpoint_folders
 from snugfit.run.training.culprit import MOST_WINDOWS, find_culprit, keep_window
 from snugfit.run.training.loop import Training
 from snugfit.step.step import Step
@@ -141,7 +140,7 @@ def test_the_limit_of_windows_in_a_row_ends_the_run(tmp_path: Path, policy: str)
     ) as raised:
         finish(training)
     assert policy in str(raised.value)
-    assert checkpoint_folders.any_in(training.folder.checkpoints)
+    assert training.folder.has_checkpoints
 
 
 @pytest.mark.parametrize("policy", ["skip", "roll_back"])
