@@ -19,7 +19,7 @@ _RESHAPED = 1e6
 
 
 class SharedBuffers:
-    """Brings a model's buffers to the same numbers on all ranks, by their kind. On one rank nothing is done.
+    """Brings a model's buffers to the same numbers on all ranks, by their kind.
 
     - Running statistics of the data, by torch's convention named `running_…`: their mean over ranks.
     - Counters and all else that a window has moved: the first rank's, as torch's DDP does. Where ranks had other numbers, a warning says
@@ -33,8 +33,6 @@ class SharedBuffers:
         self._counters: list[str] = []
         self._watched: list[str] = []
         self._warned: set[str] = set()
-        if strategy.world_size == 1:
-            return
         known = {name for name, _ in model.named_buffers()}  # one that several modules share has one name
         for prefix, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix, recurse=False):

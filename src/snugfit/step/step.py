@@ -181,7 +181,7 @@ class Step:
         self.has_own_forward = forward is not None
         self.padding = Padding(allowed=cut_padding)
         self.inputs = Inputs()
-        self._shared_buffers = SharedBuffers(model, self.strategy)
+        self._shared_buffers = SharedBuffers(model, self.strategy) if self._on_ranks else None
         self._buffers = Buffers(model)
         self.at_first = AtFirst.of(model)
         self._caching = caching_configs(model)
@@ -279,10 +279,11 @@ class Step:
         self._modes.note()
         buffers = self._buffers.copy()
         self.inputs.forget()
-        watched = self._shared_buffers.before() if self._on_ranks else None
+        shared = self._shared_buffers
+        watched = None if shared is None else shared.before()
         gradients, replans = within_memory(self, window, partial(self._compute, window, buffers))
-        if self._on_ranks:
-            self._shared_buffers.share(watched)
+        if shared is not None:
+            shared.share(watched)
         if self.meanwhile is not None:
             self.meanwhile()
         loss, weight, nonfinite, rows, norm = gradients.read()
@@ -409,7 +410,8 @@ class Step:
                         buffers = NOTHING if counts else self.preserved_buffers()
                         with torch.no_grad(), buffers, self.seams.forward(part):
                             self.forward(part)
-                    self._shared_buffers.share()
+                    if self._shared_buffers is not None:
+                        self._shared_buffers.share()
                     yield
 
         self._modes.resume()
