@@ -94,8 +94,8 @@ class Saving:
     def __init__(self, training: Training, folder: RunFolder) -> None:
         self._training, self._folder = training, folder
         self._strategy = training.step.strategy
-        self._on_thread = training.job.checkpoint.save == "async"
-        self._snapshot = Snapshot()
+        # what a thread writes is a copy
+        self._snapshot = Snapshot() if training.job.checkpoint.save == "async" else None
         self._group: dist.ProcessGroup | None = None
         self._under_way: _Save | None = None
         self.problem: str | None = None
@@ -104,7 +104,7 @@ class Saving:
         """Write a checkpoint of this moment, or begin to; it is the same whatever ranks it was made by, which all call this."""
         self.finish()
         self._begin()
-        if not self._on_thread:
+        if self._snapshot is None:
             self.finish()
 
     def poll(self) -> bool:
@@ -173,7 +173,8 @@ class Saving:
         if error is None and self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None
-        self._snapshot = Snapshot()
+        if self._snapshot is not None:
+            self._snapshot = Snapshot()  # gives the memory of the last copy back
 
     def _begin(self) -> None:
         start = time.monotonic()
@@ -185,11 +186,11 @@ class Saving:
             final = self._folder.checkpoints / _name(progress)
             path = final.relative_to(self._folder.path).as_posix()
             save = _Save({"update": progress.updates, "window": progress.windows, "path": path}, start)
-            if self._on_thread:
+            if self._snapshot is not None:
                 packed = self._snapshot.take(packed)
                 if packed.sharded and self._group is None:  # in the default one the training goes on
                     self._group = dist.new_group(backend="gloo")
-            save.begin(partial(self._write, final, packed), on_thread=self._on_thread)
+            save.begin(partial(self._write, final, packed), on_thread=self._snapshot is not None)
         self._under_way = save
 
     def _settle(self) -> BaseException | None:
