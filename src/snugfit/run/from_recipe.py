@@ -247,9 +247,11 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
         )
     base = _base_of(recipe)
     names = [*(name for name in NAMED if getattr(track, name)), *track.others]
+    if not (track.mlflow or names):
+        return None
     importer = Importer("the recipe", recipe.folder)  # consented to when the recipe was read
     others = trackers(names, "track.others", importer)
-    if options.is_smoke or not this_world().leads or not (track.mlflow or others):
+    if options.is_smoke or not this_world().leads:
         return None
     for each in others:
         each.require()
