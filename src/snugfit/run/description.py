@@ -68,9 +68,11 @@ def padding(training: Training) -> dict[str, float]:
         for number in range(min(_LOOKED_AT, training.total_windows))
     ]
     known = [each for each in lengths if each]
+    if not known:
+        return {}
     if "length_grouping" in step.seams.names:
         known = [sorted(each) for each in known]
-    rows = step.micro_batch or max(map(len, known), default=1)
+    rows = step.micro_batch or max(map(len, known))
     share = padding_share(known, rows)
     return {"padding": round(share, 3)} if share >= _LEAST_SHARE else {}
 
