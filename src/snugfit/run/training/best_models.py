@@ -95,8 +95,10 @@ def write_model(training: Training, metrics: Mapping[str, float], save: SaveBest
             if trained is not None:
                 if folder is not None:
                     folder.check_there()
-                with nullcontext() if folder is None else making_in_files(folder.path):
-                    delivered = trained if seams.export is None else seams.export(trained)
+                delivered = trained
+                if seams.export is not None:
+                    with nullcontext() if folder is None else making_in_files(folder.path):
+                        delivered = seams.export(trained)
                 description = {
                     "update": step.progress.updates,
                     "metrics": metrics,
