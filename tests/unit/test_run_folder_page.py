@@ -15,7 +15,7 @@ SOURCE = Path(snugfit.__file__).parent
 PAGE = (SOURCE.parents[1] / "docs" / "run_folder.md").read_text(encoding="utf-8")
 _EMITTED = re.compile(r'(?:\bemit|\bevents|_events|_emit)\(\s*"([a-z_]+)"')
 TRACKERS = ("tracking", "tensorboard", "wandb", "trackio")
-UNSAID = (*(f"{name}.{kind}" for name in TRACKERS for kind in ("lock", "json.tmp")), "found.json")
+UNSAID = (*(f"{name}.lock" for name in TRACKERS), "found.json")
 """Files that are of use to Snugfit alone, or lie elsewhere."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import DataError, ModelError
 from snugfit.kit.generation import Generation, positions_of, writes_another_text
+from snugfit.system.disk_files import whole_file
 
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
@@ -124,10 +124,10 @@ def generate_file(
     predictor, plan = within_memory(predictor, [lengths[place] for place in places], memory)
     if plan is not None:
         announce(plan)
-    temporary, empty = output.with_name(f".{output.name}.part"), 0
+    empty = 0
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
+        with whole_file(output) as draft, draft.open("w", encoding="utf-8") as file:
             for start in range(0, len(places), BATCH_ROWS):
                 part = places[start : start + BATCH_ROWS]
                 tell(f"row {start + 1:,} of {len(places):,} …")
@@ -136,11 +136,8 @@ def generate_file(
                     line = {**rows.rows[place], **prediction, SOURCE_LINE: rows.lines[place]}
                     empty += not prediction[column]
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
-        os.replace(temporary, output)
     except OSError as error:
         raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     counts = {"rows": len(places), **({"empty answers": empty} if empty else {})}
     return {"output": str(output), **counts, "skipped": {**rows.report.skipped, **skipped}}
 

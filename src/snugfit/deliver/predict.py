@@ -33,6 +33,7 @@ from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
+from snugfit.system.disk_files import whole_file
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks import import_again, known
@@ -544,16 +545,13 @@ def _write_csv(
     output: Path, rows: FileRows, predictions: Sequence[Sequence[Mapping[str, Any]]], added: Sequence[str]
 ) -> None:
     """Write whole or not at all."""
-    temporary = output.with_name(f".{output.name}.part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(output) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*rows.columns, *added], extrasaction="ignore")
             writer.writeheader()
             writer.writerows(_merged(rows, predictions))
-        os.replace(temporary, output)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
 
 

@@ -13,6 +13,7 @@ import yaml
 from snugfit.errors import SettingError
 from snugfit.recipe.load import build
 from snugfit.recipe.strict_yaml import Keys, Places, compose, read_yaml
+from snugfit.system.disk_files import whole_file
 
 _BOM = "\ufeff"
 
@@ -128,13 +129,11 @@ def _with(node: Any, keys: Keys, value: Any) -> Any:
 
 def _replace(path: Path, text: str) -> None:
     real = path.resolve()  # a link stays one
-    draft = real.with_name(f".{real.name}.{os.getpid()}.partial")
     try:
-        draft.write_bytes(text.encode("utf-8"))
-        shutil.copymode(real, draft)
-        os.replace(draft, real)
+        with whole_file(real) as draft:
+            draft.write_bytes(text.encode("utf-8"))
+            shutil.copymode(real, draft)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise SettingError(
             path, f"cannot be written: {error.strerror}", "Name a file that can be written."
         ) from error

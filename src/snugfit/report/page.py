@@ -19,6 +19,7 @@ from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
 from snugfit.results.tool_results import results
+from snugfit.system.disk_files import whole_file
 from snugfit.system.json_text import parse_json
 
 REPORT_NAME = "report.html"
@@ -44,13 +45,11 @@ def replace_page(path: Path, text: str) -> Path:
     Raises:
         RunFolderError: it cannot be written.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        # a message may hold what is no character, as of a path that is not UTF-8
-        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(draft, path)
+        with whole_file(path) as draft:
+            # a message may hold what is no character, as of a path that is not UTF-8
+            draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise RunFolderError(
             path, f"the page cannot be written: {error.strerror}", "Name a file that can be written."
         ) from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.system.disk_files import PARTIAL, whole_file
 from snugfit.system.json_text import parse_json
 
 _RESERVED = {
@@ -67,13 +68,13 @@ _FILES = (
     QUARANTINE,
     DETAILS,
     *(RECIPE, "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
+    f"*{PARTIAL}",
     *(
         "tracking.json",
-        "tracking.json.tmp",
         "tracking.lock",
-        *("tensorboard.json", "tensorboard.json.tmp", "tensorboard.lock", "tensorboard"),
-        *("wandb.json", "wandb.json.tmp", "wandb.lock", "wandb"),
-        *("trackio.json", "trackio.json.tmp", "trackio.lock"),
+        *("tensorboard.json", "tensorboard.lock", "tensorboard"),
+        *("wandb.json", "wandb.lock", "wandb"),
+        *("trackio.json", "trackio.lock"),
         "cv.json",
         "cv.html",
         "tune.json",
@@ -83,7 +84,6 @@ _FILES = (
 )
 """What Snugfit writes into the folder of a run in which nothing is learned yet, or of work of many runs, as patterns."""
 
-_made_here: set[Path] = set()
 _CHECKPOINT = re.compile(r"update-\d+(-window-\d+)?")
 
 
@@ -93,6 +93,7 @@ def checkpoints_in(root: Path) -> list[Path]:
     return sorted(named, key=lambda path: path.name, reverse=True)
 
 
+_made_here: set[Path] = set()
 """Folders that this process has made, of which alone it may remove any whole."""
 
 
@@ -215,11 +216,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    @property
     def has_checkpoints(self) -> bool:
         """Return whether there is a checkpoint, whole or not."""
         return bool(checkpoints_in(self.checkpoints))
 
+    @property
     def best(self) -> Path:
         return self.path / "best"
 
@@ -245,10 +246,9 @@ class RunFolder:
         Raises:
             RunFolderError: it cannot be written.
         """
-        temporary = self.path / f".{name}"
         try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, self.path / name)
+            with whole_file(self.path / name) as draft:
+                draft.write_text(text, encoding="utf-8")
         except OSError as error:
             raise RunFolderError(
                 self.path / name,

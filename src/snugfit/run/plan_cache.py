@@ -27,7 +27,7 @@ from snugfit.planner.target import Target
 from snugfit.run.description import machine, versions
 from snugfit.run.plan_key import digest_of, plan_key, plans_folder
 from snugfit.step.build import find_device
-from snugfit.system.disk_files import cache_folder
+from snugfit.system.disk_files import cache_folder, whole_file
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
 from snugfit.system.mkl_mode import DEFAULT_MODE
@@ -96,11 +96,10 @@ class Place:
         if not answer.fits or EARLY in answer.why:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(f".{os.getpid()}")
-        partial.write_text(
-            json.dumps({"made": time.time(), "answer": dataclasses.asdict(answer)}), encoding="utf-8"
-        )
-        partial.replace(self.path)
+        with whole_file(self.path) as draft:
+            draft.write_text(
+                json.dumps({"made": time.time(), "answer": dataclasses.asdict(answer)}), encoding="utf-8"
+            )
         newest = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in newest[_MOST:]:
             path.unlink(missing_ok=True)

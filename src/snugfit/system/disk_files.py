@@ -1,10 +1,13 @@
-"""Files on the disk: the user's cache, what outlives a power cut, and errors, whichever library raises them."""
+"""Files on the disk: the user's cache, what is written whole, what outlives a power cut, and errors, whichever library raises them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _RUST = re.compile(r"\(os error \d+\)")
@@ -46,6 +49,36 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+PARTIAL = ".partial"
+"""The end of a draft's name."""
+
+
+@contextmanager
+def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Yield a draft beside `path`, which takes its place when all is written and is removed otherwise: a reader sees the old file or the new one.
+
+    Args:
+        private: whether its owner alone may read it.
+    Raises:
+        OSError: it cannot be written.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "a.txt")
+    >>> with whole_file(path) as draft:
+    ...     _ = draft.write_text("written")
+    >>> path.read_text(), [each.name for each in path.parent.iterdir()]
+    ('written', ['a.txt'])
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")  # a name that no other writer has
+    try:
+        if private:
+            draft.touch(0o600, exist_ok=False)
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 SPARE_BYTES = 1 << 30

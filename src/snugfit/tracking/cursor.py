@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from snugfit.errors import RunFolderError, TrackingError
+from snugfit.system.disk_files import whole_file
 from snugfit.system.json_text import parse_json
 from snugfit.system.redaction import redact
 from snugfit.tracking.pending import Thinning
@@ -78,13 +79,10 @@ class Cursors:
             "current": self.current,
             "trackers": {key: asdict(cursor) for key, cursor in self._cursors.items()},
         }
-        path = self.run_dir / self._file
-        temporary = path.with_name(f"{path.name}.tmp")
-        with open(temporary, "w", encoding="utf-8") as file:
+        with whole_file(self.run_dir / self._file) as draft, draft.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
 
     @property
     def current_uri(self) -> str | None:

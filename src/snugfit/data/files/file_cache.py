@@ -12,7 +12,6 @@ import mmap
 import os
 import shutil
 import struct
-import tempfile
 import time
 import warnings
 import zlib
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from snugfit.data.files.tar_members import split_member
 from snugfit.errors import SnugfitWarning
-from snugfit.system.disk_files import SPARE_BYTES, cache_folder, disk_problem
+from snugfit.system.disk_files import SPARE_BYTES, cache_folder, disk_problem, whole_file
 
 _HEAD = struct.Struct("<8sI4x")
 """Format, and the CRC-32 of what follows; arrays behind it are aligned."""
@@ -94,7 +93,9 @@ class FileCache:
             if shutil.disk_usage(entry.parent).free < size + SPARE_BYTES:
                 self._closed = True
                 return
-            _write(entry, content)
+            with whole_file(entry, private=True) as draft, draft.open("wb") as file:
+                file.write(_HEAD.pack(_MAGIC, zlib.crc32(content)))
+                file.write(content)
             self._own += size
         except OSError as error:
             # another process may have kept it meanwhile, and Windows replaces no file that is mapped
@@ -115,23 +116,6 @@ def code_digest(folder: Path) -> str:
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _write(entry: Path, content: bytes) -> None:
-    """Write an entry, which appears under its name when it is whole.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    descriptor, partial = tempfile.mkstemp(".partial", dir=entry.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_HEAD.pack(_MAGIC, zlib.crc32(content)))
-            file.write(content)
-        os.replace(partial, entry)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
 
 
 def _with_room(folder: Path, limit: int) -> int:

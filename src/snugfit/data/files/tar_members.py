@@ -9,13 +9,12 @@ import json
 import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from snugfit.system.disk_files import cache_folder, disk_problem
+from snugfit.system.disk_files import cache_folder, disk_problem, whole_file
 
 TAR = ".tar"
 _MARK = re.compile(rf"{re.escape(TAR)}{re.escape(os.sep)}", re.IGNORECASE)
@@ -224,16 +223,10 @@ def _read(entry: Path) -> TarIndex:
 
 
 def _write(entry: Path, index: TarIndex) -> None:
-    """Write an index, which appears under its name when it is whole."""
+    """Write an index."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(".partial", f"{entry.stem}-", entry.parent)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"members": index.members, "problem": index.problem}, file)
-        Path(partial).replace(entry)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    with whole_file(entry, private=True) as draft, draft.open("w") as file:
+        json.dump({"members": index.members, "problem": index.problem}, file)
 
 
 def reason_of(error: Exception) -> str:

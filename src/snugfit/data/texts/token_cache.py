@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import struct
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +29,7 @@ from snugfit.data.files.file_cache import code_digest
 from snugfit.data.texts.spooled_numbers import Numbers
 from snugfit.data.texts.token_rows import TokenRows, mapped_array
 from snugfit.errors import SnugfitWarning
-from snugfit.system.disk_files import SPARE_BYTES, cache_folder, disk_problem
+from snugfit.system.disk_files import PARTIAL, SPARE_BYTES, cache_folder, disk_problem, whole_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,7 +46,7 @@ _START = struct.Struct("<8s32sQ")
 """How a file begins: its format, the sha256 of all that follows the sha256, and the bytes of the description that comes next."""
 
 _ALIGNED, _PAGE = 64, 4096
-_SUFFIX, _PARTIAL = ".tokens", ".partial"
+_SUFFIX = ".tokens"
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ def _array(path: Path, first: int, described: Mapping[str, Any]) -> Numbers:
 
 
 def _write(path: Path, entry: TokenEntry) -> None:
-    """Write an entry, which appears under its name when it is whole.
+    """Write an entry.
 
     Raises:
         OSError: there is no room for it, or the folder cannot be written.
@@ -227,21 +226,15 @@ def _write(path: Path, entry: TokenEntry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(path.parent).free < first + offset + SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    descriptor, partial = tempfile.mkstemp(_PARTIAL, f"{path.stem}-", path.parent)
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            file.write(_START.pack(_MAGIC, bytes(32), len(header)) + header)
-            for place, array in content:
-                file.seek(first + place)
-                file.write(array.data)
-            file.truncate(first + offset)
-            digest = _digest_of_rest(file)
-            file.seek(0)
-            file.write(_START.pack(_MAGIC, digest, len(header)))
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    with whole_file(path, private=True) as draft, draft.open("w+b") as file:
+        file.write(_START.pack(_MAGIC, bytes(32), len(header)) + header)
+        for place, array in content:
+            file.seek(first + place)
+            file.write(array.data)
+        file.truncate(first + offset)
+        digest = _digest_of_rest(file)
+        file.seek(0)
+        file.write(_START.pack(_MAGIC, digest, len(header)))
 
 
 def _remove_oldest(folder: Path) -> None:
@@ -254,7 +247,7 @@ def _remove_oldest(folder: Path) -> None:
             status = path.stat()
             if path.suffix == _SUFFIX:
                 entries.append((status.st_mtime, status.st_size, path))
-            elif path.suffix == _PARTIAL and status.st_mtime < time.time() - _DAY:
+            elif path.suffix == PARTIAL and status.st_mtime < time.time() - _DAY:
                 path.unlink()
     together = 0
     for place, (_, size, path) in enumerate(sorted(entries, reverse=True)):

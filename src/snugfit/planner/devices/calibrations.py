@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from snugfit.errors import SettingError
 from snugfit.planner.devices.device import Device, Link
-from snugfit.system.disk_files import cache_folder
+from snugfit.system.disk_files import cache_folder, whole_file
 from snugfit.system.json_text import parse_json
 
 PROBES = 5
@@ -25,9 +24,8 @@ def store(device: Device) -> Path:
     path = _calibrations()
     path.parent.mkdir(parents=True, exist_ok=True)
     known = _read(path) if path.exists() else {}
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({**known, _key(device): asdict(device)}, indent=1))
-    partial.replace(path)
+    with whole_file(path) as draft:
+        draft.write_text(json.dumps({**known, _key(device): asdict(device)}, indent=1))
     return path
 
 

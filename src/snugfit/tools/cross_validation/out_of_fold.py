@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.examples import ORIGIN
 from snugfit.errors import DataError
+from snugfit.system.disk_files import whole_file
 from snugfit.tasks import find
 
 if TYPE_CHECKING:
@@ -57,13 +57,11 @@ def write_out_of_fold(
             lines.append({"source_line": line, "fold": score.fold, **own, **prediction})
     lines.sort(key=lambda each: each["source_line"])
     path = folder / OUT_OF_FOLD
-    temporary = path.with_name(f".{path.name}.part")
     try:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(name for line in lines for name in line)))
             writer.writeheader()
             writer.writerows({name: cell(value) for name, value in line.items()} for line in lines)
-        os.replace(temporary, path)
     except OSError as error:
         raise DataError(path, f"cannot be written: {error.strerror}", "Free space.") from error
     return path

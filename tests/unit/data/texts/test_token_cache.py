@@ -327,10 +327,10 @@ def test_a_full_disk_is_left_alone(tokenizer: Any, folder: Path, monkeypatch: py
 def test_a_write_that_fails_leaves_nothing_behind(
     tokenizer: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Path, _: Any) -> None:
+    def fail(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.warns(SnugfitWarning, match="No space left on device"):
         stream_of(tokenizer)
     assert not entries(folder)
