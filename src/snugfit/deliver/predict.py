@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,9 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.files.file_kinds import SOURCE_LINE
+from snugfit.data.files.file_rows import FileRows
 from snugfit.data.frames import without_frame
+from snugfit.data.report import DataReport
 from snugfit.deliver.ensemble import Ensemble, Views, bundles_of, check_views
 from snugfit.deliver.files import check_data, check_output
 from snugfit.deliver.observed_evaluation import Observed
@@ -46,9 +48,10 @@ from snugfit.techniques.plugins import check_technique
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from snugfit.data.files.file_rows import FileRows, MapStyle
+    from snugfit.data.files.file_rows import MapStyle
     from snugfit.kit.streaming.stream import WeightStream
     from snugfit.planner.generation import GenerationPlan
+    from snugfit.step.metrics.metric import RowMetric
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32
@@ -438,13 +441,69 @@ def evaluate_file(
         if memory is not None:
             predictor, plan = _within(predictor, rows, memory, scored=True)
         values = scores_of(predictor, rows, metrics, planned=memory is not None, observer=observer)
+    return _evaluated(predictors, rows, values, observer, plan)
+
+
+def evaluate_rows(
+    predictor: Predictor,
+    data: Any,
+    metrics: Sequence[str] | Mapping[str, str | RowMetric] = (),
+    *,
+    bad_rows: str = "fail",
+) -> dict[str, Any]:
+    """Return loss and metrics of a loaded model on labelled rows, with `details`, an `EvaluationDetails`.
+
+    Args:
+        data: a file, or rows with its columns; for a model whose task has no rows in files, examples as its data set gives them.
+        metrics: as of `evaluate_file`, or functions of one's own by name.
+    Raises:
+        DataError: as of `evaluate_file`.
+        ModelError: the model's loss is not known.
+    """
+    data, use = without_frame(data), predictor.inference
+    if use.loss is None:
+        raise ModelError(
+            predictor.source,
+            "was trained with a loss of your own, which is not kept with it",
+            "Score it in a loop: for each batch, loss(model(inputs), batch).",
+        )
+    if use.read is None:
+        examples = FileRows(data, [], [], (), use.collate, DataReport(0, len(data)), {})
+    elif isinstance(data, (str, os.PathLike)):
+        check_data(os.fspath(data))
+        examples = _rows(predictor, os.fspath(data), labelled=True, bad_rows=bad_rows)
+    else:
+        examples = use.read(_as_source(data), labelled=True, bad_rows=bad_rows)
+    observer = Observed(use, predictor.meta)
+    values = scores_of(predictor, examples, metrics, observer=observer)
+    return _evaluated([predictor], examples, values, observer)
+
+
+def _as_source(rows: Iterable[Mapping[str, Any]]) -> Callable[[], Iterable[Mapping[str, Any]]]:
+    """Return rows as a source of rows, which messages call the data."""
+
+    def source() -> Iterable[Mapping[str, Any]]:
+        return rows
+
+    source.__qualname__ = "the data"
+    return source
+
+
+def _evaluated(
+    predictors: Sequence[Predictor],
+    rows: FileRows,
+    values: Mapping[str, float],
+    observer: Observed | None,
+    plan: GenerationPlan | None = None,
+) -> dict[str, Any]:
+    """Return scores with what is told beside them."""
     shown = FileShown(rows, of_pictures="image_column" in predictors[0].meta)
     return {
         "metrics": values,
         **({} if plan is None else {"memory": str(plan)}),
         **({} if observer is None else {"details": observer.details(shown)}),
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
-        "rows": len(rows.rows),
+        "rows": len(rows.rows) or len(rows.examples),
         "skipped": dict(rows.report.skipped),
         **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
         **_about(predictors),

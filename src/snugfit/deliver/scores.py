@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
     from snugfit.deliver.predict import Predictor
     from snugfit.step.evaluate import RowObserver
+    from snugfit.step.metrics.metric import RowMetric
 
 
 def scores_of(
     predictor: Predictor,
     rows: FileRows,
-    metrics: Sequence[str],
+    metrics: Sequence[str] | Mapping[str, str | RowMetric],
     most: int | None = None,
     *,
     planned: bool = False,
@@ -35,6 +36,7 @@ def scores_of(
     """Return loss and metrics on labelled rows, the first ones where there are more than are asked for.
 
     Args:
+        metrics: names, or functions of one's own by name; those of the task where there are none.
         planned: whether the memory of scores is, beside which none is left for answers.
         observer: looks on while rows are scored.
     Raises:
@@ -43,7 +45,9 @@ def scores_of(
     count = len(rows.examples) if most is None else min(most, len(rows.examples))
     order = Order(len(rows.examples), predictor.rows, shuffle=False)
     windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / predictor.rows))
-    named = named_metrics(metrics or predictor.inference.metrics, "--metrics", Path.cwd())
+    named = metrics
+    if not isinstance(named, Mapping) or not named:
+        named = named_metrics(named or predictor.inference.metrics, "--metrics", Path.cwd())
     classes = predictor.inference.classes or predictor.meta.get("labels") or ()
     made = made_metrics(named, predictor.inference.own_metrics, classes)
     answered: dict[str, OfWrittenTexts] = {}

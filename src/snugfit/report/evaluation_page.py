@@ -24,6 +24,13 @@ def write_evaluation_page(
     Raises:
         RunFolderError: it cannot be written.
     """
+    return replace_page(path, render_evaluation(source, data, metrics, details))
+
+
+def render_evaluation(
+    source: str, data: str, metrics: Mapping[str, float], details: EvaluationDetails
+) -> str:
+    """Return the page as text."""
     numbers = [(name.replace("_", " "), format_number(value), "") for name, value in metrics.items()]
     if details.bins:
         numbers.append(("calibration error", format_number(details.calibration_error), ""))
@@ -32,4 +39,4 @@ def write_evaluation_page(
         f"<p class=identity>{escape(counted(details.rows, 'row'))} of {escape(data)}</p>{figures(numbers)}</header>"
     )
     body = [header, *detail_sections(details)]
-    return replace_page(path, document(f"Evaluation · {source} · Snugfit", body, DETAILS_STYLE))
+    return document(f"Evaluation · {source} · Snugfit", body, DETAILS_STYLE)

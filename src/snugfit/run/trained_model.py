@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from snugfit.data.files.file_rows import MapStyle
     from snugfit.data.loader import Collate
     from snugfit.deliver.predict import Predictor
+    from snugfit.run.evaluation import Evaluation
     from snugfit.run.events import Display
     from snugfit.run.training.result import RunResult
+    from snugfit.step.metrics.metric import RowMetric
     from snugfit.step.step import Forward
 
 _BEST = "best"
@@ -60,6 +62,42 @@ class TrainedModel:
             Of a classifier `prediction` and `probability`; of a model of one's own `output` too, what it put out for the row.
         """
         return self.predictor.in_detail(top, proba).predict(rows)
+
+    def evaluate(
+        self,
+        data: Any,
+        metrics: Sequence[str] | Mapping[str, str | RowMetric] = (),
+        *,
+        bad_rows: str = "fail",
+    ) -> Evaluation:
+        """Return the loss and the metrics of the model on labelled rows; in a notebook with each class, calibration and the worst rows.
+
+        Args:
+            data: a file, a data frame of pandas, or mappings, with the columns of the training rows; for a model of one's own, examples as
+                its data set gives them.
+            metrics: names of built-in ones or `package.module:function`, or functions of one's own by name, as of `sf.train`; those of the
+                task by default.
+            bad_rows: "fail" or "skip", of rows that cannot be used.
+        Raises:
+            DataError: the rows cannot be used; a label not seen in training is a fault of its row.
+            ModelError: the model was trained with a loss of one's own, which is not kept with it.
+        """
+        from snugfit.deliver.predict import evaluate_rows
+        from snugfit.run.evaluation import Evaluation
+
+        scores = evaluate_rows(
+            self.predictor,
+            data,
+            (metrics,) if isinstance(metrics, str) else metrics,
+            bad_rows=bad_rows,
+        )
+        name = os.fspath(data) if isinstance(data, (str, os.PathLike)) else "the data"
+        fields = ("metrics", "rows", "details", "skipped", "baseline", "warnings")
+        return Evaluation(
+            str(self.run or self.predictor.source),
+            name,
+            **{key: scores[key] for key in fields if key in scores},
+        )
 
     def export(
         self,

@@ -22,9 +22,9 @@ Prediction = dict[str, Any]
 
 
 class ReadRows(Protocol):
-    """Reads a file of rows, with their labels where they are to be scored."""
+    """Reads the rows of a file or of a function that returns them, with their labels where they are to be scored."""
 
-    def __call__(self, source: str, /, *, labelled: bool, bad_rows: str) -> FileRows: ...
+    def __call__(self, source: Any, /, *, labelled: bool, bad_rows: str) -> FileRows: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,14 +138,18 @@ def cells_of(source: str, rows: Any, columns: Sequence[str], setting: str = VALI
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from torch.utils.data import default_collate
 
-    collate = meta.get("collate")
+    from snugfit.core.losses import LOSSES
+
+    collate, loss = meta.get("collate"), meta.get("loss")
     return Inference(
         encode=lambda rows: rows,
         collate=default_collate
         if collate is None
         else load_object(collate, setting="collate", folder=Path.cwd()),
-        decode=_classes if meta.get("loss") == "cross_entropy" else _outputs,
+        decode=_classes if loss == CARD.loss else _outputs,
         columns=("output",),
+        loss=LOSSES.get(loss or ""),
+        metrics=("accuracy",) if loss == CARD.loss else (),
     )
 
 

@@ -207,3 +207,32 @@ def test_a_result_is_a_few_lines_and_its_page_in_a_notebook(tmp_path: Path) -> N
         assert len(text.splitlines()) <= 12
         assert "srcdoc=" in page and "&lt;svg" in page
         json.dumps(result.as_dict())
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_result_scores_rows_by_the_best_model(bare: bool, tmp_path: Path) -> None:
+    result = trained(None if bare else tmp_path)
+    fresh = rows(seed=5)
+    inputs, labels = fresh.tensors
+    with torch.no_grad():
+        logits = result.model(inputs)
+    found = result.evaluate(fresh)
+    assert found.metrics["loss"] == pytest.approx(
+        nn.functional.cross_entropy(logits, labels).item(), rel=1e-6
+    )
+    assert found.metrics["accuracy"] == (logits.argmax(dim=1) == labels).double().mean().item()
+    assert found.rows == found.details.rows == LENGTH
+    text, page = repr(found), found._repr_html_()
+    assert text.startswith("Evaluation: 24 rows of the data, by ") and len(text.splitlines()) <= 12
+    assert "&lt;h1&gt;Evaluation&lt;/h1&gt;" in page and "The worst rows" in page
+    json.dumps(found.as_dict())
+    own = result.evaluate(fresh, {"high": lambda outputs, batch: outputs.max(dim=1).values})
+    assert own.metrics["high"] == pytest.approx(logits.max(dim=1).values.mean().item(), rel=1e-6)
+    with pytest.raises(SettingError, match="no metric 'acuracy'. Did you mean 'accuracy'"):
+        result.evaluate(fresh, "acuracy")
+
+
+def test_scores_of_a_model_whose_loss_was_ones_own_are_refused() -> None:
+    result = trained(None, loss=lambda outputs, batch: (outputs.sum(dim=1) - batch[1]) ** 2)
+    with pytest.raises(ModelError, match="a loss of your own, which is not kept with it"):
+        result.evaluate(rows())

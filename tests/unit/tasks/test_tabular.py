@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from snugfit.deliver.predict import evaluate_file, predict_file
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
 from snugfit.models.bundle import load_bundle
 from snugfit.models.table_network import network_settings
 from snugfit.recipe import load_recipe
@@ -75,9 +75,14 @@ def test_classes_are_learned_and_predicted_alike_after_a_reload(project: Path, m
     assert result.best["metrics"]["accuracy"] > 0.9
     here, again = result.predict(rows()), load(result.run_dir).predict(rows())
     assert here == again and {each["prediction"] for each in here} == {"yes", "no"}
-    assert evaluate_file(result.run_dir, "rows.csv")["metrics"]["accuracy"] == pytest.approx(
+    scored = evaluate_file(result.run_dir, "rows.csv")["metrics"]
+    assert scored["accuracy"] == pytest.approx(
         sum(each["prediction"] == row["sold"] for each, row in zip(here, rows(), strict=True)) / ROWS
     )
+    trained = load(result.run_dir)
+    assert scored == trained.evaluate("rows.csv").metrics == trained.evaluate(rows()).metrics
+    with pytest.raises(DataError, match="the data has no column 'sold'. Its columns are 'x'"):
+        trained.evaluate([{"x": "1"}])
 
 
 @pytest.mark.parametrize("model", [pytest.param("./net.json", marks=pytest.mark.slow), "mlp"])

@@ -17,7 +17,9 @@ from snugfit.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from snugfit.run.afterwards import Afterwards
+    from snugfit.run.evaluation import Evaluation
     from snugfit.run.trained_model import TrainedModel
+    from snugfit.step.metrics.metric import RowMetric
 
 
 class Emit(Protocol):
@@ -78,6 +80,10 @@ class RunResult(Shown):
         """Return the best model's prediction for each row, as `TrainedModel.predict`."""
         return self.trained.predict(rows)
 
+    def evaluate(self, data: Any, metrics: Sequence[str] | Mapping[str, str | RowMetric] = ()) -> Evaluation:
+        """Return the best model's scores on labelled rows, as `TrainedModel.evaluate`."""
+        return self.trained.evaluate(data, metrics)
+
     @property
     def history(self) -> Any:
         """A row for each update with its numbers, and with `validation_…` where it was scored: a DataFrame, or a list of dicts without pandas.
@@ -114,7 +120,7 @@ class RunResult(Shown):
             lines.append(f"  last    {_scores(self.last['metrics'])}")
         if self.run_dir is not None:
             lines.append(f"  run     {self.run_dir}")
-        return [*lines, "  then    .model, .predict(rows), .history"]
+        return [*lines, "  then    .model, .predict(rows), .evaluate(data), .history"]
 
     def page(self) -> str | None:
         """Return the run's report; its curves where it has written none."""
