@@ -1,6 +1,7 @@
-"""A page as Chromium draws it: which of its texts are cut off, lie over each other or make the page wider than its window.
+"""A page as Chromium draws it: which of its texts are cut off, hard to see, lie over each other or make the page wider
+than its window.
 
-The page is shown in a frame of the width that is asked for, since a window of Chromium has a least width of its own.
+Each page is shown in a frame of the width that is asked for, since a window of Chromium has a least width of its own, and with its dark colours too.
 """
 
 from __future__ import annotations
@@ -9,16 +10,53 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 _MEASURE = """
-const faults = [];
 const slack = 1.5;  // pixels, which rounding takes
 const words = element => element.textContent.trim().replace(/\\s+/g, ' ').slice(0, 60);
+
+const brush = Object.assign(document.createElement('canvas'), {width: 1, height: 1}).getContext('2d', {willReadFrequently: true});
+const known = {};
+function rgba(colour) {  // whatever way it is written in
+  if (!(colour in known)) {
+    brush.clearRect(0, 0, 1, 1);
+    brush.fillStyle = colour;
+    brush.fillRect(0, 0, 1, 1);
+    known[colour] = [...brush.getImageData(0, 0, 1, 1).data].map(each => each / 255);
+  }
+  return known[colour];
+}
+const blend = (above, below, alpha) => [0, 1, 2].map(each => above[each] * alpha + below[each] * (1 - alpha));
+const luminance = colour => [0.2126, 0.7152, 0.0722].reduce((sum, part, each) => {
+  const value = colour[each];
+  return sum + part * (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+}, 0);
+// WCAG 2.2, "contrast ratio"
+function contrast(element, view, page) {
+  const drawn = element.closest('svg') !== null, own = view.getComputedStyle(element);
+  let ground = [1, 1, 1], alpha = 1;
+  const behind = [];
+  for (let at = element; at; at = at.parentElement) {
+    const its = view.getComputedStyle(at);
+    behind.push(its.backgroundColor);
+    alpha *= +its.opacity;
+  }
+  for (const colour of behind.reverse()) ground = blend(rgba(colour), ground, rgba(colour)[3]);
+  const before = element.previousElementSibling;
+  if (drawn && before && before.tagName === 'rect') ground = blend(rgba(view.getComputedStyle(before).fill), ground, 1);
+  const ink = rgba(drawn ? own.fill : own.color);
+  const pair = [luminance(blend(ink, ground, ink[3] * alpha)), luminance(ground)].sort();
+  return (pair[1] + 0.05) / (pair[0] + 0.05);
+}
+
 function measure(view, page) {
+  const faults = [];
+  let count = 0;
   for (const closed of page.querySelectorAll('details')) closed.open = true;
   const width = view.innerWidth;
   if (page.documentElement.scrollWidth > width + slack)
@@ -59,6 +97,9 @@ function measure(view, page) {
       }
       if (['auto', 'scroll'].includes(its.overflowX)) break;
     }
+    const large = parseFloat(style.fontSize) >= (+style.fontWeight >= 600 ? 18.6 : 24);
+    const ratio = contrast(element, view, page);
+    if (ratio < (large ? 3 : 4.5)) faults.push(`hard to see, ${ratio.toFixed(1)} to 1: ${words(element)}`);
   }
   for (let one = 0; one < texts.length; one++)
     for (let other = one + 1; other < texts.length; other++) {
@@ -70,36 +111,75 @@ function measure(view, page) {
       if (over > slack && deep > 0.35 * Math.min(a.box.height, b.box.height))
         faults.push(`one over the other: ${words(a.element)} | ${words(b.element)}`);
     }
-  return {texts: texts.length, faults};
+  count = texts.length;
+  for (const inner of page.querySelectorAll('iframe')) {  // a page in a notebook
+    const found = measure(inner.contentWindow, inner.contentDocument);
+    count += found.texts;
+    faults.push(...found.faults);
+  }
+  return {texts: count, faults};
 }
+
+async function measured({content, width}) {
+  const frame = document.createElement('iframe');
+  frame.style.cssText = `border:0;width:${width}px;height:900px`;
+  frame.srcdoc = content;
+  const loaded = new Promise(done => { frame.onload = done; });
+  document.body.append(frame);
+  await loaded;
+  const found = measure(frame.contentWindow, frame.contentDocument);
+  frame.remove();
+  return found;
+}
+
+(async () => {
+  const found = [];
+  for (const each of pages) found.push(await measured(each));
+  document.getElementById('said').textContent = JSON.stringify(found);
+})();
 """
 
+WIDTHS = (1280, 390)
+"""Of a desktop and of a phone, in pixels."""
 
-def measured(page: Path, width: int, folder: Path) -> tuple[int, list[str]]:
-    """Return how many texts a page shows in a window of so many pixels, and what is wrong with them.
+_DARK = "(prefers-color-scheme:dark)"
+
+
+def measured(
+    pages: Sequence[Path], folder: Path, widths: Sequence[int] = WIDTHS
+) -> dict[str, tuple[int, list[str]]]:
+    """Return how many texts each page shows, and what is wrong with them: by its name, the width of the window, and light or dark.
+
+    One Chromium measures all of them, one after the other.
 
     Args:
         folder: an empty one, for what Chromium writes.
     """
     assert CHROMIUM is not None
-    frame = folder / f"{page.stem}-{width}.html"
-    content = json.dumps(page.read_text(encoding="utf-8")).replace("</", "<\\/")
+    asked = {}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for scheme, applies in (("light", "not all"), ("dark", "all")):
+            for width in widths:
+                asked[f"{page.name} {width} {scheme}"] = {
+                    "content": text.replace(_DARK, applies),
+                    "width": width,
+                }
+    content = json.dumps(list(asked.values())).replace("</", "<\\/")
+    frame = folder / "frame.html"
     frame.write_text(
-        f"<!doctype html><body><pre id=said></pre><iframe id=page style='border:0;width:{width}px;height:900px'></iframe>"
-        f"<script>{_MEASURE}const frame = document.getElementById('page');"
-        "frame.onload = () => { document.getElementById('said').textContent = "
-        f"JSON.stringify(measure(frame.contentWindow, frame.contentDocument)); }};frame.srcdoc = {content};</script>",
+        f"<!doctype html><meta charset=utf-8><body><pre id=said></pre><script>const pages = {content};{_MEASURE}</script>",
         encoding="utf-8",
     )
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     done = subprocess.run(
-        [CHROMIUM, *options, "--virtual-time-budget=10000", "--dump-dom", frame.as_uri()],
+        [CHROMIUM, *options, "--virtual-time-budget=60000", "--dump-dom", frame.as_uri()],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=True,
     )
     said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.DOTALL)
     assert said is not None and said[1], f"nothing was measured: {done.stderr[-500:]}"
-    result = json.loads(unescape(said[1]))
-    return result["texts"], result["faults"]
+    results = json.loads(unescape(said[1]))
+    return {name: (found["texts"], found["faults"]) for name, found in zip(asked, results, strict=True)}

@@ -10,14 +10,11 @@ from typing import Any
 from snugfit.display.event_lines import progress_parts
 from snugfit.display.run_state import Standing
 from snugfit.display.terminal import TerminalDisplay
+from snugfit.results.shown import with_breaks
 
-_COLOURS = {
-    "yellow": "#9a6700",
-    "green": "#1a7f37",
-    "bold green": "#1a7f37",
-    "bold yellow": "#9a6700",
-    "bold red": "#cf222e",
-}
+_COLOURS = {"yellow": "#b7791f", "green": "#2e9e56", "red": "#e5484d"}
+"""Of the stroke beside a line: the line itself has the notebook's own colour, which can be read on its ground, light or dark."""
+
 _MOST_LINES = 200
 """Lines and rows that are kept; older ones go, so that a long run does not fill the notebook's file."""
 
@@ -46,7 +43,7 @@ class NotebookScreen:
 
     def say(self, text: str, style: str = "") -> None:
         """Add a line."""
-        self._add("line", f'<div style="{_css(style)}">{html.escape(text)}</div>')
+        self._add("line", f'<div style="{_css(style)}">{with_breaks(html.escape(text))}</div>')
 
     def row(self, cells: Sequence[str], heads: Sequence[str], mark: str = "", style: str = "") -> None:
         """Add a row to the table at the end; the heads themselves begin another one."""
@@ -92,7 +89,7 @@ class NotebookScreen:
         from IPython.display import HTML, display
 
         output = HTML(
-            f'<div style="font-family: monospace; white-space: pre-wrap">{self._body()}{self._progress}</div>'
+            f'<div style="font-family: monospace; white-space: pre-wrap; overflow-wrap: break-word; overflow-x: auto">{self._body()}{self._progress}</div>'
         )
         if self._shown is None:
             self._shown = display(output, display_id=True)
@@ -110,7 +107,8 @@ class NotebookScreen:
 
 
 def _css(style: str) -> str:
-    rules = [f"color: {_COLOURS[style]}"] if style in _COLOURS else []
+    colours = [_COLOURS[name] for name in style.split() if name in _COLOURS]
+    rules = [f"box-shadow: inset 3px 0 {colour}; padding-left: 8px" for colour in colours]
     rules += ["font-weight: bold"] if "bold" in style else []
-    rules += ["opacity: 0.6"] if style == "dim" else []
+    rules += ["opacity: 0.75"] if style == "dim" else []
     return "; ".join(rules)

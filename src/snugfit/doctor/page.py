@@ -8,6 +8,7 @@ from pathlib import Path
 from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import PITFALLS, Certainty, Finding
+from snugfit.report.html import breakable
 from snugfit.report.page import document, replace_page
 from snugfit.report.svg import escape
 from snugfit.units import counted
@@ -64,8 +65,8 @@ def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
 
 
 def _finding(finding: Finding) -> str:
-    evidence = "".join(f"<li>{escape(each)}</li>" for each in finding.evidence)
-    where = f"<code>{escape(finding.where)}</code> · " if finding.where else ""
+    evidence = "".join(f"<li>{breakable(each)}</li>" for each in finding.evidence)
+    where = f"<code>{breakable(finding.where)}</code> · " if finding.where else ""
     return (
         f'<div class=finding><div class="grade {finding.certainty.name.lower()}">{finding.certainty}</div><div>'
         f"<p>{escape(finding.what[:1].upper() + finding.what[1:].rstrip('.'))}.</p>"

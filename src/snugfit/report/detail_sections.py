@@ -93,7 +93,7 @@ def _calibration(seen: EvaluationDetails) -> str:
     ]
     drawn = Series("predictions", points, dots=dots, scattered=True)
     ideal = Series("as they say", [(0.0, 0.0), (100.0, 100.0)], tone=8, faint=True)
-    chart = Chart("right", "% of the predictions", [drawn, ideal], limits=(0.0, 100.0), wide=True)
+    chart = Chart("Right", "% of the predictions", [drawn, ideal], limits=(0.0, 100.0), wide=True)
     frame = Frame(end=100.0, x_name="probability of the prediction, %", noun="probability")
     return (
         "<section><h2>Probabilities</h2><p class=note>Where predictions of 90% are right nine times in ten, probabilities can be believed: below the "
@@ -109,9 +109,9 @@ def _numbers(seen: EvaluationDetails) -> str:
     if low == high:
         low, high = low - 1, high + 1
     dots = [Dot(label, prediction, f"{prediction:.6g} for {label:.6g}") for label, prediction in pairs]
-    drawn = Series("rows", pairs, dots=dots, scattered=True)
+    drawn = Series("rows", [], dots=dots, scattered=True)  # in the order of the rows, which no line joins
     ideal = Series("as they are", [(low, low), (high, high)], tone=8, faint=True)
-    chart = Chart("prediction", "", [drawn, ideal], limits=(low, high), wide=True)
+    chart = Chart("Prediction", "", [drawn, ideal], limits=(low, high), wide=True)
     frame = RangeFrame(end=high, start=low, x_name="label", noun="label")
     return (
         "<section><h2>Predictions beside labels</h2><p class=note>On the line a prediction is the label.</p>"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from snugfit.report.series import as_number, format_number
 from snugfit.report.svg import escape
+from snugfit.results.shown import with_breaks
 from snugfit.units import format_bytes, format_seconds
 
 UNITS = ("_bytes", "_seconds")
@@ -36,7 +36,7 @@ def figures(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def breakable(name: str) -> str:
     """Return a name or a path that a narrow page breaks behind a dot, an underscore or a slash, not within a word."""
-    return re.sub(r"(?<=[._/])(?=[A-Za-z])", "<wbr>", escape(name))
+    return with_breaks(escape(name))
 
 
 def model_name(model: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from snugfit.report.html import breakable
 from snugfit.report.svg import escape
 from snugfit.results.verdicts import Law, Verdict
 
@@ -19,14 +20,16 @@ LAWS_STYLE = """
 .scale{width:100%;min-width:140px;height:22px;display:block}
 .scale .bound{stroke:var(--ink);stroke-width:1.5px}
 .scale .held{fill:var(--good)}.scale .broken{fill:var(--bad)}.scale .exempt{fill:var(--tone8)}
-@media (max-width:600px){.laws .drawn{display:none}}
+@media (max-width:600px){.laws .drawn{display:none}
+.laws tr{display:grid;grid-template-columns:auto 1fr;border-top:1px solid var(--rule);padding:6px 0}
+.laws th,.laws td{border:0;padding:0 14px 0 0}.laws th{grid-column:1/-1}}
 """
 
 
 def laws_table(laws: Sequence[Law]) -> str:
     """Return each law with its verdict, its error on a scale, and what there is to say."""
     rows = "".join(
-        f"<tr><th scope=row>{escape(law.title)}<small>{escape(_explanation(law))}</small></th>"
+        f"<tr><th scope=row>{escape(law.title)}<small>{breakable(_explanation(law))}</small></th>"
         f'<td class="verdict {law.verdict}">{law.verdict}</td><td class=drawn>{_scale(law)}</td>'
         f"<td>{escape(law.figures)}</td></tr>"
         for law in laws

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from snugfit.planner.answers.plan_words import KINDS, peak_place, printable, share
 from snugfit.planner.trace.memory_breakdown import MemoryUse, Piece
-from snugfit.report.html import figures, table
+from snugfit.report.html import breakable, figures, table
 from snugfit.report.page import document, replace_page
 from snugfit.report.stack import STACK_STYLE, TONES, layered
 from snugfit.report.svg import escape
@@ -20,6 +20,10 @@ MEMORY_STYLE = (
 .bars small{display:block}
 section h3{margin:28px 0 10px}
 figcaption h3{margin:0}
+.pieces th{max-width:none;width:44%}.pieces .bar{width:34%}
+@media (max-width:600px){.pieces tr{display:grid;grid-template-columns:1fr auto 3em;align-items:center;
+border-top:1px solid var(--rule);padding:6px 0}
+.pieces th,.pieces td{width:auto;border:0;padding:0 0 0 12px}.pieces th{grid-column:1/-1}.pieces th,.pieces .bar{padding:0}}
 """
 )
 
@@ -38,7 +42,7 @@ def write_memory_page(name: str, use: MemoryUse, path: Path, *, again: str = "")
         sentences.append(f"The allocator said: {use.ran_out}.")
     elif again:
         sentences.append(f"Run once more, {again} did not run out of memory.")
-    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    paragraphs = "".join(f"<p>{breakable(sentence)}</p>" for sentence in sentences)
     header = (
         f"<header><p class=about>{escape(printable(name))}</p><h1>{heading}</h1>"
         f'<p class=identity><span class="status {status}">{escape(use.basis.capitalize())}</span></p>{paragraphs}</header>'
@@ -99,7 +103,7 @@ def _kinds(use: MemoryUse) -> str:
 def _pieces(use: MemoryUse) -> str:
     largest = max((piece.bytes for piece in use.pieces), default=1)
     rows = "".join(
-        f"<tr><th scope=row>{escape(_owned(piece))}<small>{escape(_made(piece))}</small></th>"
+        f"<tr><th scope=row>{breakable(_owned(piece))}<small>{breakable(_made(piece))}</small></th>"
         f'<td class=bar><span class=fill{TONES.get(piece.kind, 8)} style="width:{piece.bytes / largest:.1%}"></span></td>'
         f"<td class=number>{format_bytes(piece.bytes)}</td>"
         f"<td class=number>{share(piece.bytes / max(1, use.at_bytes))}</td></tr>"

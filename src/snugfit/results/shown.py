@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import html
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 MOST_LINES = 12
 _HEIGHT = 560
+
+
+def with_breaks(text: str) -> str:
+    """Return text of HTML that a narrow page breaks behind a dot, an underscore or a slash, not within a word of a name or a path."""
+    return re.sub(r"(?<=\w[._/])(?=[A-Za-z])", "<wbr>", text)
 
 
 class Shown(ABC):
@@ -32,7 +38,10 @@ class Shown(ABC):
 
     def _repr_html_(self) -> str:
         """Return what IPython shows: the text, and the page in a frame, so that neither's styles reach the other."""
-        text, page = f"<pre>{html.escape(repr(self))}</pre>", self.page()
+        text, page = (
+            f"<pre style='white-space:break-spaces;overflow-wrap:anywhere'>{with_breaks(html.escape(repr(self)))}</pre>",
+            self.page(),
+        )
         if page is None:
             return text
         style = f"width:100%;height:{_HEIGHT}px;border:0"

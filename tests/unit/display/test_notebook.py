@@ -73,7 +73,7 @@ def test_a_run_is_one_output_with_header_table_and_end(shown: list[str]) -> None
     assert page.count("<tr") == 3 and page.count("<th") == 5
     assert ">0.7500</td>" in page and ">best</td>" in page
     assert "<progress" not in page
-    assert page.index("<table") < page.index("finished") < page.index("run       runs/news/1")
+    assert page.index("<table") < page.index("finished") < page.index("run       runs/<wbr>news/1")
 
 
 def test_lines_of_a_long_run_do_not_fill_the_notebook(shown: list[str]) -> None:

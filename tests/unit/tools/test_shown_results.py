@@ -48,4 +48,8 @@ class Long(Shown):
 def test_what_is_too_long_is_cut_and_what_has_no_page_is_text() -> None:
     lines = repr(Long()).splitlines()
     assert (len(lines), lines[-1]) == (MOST_LINES, "  … and 19 more")
-    assert Long()._repr_html_().startswith("<pre>&lt;line 0&gt;\n")
+    assert (
+        Long()
+        ._repr_html_()
+        .startswith("<pre style='white-space:break-spaces;overflow-wrap:anywhere'>&lt;line 0&gt;\n")
+    )

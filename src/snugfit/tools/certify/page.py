@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from snugfit.report.html import facts
+from snugfit.report.html import facts, table
 from snugfit.report.law_table import LAWS_STYLE, laws_table
 from snugfit.report.page import document, replace_page
 from snugfit.report.svg import escape
@@ -56,18 +56,13 @@ def render_certificate(certificate: Certificate) -> str:
 
 
 def _trials(certificate: Certificate) -> str:
-    rows = "".join(
-        f"<tr><th scope=row>{'' if place else escape(law.title)}</th><td>{escape(trial.what)}</td>"
-        f"<td class=number>{trial.error:.1e}</td><td>{escape(trial.worst)}</td></tr>"
+    rows = [
+        ("" if place else law.title, f"{trial.error:.1e}", trial.what, trial.worst)
         for law in certificate.laws
         for place, trial in enumerate(law.trials)
-    )
-    head = "<thead><tr><th>law</th><th>tried with</th><th class=number>error</th><th>furthest off</th></tr></thead>"
-    return (
-        f"<section><h2>What was compared</h2><table>{head}<tbody>{rows}</tbody></table></section>"
-        if rows
-        else ""
-    )
+    ]
+    body = table(("law", "error", "tried with", "furthest off"), rows, 1, named=True)
+    return f"<section><h2>What was compared</h2>{body}</section>" if rows else ""
 
 
 def _conditions(certificate: Certificate) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from snugfit.planner.answers.plan_words import brief_number, brief_seconds, digits, printable, share
-from snugfit.report.html import details, figures, table
+from snugfit.report.html import breakable, details, figures, table
 from snugfit.report.memory_page import MEMORY_STYLE, memory_sections, piece_words
 from snugfit.report.page import document, replace_page
 from snugfit.report.svg import escape
@@ -68,12 +68,12 @@ def render_profile(profile: Profile) -> str:
 def _header(profile: Profile) -> str:
     device = profile.device
     about = f"Profile · {printable(device['name'])}"
-    memory = f"<p>Memory: {escape(piece_words(profile.memory[0]))}</p>" if profile.memory else ""
+    memory = f"<p>Memory: {breakable(piece_words(profile.memory[0]))}</p>" if profile.memory else ""
     return (
         f"<header><p class=about>{escape(about)}</p><h1>{escape(printable(profile.name))}</h1>"
         f'<p class=identity><span class="status stopped">Limited by {escape(profile.limit)}</span>'
         f"<span>{counted(profile.updates, 'update')} of {counted(profile.rows, 'example')}, in micro-batches of {profile.micro_batch:,}</span></p>"
-        f"<p>{escape(profile.verdict)}</p>{memory}{_figures(profile)}</header>"
+        f"<p>{breakable(profile.verdict)}</p>{memory}{_figures(profile)}</header>"
     )
 
 
@@ -184,7 +184,7 @@ def _operators(profile: Profile) -> str:
 
 
 def _footer(profile: Profile) -> str:
-    notes = "".join(f"<p>{escape(printable(note))}</p>" for note in profile.notes)
+    notes = "".join(f"<p>{breakable(printable(note))}</p>" for note in profile.notes)
     return (
         f"<footer><p>Seconds by phase are measured without torch’s profiler, which made updates {profile.slowdown:.2f} times as "
         "long; operators have the shares of their phase that it saw. Gains are predicted. The trace is trace.json: open it in "
