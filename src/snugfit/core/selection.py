@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -10,7 +11,16 @@ from torch import nn
 
 from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.technique import SINGLE_SEAMS, STAGED_SEAMS, Card, Kind, Sharing, Stage, Technique
+from snugfit.core.technique import (
+    SINGLE_SEAMS,
+    STAGED_SEAMS,
+    Card,
+    Kind,
+    Sharing,
+    Stage,
+    Technique,
+    as_settings,
+)
 from snugfit.errors import PlanConflict, SettingError
 
 
@@ -50,7 +60,19 @@ def listed(optimizer: Any, techniques: Any) -> list[Technique]:
             raise SettingError(
                 "techniques", f"{technique!r} is no technique", "Give objects, such as EMA(decay=0.999)."
             )
-    return [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
+    return list(map(_hashable, [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]))
+
+
+def _hashable(technique: Technique) -> Technique:
+    """Return a technique with a tuple in place of each list that was given for one: plans are compared and kept by their techniques."""
+    given = as_settings(technique)
+    types = {each.name: str(each.type) for each in fields(technique)} if given else {}  # type: ignore[arg-type]
+    lists = {
+        name: tuple(value)
+        for name, value in given.items()
+        if isinstance(value, list) and "tuple" in types[name]
+    }
+    return replace(technique, **lists) if lists else technique  # type: ignore[type-var]
 
 
 def check(techniques: Sequence[Technique]) -> None:

@@ -15,7 +15,7 @@ from snugfit.core.composition import Composition, compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.progress import Progress
-from snugfit.core.selection import check, exclusion
+from snugfit.core.selection import check, exclusion, listed
 from snugfit.core.technique import (
     BatchLoss,
     Card,
@@ -245,3 +245,11 @@ def test_a_card_may_refuse_all_that_fill_a_seam_or_stand_at_a_stage(place: str |
     other = find("clip_norm" if place == "adjust" else "sam").card
     assert exclusion(refusing, other) == exclusion(other, refusing) == f"exclude each other: {reason}"
     assert exclusion(refusing, find("mixup").card) is None
+
+
+def test_a_list_that_was_given_for_a_tuple_is_one_so_that_a_plan_can_keep_the_technique() -> None:
+    recompute = find("recompute")
+    (made,) = listed(None, [recompute(keep=["matmul"])])
+    assert made == recompute(keep=("matmul",)) and hash(made)
+    own = Noting("a", [], ())
+    assert listed(None, [own])[0] is own  # which asks for a list, that it may go on writing in
