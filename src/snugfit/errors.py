@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Self
@@ -199,7 +200,7 @@ class RunInterrupted(SnugfitError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a name that is not known: the nearest one, or all of them.
+    """Return a hint for a name that is not known: the nearest one, else those that have it as a word, or all of them.
 
     Names of several words are near where each word is: a common last word says nothing.
 
@@ -209,10 +210,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'Known: epochs, seed.'
     >>> nearest("picture-classification", ["image-classification", "text-classification"])
     'Known: image-classification, text-classification.'
+    >>> nearest("f1", ["accuracy", "macro_f1", "micro_f1"])
+    "Did you mean 'macro_f1' or 'micro_f1'?"
     """
     known = list(known)
     close = difflib.get_close_matches(name, [each for each in known if _has_near_words(name, each)], n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
+    close = close or [each for each in known if name in re.split(r"[-_]", each)]
+    if close:
+        return "Did you mean {}?".format(" or ".join(f"'{each}'" for each in close))
+    return f"Known: {', '.join(sorted(known))}."
 
 
 def nearest_file(name: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from snugfit.core.other_names import OTHER_NAMES
 from snugfit.core.settings import Section, Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
@@ -79,6 +80,8 @@ def _default(each: Setting) -> str:
 
 def _suggestion(name: str, declared: Mapping[str, Setting]) -> str:
     """Return where a setting that is not known in its section may belong."""
+    if (ours := OTHER_NAMES.get(name)) is not None and ours.recipe:
+        return f"Did you mean {ours.recipe}?"
     near = nearest(name, declared)
     if near.startswith("Did you mean"):
         return near

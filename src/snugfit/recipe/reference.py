@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from snugfit.core.job import keywords
+from snugfit.core.other_names import OTHER_NAMES
 from snugfit.core.settings import Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
@@ -201,12 +202,14 @@ def _commands(entry: Entry) -> str:
 
 
 def _near(key: str, known: Sequence[str]) -> str:
-    """Return where a technique's setting is described, else the settings of that last name, else the nearest key."""
+    """Return where a technique's setting is described, else the settings of that last name here or elsewhere, else the nearest key."""
     first, _, rest = key.partition(".")
     if first in _ALONE and rest:
         return f"Settings of a technique: {_ALONE[first]} {rest.partition('.')[0]}"
     same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
     if same:
         return f"Did you mean {' or '.join(same)}?"
+    if (ours := OTHER_NAMES.get(key.rpartition(".")[2])) is not None and ours.recipe:
+        return f"Did you mean {ours.recipe}?"
     near = nearest(key, known)
     return near if near.startswith("Did you mean") else "All of them: snugfit recipe"

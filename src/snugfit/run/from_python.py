@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
@@ -129,7 +130,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
     """
     given = with_defaults(settings)
     folder = _resumed(given)
-    with displayed(given["display"]) as display:
+    with displayed(given["display"]) as display, by_keywords():
         spec = module_spec(model, data, given, folder)
         return execute(replace(spec, display=display, tracking=_tracking(given, folder)))
 
@@ -150,6 +151,7 @@ def _resumed(given: Mapping[str, Any]) -> RunFolder | None:
     return RunFolder.open(Path(given["resume"]))
 
 
+@by_keywords()
 def module_spec(
     model: nn.Module, data: Any, given: Mapping[str, Any], folder: RunFolder | None = None
 ) -> RunSpec:
@@ -199,8 +201,7 @@ def module_spec(
     )
     if given["strategy"] not in ("auto", plan.strategy):
         known_strategy(given["strategy"])  # which one device has no use for
-    with by_keywords():
-        check_settings(job, plan, techniques, metrics, validated=validation is not None)
+    check_settings(job, plan, techniques, metrics, validated=validation is not None)
     data, validation = _streams(without_frame(data), without_frame(validation), job)
     check_dataset("data", data)
     check_module(model)
@@ -440,6 +441,7 @@ def plan(
     search: bool = True,
     probe: bool = False,
     forward: Forward | None = None,
+    display: Literal["auto"] | None = "auto",
 ) -> Answer:
     """Return what training `model` needs, in bytes and seconds, before it runs, and the fastest plan that fits.
 
@@ -460,6 +462,7 @@ def plan(
         seconds: that the search may take; by default it is bounded by the predictions that it makes.
         search: False predicts exactly what was asked for.
         probe: measure with few examples on this machine's device, for models that cannot be run without numbers.
+        display: "auto" shows how far the search is; None shows nothing.
 
     Returns:
         The answer: `fits`, `prediction`, `choice`, `alternatives`, `rejected`, `why`; `as_dict()` has plain values.
@@ -471,6 +474,7 @@ def plan(
     given = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     job = Job.of(global_batch=window.rows, updates=updates)
     # half a second of imports that training has no use for
+    from snugfit.display.search_line import search_line
     from snugfit.planner.target import Target
     from snugfit.run.planning import plan_module
 
@@ -492,16 +496,37 @@ def plan(
         network=network,
     )
     here = Plan(micro_batch=micro_batch, device=find_device("auto"))
-    answer = plan_module(
-        model,
-        window,
-        job,
-        here,
-        _techniques(optimizer, techniques),
-        target,
-        examples=window.rows * updates,
-        loss=loss,
-        optimizer=given,
-        forward=forward,
-    )
-    return ModulePlan(**vars(answer))
+    with search_line(quiet=display is None) as watch:
+        answer = plan_module(
+            model,
+            window,
+            job,
+            here,
+            _techniques(optimizer, techniques),
+            target,
+            examples=window.rows * updates,
+            loss=loss,
+            optimizer=given,
+            forward=forward,
+            watch=watch,
+        )
+    return ModulePlan(**{**vars(answer), "why": tuple(map(_in_python, answer.why))})
+
+
+_KEYWORDS = (
+    (r"snugfit plan --seconds (\d+)", r"seconds=\1"),
+    (r"--(device|fidelity) ([\w-]+)", r'\1="\2"'),
+    (r"--host-memory", "host_budget"),
+)
+"""Options of `snugfit plan` in what a plan says, and how `plan` takes them."""
+
+
+def _in_python(sentence: str) -> str:
+    """Return a sentence of a plan that names options as keywords.
+
+    >>> _in_python("On this device it fits at mixed: --fidelity mixed.")
+    'On this device it fits at mixed: fidelity="mixed".'
+    """
+    for option, keyword in _KEYWORDS:
+        sentence = re.sub(option, keyword, sentence)
+    return sentence

@@ -105,6 +105,7 @@ def plan_module(
     loss: str | Loss = "cross_entropy",
     optimizer: torch.optim.Optimizer | None = None,
     forward: Forward | None = None,
+    watch: Watch = ignore,
 ) -> Answer:
     """Return the plan of any module for windows like `batch`; the model itself is not touched, and its weights are not copied.
 
@@ -112,9 +113,8 @@ def plan_module(
         As `plan_recipe`.
     """
     check_goal(target.goal, target.price)
-    worker = Worker(
-        hide_gpu=not target.probe, best_so_far=True
-    )  # loads its libraries while the model's structure is copied
+    # loads its libraries while the model's structure is copied
+    worker = Worker(hide_gpu=not target.probe, watch=watch, best_so_far=True)
     try:
         worker.load("snugfit.run.planning")
         named = any(each.card.precision for each in techniques)

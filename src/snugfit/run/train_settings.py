@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 from snugfit.core.job import Execution, keywords
+from snugfit.core.other_names import OTHER_NAMES
 from snugfit.core.settings import check_type, shown
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -142,11 +143,8 @@ def with_defaults(settings: TrainSettings) -> dict[str, Any]:
     """
     for name in settings:
         if name not in DEFAULTS:
-            near = get_close_matches(name, DEFAULTS, n=1)
-            hint = f". Did you mean '{near[0]}'?" if near else ""
-            raise TypeError(
-                f"got an unexpected keyword argument '{name}'{hint}"
-            )  # of any function that takes these
+            # of any function that takes these
+            raise TypeError(f"got an unexpected keyword argument '{name}'{_suggestion(name)}")
     given: dict[str, Any] = {**DEFAULTS, **settings}
     for name, (annotation, words) in _TYPES.items():
         try:
@@ -161,20 +159,39 @@ def with_defaults(settings: TrainSettings) -> dict[str, Any]:
     return given
 
 
+def _suggestion(name: str) -> str:
+    """Return the keyword that an unknown one may stand for, as the end of a sentence; "" where there is none.
+
+    >>> _suggestion("batch_size"), _suggestion("lr"), _suggestion("zzz")
+    (". Did you mean 'global_batch'?", '. Did you mean optimizer=sf.AdamW(learning_rate=1e-3)?', '')
+    """
+    if (ours := OTHER_NAMES.get(name)) is not None:
+        keyword = ours.python
+        return f". Did you mean {keyword if '=' in keyword else repr(keyword)}?"
+    near = get_close_matches(name, DEFAULTS, n=1)
+    return f". Did you mean '{near[0]}'?" if near else ""
+
+
 @contextmanager
 def by_keywords() -> Iterator[None]:
-    """Temporarily name settings of a job in errors as the keywords of `sf.train` do, such as `best` for `evaluate.best`.
+    """Temporarily name settings of a recipe in errors as the keywords of `sf.train` do, such as `best` for `evaluate.best`.
 
     Raises:
-        SettingError: by its keyword.
+        UserError: by its keyword.
     """
     try:
         yield
-    except SettingError as error:
-        names = {f"{section.key}.{own}": name for name, (section, own) in keywords().items()}
-        if (name := names.get(error.setting)) is None:
+    except UserError as error:
+        if (name := _recipe_settings().get(error.setting)) is None:
             raise
         raise error.about(name) from error
+
+
+def _recipe_settings() -> dict[str, str]:
+    """Return the keywords by the settings that a recipe has in their place."""
+    of_job = {f"{section.key}.{own}": name for name, (section, own) in keywords().items()}
+    of_plan = {f"{Execution.key}.{name}": name for name in (*OF_PLAN, "device", "strategy")}
+    return {**of_job, **of_plan, "data.validation": "validation"}
 
 
 def takes_settings(function: Function) -> Function:

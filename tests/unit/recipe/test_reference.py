@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from snugfit.cli import main
+from snugfit.core.other_names import OTHER_NAMES
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
-from snugfit.recipe.declarations import COMMANDS, REQUIRED
+from snugfit.recipe.declarations import COMMANDS, REQUIRED, Recipe
+from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
 from snugfit.recipe.reference import Entry, entries, markdown, page
 from snugfit.recipe.schema import json_schema
 from snugfit.recipe.strict_yaml import Places, read_yaml
+from snugfit.run.train_settings import DEFAULTS
+from snugfit.techniques import discover
 
 PAGE = Path(__file__).parents[3] / "docs" / "recipe_reference.md"
 BARE = {
@@ -149,11 +153,25 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         ("train.epoch", r"Did you mean 'train\.epochs'\?"),
         ("optimizer.adamw.learning_rate", r"Settings of a technique: snugfit techniques adamw$"),
         ("zzz", "All of them: snugfit recipe"),
+        ("train.batch_size", r"Did you mean train\.global_batch\?"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(key: str, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         entries(key)
+
+
+def test_names_of_other_trainers_stand_for_settings_that_there_are() -> None:
+    keys = {each.key for each in entries()}
+    for name, ours in OTHER_NAMES.items():
+        first, _, technique = ours.recipe.partition(".")
+        if first in SEAMS_OF_THEIR_OWN or first == "techniques":
+            assert not technique or technique.partition(".")[0] in discover()
+        elif ours.recipe:
+            assert ours.recipe in keys or ours.recipe in Recipe.settings(), name
+        if ours.python:
+            assert ours.python.partition("=")[0] in DEFAULTS, name
+        assert name not in DEFAULTS
 
 
 def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:

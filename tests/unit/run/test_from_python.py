@@ -349,9 +349,9 @@ def test_a_run_is_not_resumed_with_other_settings(
             DataError,
             r"^data: is a dict of columns \(1, each of 32 rows\)",
         ),
-        ({"validation": 0.01}, DataError, "^data.validation: 0.01 of 40 examples leaves one part empty"),
-        ({"validation": 1.0}, DataError, "^data.validation: got 1, expected a fraction between 0 and 1"),
-        ({"validation": -0.1}, DataError, "^data.validation: got -0.1, expected a fraction"),
+        ({"validation": 0.01}, DataError, "^validation: 0.01 of 40 examples leaves one part empty"),
+        ({"validation": 1.0}, DataError, "^validation: got 1, expected a fraction between 0 and 1"),
+        ({"validation": -0.1}, DataError, "^validation: got -0.1, expected a fraction"),
         ({"model": nn.Bilinear}, SettingError, r"^model: got the class Bilinear, .* Call it: Bilinear\(…\)"),
         ({"model": right}, SettingError, "^model: got the function right, expected an nn.Module"),
         ({"model": "bert-base-cased"}, SettingError, "^model: got a str, expected an nn.Module"),
@@ -361,6 +361,11 @@ def test_a_run_is_not_resumed_with_other_settings(
             r"^metrics: no metric 'right'\. Known: ",
         ),
         ({"metrics": "perplexty", "validation": 0.5}, SettingError, "Did you mean 'perplexity'"),
+        (
+            {"metrics": "f1", "validation": 0.5},
+            SettingError,
+            r"^metrics: no metric 'f1'\. Did you mean '.*macro_f1' or ",
+        ),
         (
             {"metrics": {"right": right}},
             SettingError,
@@ -372,34 +377,34 @@ def test_a_run_is_not_resumed_with_other_settings(
             "^best: .*Write 'max:right'",
         ),
         ({"best": "accuracy", "validation": 0.5}, SettingError, "^best: 'accuracy' is not among"),
-        ({"patience": 2}, SettingError, "^early_stopping.patience: needs data"),
-        ({"stop_when": print}, SettingError, "^early_stopping.stop_when: needs data"),
+        ({"patience": 2}, SettingError, "^patience: needs data"),
+        ({"stop_when": print}, SettingError, "^stop_when: needs data"),
         (
             {"min_delta": 0.1, "validation": 0.5},
             SettingError,
-            "^early_stopping.patience: is missing.*min_delta says what it counts",
+            "^patience: is missing.*min_delta says what it counts",
         ),
         (
             {"patience": 0, "validation": 0.5},
             SettingError,
-            "^early_stopping.patience: must be a positive whole number",
+            "^patience: must be a positive whole number",
         ),
         (
             {"epochs": None},
             SettingError,
             "^train: one of epochs and updates says how long the run is, found neither",
         ),
-        ({"epochs": -1}, SettingError, "^train.epochs: must be a positive number"),
-        ({"updates": 0}, SettingError, "^train.updates: must be a positive whole number"),
-        ({"global_batch": 0}, SettingError, "^train.global_batch: must be a positive whole number"),
-        ({"micro_batch": 0}, SettingError, "plan.micro_batch: must be a positive whole number, auto or null"),
-        ({"num_workers": -1}, SettingError, "^plan.num_workers: must be a whole number of at least 0"),
-        ({"device": "cuda:99"}, SettingError, "^plan.device: 'cuda:99' cannot be used here"),
-        ({"device": "gpu"}, SettingError, "^plan.device: 'gpu' cannot be used here"),
+        ({"epochs": -1}, SettingError, "^epochs: must be a positive number"),
+        ({"updates": 0}, SettingError, "^updates: must be a positive whole number"),
+        ({"global_batch": 0}, SettingError, "^global_batch: must be a positive whole number"),
+        ({"micro_batch": 0}, SettingError, "^micro_batch: must be a positive whole number, auto or null"),
+        ({"num_workers": -1}, SettingError, "^num_workers: must be a whole number of at least 0"),
+        ({"device": "cuda:99"}, SettingError, "^device: 'cuda:99' cannot be used here"),
+        ({"device": "gpu"}, SettingError, "^device: 'gpu' cannot be used here"),
         pytest.param(
             {"device": "mps"},
             SettingError,
-            r"^plan.device: 'mps' cannot be used here: .{,100} Use auto or cpu\.$",
+            r"^device: 'mps' cannot be used here: .{,100} Use auto or cpu\.$",
             marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it can be used"),
         ),
         (
@@ -411,7 +416,7 @@ def test_a_run_is_not_resumed_with_other_settings(
         (
             {"loss": "mse", "metrics": "perplexity", "validation": 0.5},
             SettingError,
-            "^evaluate.metrics: perplexity",
+            "^metrics: perplexity",
         ),
         (
             {"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))])},
@@ -511,7 +516,7 @@ def test_batch_norm_never_meets_a_single_example(
 ) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     data = TensorDataset(torch.randn(9, 3), torch.randint(0, 2, (9,)))
-    with pytest.raises(SettingError, match=r"train\.global_batch: .* single example"):
+    with pytest.raises(SettingError, match=r"^global_batch: .* single example"):
         sf.train(
             model, data, global_batch=global_batch, micro_batch=micro_batch, output=tmp_path, track=False
         )
@@ -543,7 +548,7 @@ def test_what_is_not_finite_and_how_many_checkpoints_are_kept_can_be_said(tmp_pa
         train(output=tmp_path / "stop", non_finite="stop", **settings)
     with pytest.raises(TrainingFailed, match="non_finite.limit: 1"):
         train(output=tmp_path / "limit", non_finite_limit=1, **settings)
-    with pytest.raises(SettingError, match="checkpoint.keep: must be a whole number of at least 2, found 1"):
+    with pytest.raises(SettingError, match="^checkpoint_keep: must be a whole number of at least 2, found 1"):
         train(output=tmp_path / "keep", checkpoint_keep=1, **settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def test_a_tool_refuses_by_name_what_is_of_the_folder_of_a_run(name: str) -> Non
 
 def test_a_way_to_share_that_does_not_exist_is_refused_on_one_device_too() -> None:
     module_setup(nn.Linear(4, 3), data(), strategy="ddp")
-    with pytest.raises(SettingError, match=r"plan\.strategy: there is no 'dpp'.*ddp"):
+    with pytest.raises(SettingError, match=r"^strategy: there is no 'dpp'.*ddp"):
         module_setup(nn.Linear(4, 3), data(), strategy="dpp")
 
 
@@ -189,6 +190,19 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_one(call: Callable[..., 
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("folder", "Did you mean 'output'?"),
+        ("batch_size", "Did you mean 'global_batch'?"),
+        ("lr", "Did you mean optimizer=sf.AdamW(learning_rate=1e-3)?"),
+    ],
+)
+def test_a_keyword_of_another_trainer_is_answered_with_ours(name: str, words: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)):
+        sf.train(nn.Linear(4, 3), data(), **{name: None})
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"loss": None}, "^loss: must be the name of a loss or a function.*, found null"),
@@ -210,7 +224,7 @@ def test_a_keyword_of_another_type_is_refused_by_its_name(
 
 @pytest.mark.parametrize("fraction", [float("nan"), float("inf")])
 def test_a_validation_fraction_that_is_not_finite_is_refused(fraction: float, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"^data.validation: got {fraction}, expected a fraction between"):
+    with pytest.raises(DataError, match=f"^validation: got {fraction}, expected a fraction between"):
         sf.train(nn.Linear(4, 3), data(), output=tmp_path, validation=fraction)
 
 

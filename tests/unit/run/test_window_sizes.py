@@ -127,7 +127,7 @@ def test_a_resume_is_refused_where_windows_in_tokens_are_cut_elsewhere(tmp_path:
 
 def test_batch_norm_is_refused_a_first_window_of_one_example(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(SettingError, match=r"^train\.global_batch: a window of 1 of the 40 examples"):
+    with pytest.raises(SettingError, match=r"^global_batch: a window of 1 of the 40 examples"):
         train(model, start_batch=1, batch_warmup=3, output=tmp_path)
 
 

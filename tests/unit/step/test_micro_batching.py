@@ -494,9 +494,7 @@ def test_auto_through_sf_train(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("micro_batch", [0, -1, 2.5, "all"])
 def test_a_micro_batch_that_is_none_is_refused(tmp_path: Path, micro_batch: Any) -> None:
-    with pytest.raises(
-        SettingError, match=r"plan.micro_batch: must be a positive whole number, auto or null"
-    ):
+    with pytest.raises(SettingError, match=r"^micro_batch: must be a positive whole number, auto or null"):
         sf.train(Capped(9), texts(8), collate=padded, micro_batch=micro_batch, output=tmp_path)
     with pytest.raises(SettingError, match=r"micro_batch: must be at least 1 .*\.$") as raised:
         sf.Step(Capped(9), SGD(), micro_batch=micro_batch)

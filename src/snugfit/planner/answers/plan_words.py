@@ -24,7 +24,7 @@ KINDS = (
 _FAR = 1.01
 """Times what was predicted, from which on it is said why a run takes more: what is left free on a CPU."""
 
-NOT_SEARCHED = "Estimates are of the arithmetic alone; --frontier searches every level."
+NOT_SEARCHED = "Estimates are of the arithmetic alone; snugfit plan --frontier searches every level."
 
 _LONG = 48 * 3600.0  # seconds that are told in days
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
