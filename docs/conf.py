@@ -36,8 +36,9 @@ html_copy_source = False
 
 
 def setup(app: Any) -> None:
-    """Bring the page of what composes up to date before the pages are read."""
+    """Bring the pages of what composes and of the commands up to date before the pages are read."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from scripts.matrix import write_page
+    from scripts import commands, matrix
 
-    app.connect("builder-inited", lambda _: write_page())
+    app.connect("builder-inited", lambda _: matrix.write_page())
+    app.connect("builder-inited", lambda _: commands.write_page())
