@@ -42,7 +42,7 @@ STACK_STYLE = (
     + "".join(
         f".plot .shade{number},.key.shade{number}{{fill:color-mix(in srgb,var(--ink) {share}%,var(--paper));"
         f"background:color-mix(in srgb,var(--ink) {share}%,var(--paper))}}\n"
-        for number, share in enumerate((6, 76, 26, 48, 100))
+        for number, share in enumerate((6, 84, 26, 64, 100))
     )
     + """
 figure.step{padding-bottom:0}
@@ -56,7 +56,7 @@ stroke-dasharray:4 4}
 .plot .over{fill:var(--bad)}.plot .peak{font-weight:620}
 .plot .top{fill:var(--ink);stroke:var(--paper);stroke-width:2px}
 .plot .segment{fill:var(--ink);font-size:11px;text-anchor:middle}
-.plot .shade1+.segment,.plot .shade4+.segment{fill:var(--paper)}
+.plot .shade1+.segment,.plot .shade3+.segment,.plot .shade4+.segment{fill:var(--paper)}
 figure>.segments{margin-top:10px}
 @media (max-width:600px){.plot .roomy{display:none}}
 """

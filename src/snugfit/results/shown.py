@@ -13,7 +13,7 @@ _HEIGHT = 560
 
 def with_breaks(text: str) -> str:
     """Return text of HTML that a narrow page breaks behind a dot, an underscore or a slash, not within a word of a name or a path."""
-    return re.sub(r"(?<=\w[._/])(?=[A-Za-z])", "<wbr>", text)
+    return re.sub(r"(?<=[\w/][._/])(?=[A-Za-z])", "<wbr>", text)
 
 
 class Shown(ABC):
