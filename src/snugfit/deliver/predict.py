@@ -31,7 +31,7 @@ from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import in_token_chunks
 from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
-from snugfit.step.build import find_device
+from snugfit.step.build import check_dataset, find_device
 from snugfit.step.evaluate import Scored, eval_mode
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
@@ -468,10 +468,15 @@ def evaluate_rows(
             "Score it in a loop: for each batch, loss(model(inputs), batch).",
         )
     if use.read is None:
+        check_dataset("data", data)
         examples = FileRows(data, [], [], (), use.collate, DataReport(0, len(data)), {})
     elif isinstance(data, (str, os.PathLike)):
         check_data(os.fspath(data))
         examples = _rows(predictor, os.fspath(data), labelled=True, bad_rows=bad_rows)
+    elif not isinstance(data, Iterable):
+        raise DataError(
+            "data", f"got {data!r}", "Give a file, a data frame of pandas, or mappings of columns."
+        )
     else:
         examples = use.read(_as_source(data), labelled=True, bad_rows=bad_rows)
     observer = Observed(use, predictor.meta)

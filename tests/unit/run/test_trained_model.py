@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.errors import ModelError, RunFolderError, SettingError
+from snugfit.errors import DataError, ModelError, RunFolderError, SettingError
 from snugfit.models.bundle import save_bundle
 from tests.laws import problems
 
@@ -230,6 +230,8 @@ def test_a_result_scores_rows_by_the_best_model(bare: bool, tmp_path: Path) -> N
     assert own.metrics["high"] == pytest.approx(logits.max(dim=1).values.mean().item(), rel=1e-6)
     with pytest.raises(SettingError, match="no metric 'acuracy'. Did you mean 'accuracy'"):
         result.evaluate(fresh, "acuracy")
+    with pytest.raises(DataError, match="is the text 'x.csv', and rows are expected"):
+        result.evaluate("x.csv")
 
 
 def test_scores_of_a_model_whose_loss_was_ones_own_are_refused() -> None:
