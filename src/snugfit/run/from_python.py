@@ -496,7 +496,7 @@ def plan(
         network=network,
     )
     here = Plan(micro_batch=micro_batch, device=find_device("auto"))
-    with search_line(quiet=display is None) as watch:
+    with search_line(quiet=display is None) as watch, by_keywords(_OF_BUDGET):
         answer = plan_module(
             model,
             window,
@@ -512,6 +512,9 @@ def plan(
         )
     return ModulePlan(**{**vars(answer), "why": tuple(map(_in_python, answer.why))})
 
+
+_OF_BUDGET = {"memory": "budget", "host_memory": "host_budget", "budget.fidelity": "fidelity"}
+"""Keywords of `plan` by the settings that errors of the planner name."""
 
 _KEYWORDS = (
     (r"snugfit plan --seconds (\d+)", r"seconds=\1"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 from snugfit.core.job import Execution, keywords
@@ -173,16 +174,18 @@ def _suggestion(name: str) -> str:
 
 
 @contextmanager
-def by_keywords() -> Iterator[None]:
+def by_keywords(others: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Temporarily name settings of a recipe in errors as the keywords of `sf.train` do, such as `best` for `evaluate.best`.
 
+    Args:
+        others: further keywords by settings.
     Raises:
         UserError: by its keyword.
     """
     try:
         yield
     except UserError as error:
-        if (name := _recipe_settings().get(error.setting)) is None:
+        if (name := {**_recipe_settings(), **others}.get(error.setting)) is None:
             raise
         raise error.about(name) from error
 

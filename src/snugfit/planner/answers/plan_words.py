@@ -201,14 +201,14 @@ def choice_words(choice: Choice) -> list[str]:
 def technique_words(entry: Any) -> str:
     """Return an entry of a recipe.
 
-    >>> technique_words({"lora": {"rank": 16, "targets": "all"}}), technique_words("recompute")
+    >>> technique_words({"lora": {"rank": 16, "targets": "all"}}), technique_words({"recompute": {"budget": None}})
     ('lora (rank 16, targets all)', 'recompute')
     """
     if not isinstance(entry, Mapping):
         return printable(entry)
+    words = {name: _settings(settings or {}) for name, settings in entry.items()}
     return ", ".join(
-        f"{printable(name)} ({_settings(settings)})" if settings else printable(name)
-        for name, settings in entry.items()
+        f"{printable(name)} ({settings})" if settings else printable(name) for name, settings in words.items()
     )
 
 
@@ -285,7 +285,8 @@ def _positive(value: object) -> float | None:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{printable(key)} {_value(value)}" for key, value in settings.items())
+    given = {key: value for key, value in settings.items() if value not in (None, (), [], {})}
+    return ", ".join(f"{printable(key)} {_value(value)}" for key, value in given.items())
 
 
 def _value(value: Any) -> str:
