@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -30,6 +30,9 @@ TURN_MARKS = TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 
 _ANSWER = "An answer of which nothing else is written."
 """Text by which an answer is found in what a template writes."""
+
+_FUNCTION = "some_function_of_no_use"
+"""A function by whose call the end of one is found."""
 
 DATE = datetime.datetime(2024, 7, 26)
 """The day that a template writes which asks for today's: another day would be another text, and a run could not go on overnight."""
@@ -93,6 +96,28 @@ def _chatml(tokenizer: PreTrainedTokenizerBase) -> str:
     )
 
 
+def special_marks(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
+    """Return the special tokens of a tokenizer, as texts hold them."""
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return frozenset((*added, *tokenizer.all_special_tokens))
+
+
+def check_marks(messages: Sequence[Message], marks: Collection[str]) -> None:
+    """Refuse messages that hold one of these marks, in what is said, thought or called.
+
+    Raises:
+        BadRow: names the message and the mark.
+    """
+    for number, message in enumerate(messages, 1):
+        texts = _content(message), *(str(message.get(key, "")) for key in (THOUGHTS[0], "tool_calls"))
+        mark = next((mark for mark in marks if any(mark in text for text in texts)), None)
+        if mark is not None:
+            raise BadRow(
+                "special token in a text",
+                f"message {number}, of the {message['role']}, holds {mark}, which the model takes for a mark",
+            )
+
+
 class ChatTemplate:
     """The chat template of a tokenizer.
 
@@ -108,8 +133,9 @@ class ChatTemplate:
 
         self._tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.values()
-        self._ends = {str(token) for token in added} | set(tokenizer.all_special_tokens)
-        self._marks = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
+        # Gemma has white space among its added tokens, which ends no turn
+        self._ends = {mark for mark in (*map(str, added), *tokenizer.all_special_tokens) if mark.strip()}
+        self._marks = special_marks(tokenizer)
         template = str(tokenizer.get_chat_template())
         self._template = _TODAY.sub(lambda asked: repr(DATE.strftime(asked[2])), template)
         self.prints_date = self._template != template
@@ -129,11 +155,9 @@ class ChatTemplate:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """The token that ends a turn, by which a generation stops; empty where the template ends it by none."""
-        mark = next(
-            (mark for mark in self._ends if self.turn_end is not None and self.turn_end.endswith(mark)), None
-        )
-        return () if mark is None else (int(self._tokenizer.convert_tokens_to_ids(mark)),)
+        """The tokens by which a generation stops: that which ends a turn, if one does, and that which ends a call of a tool where it is another."""
+        marks = filter(None, (self._mark_at_end(self.turn_end or ""), self._end_of_call()))
+        return tuple(int(self._tokenizer.convert_tokens_to_ids(mark)) for mark in marks)
 
     def prompt(self, messages: Sequence[Message], tools: list[Any] | None = None) -> str:
         """Return messages with the template's request for an answer.
@@ -157,7 +181,7 @@ class ChatTemplate:
         Raises:
             BadRow: the template refuses it, or leaves a message out; a message holds a special token.
         """
-        self._check_marks(conversation.messages)
+        check_marks(conversation.messages, self._marks)
         last = conversation.scored[-1]
         return self._in_some_form(
             conversation.messages[: last + 1],
@@ -257,20 +281,28 @@ class ChatTemplate:
         """Return what the template writes of a call of a tool, which may end with a mark of its own."""
         before = asked if whole.startswith(asked) else asked.rstrip().removesuffix(_THINKS)
         call = whole[len(before) :].rstrip() if whole.startswith(before) else ""
-        end = next((mark for mark in self._ends if call.endswith(mark)), None)
-        if end is None or not all(name in call.removesuffix(end) for name in _names_of_calls(messages[-1])):
+        end = self._mark_at_end(call)
+        if not end or not all(name in call.removesuffix(end) for name in _names_of_calls(messages[-1])):
             raise _lost_calls(len(messages))
         return call
 
-    def _check_marks(self, messages: Sequence[Message]) -> None:
-        for number, message in enumerate(messages, 1):
-            texts = _content(message), *(str(message.get(key, "")) for key in (THOUGHTS[0], "tool_calls"))
-            mark = next((mark for mark in self._marks if any(mark in text for text in texts)), None)
-            if mark is not None:
-                raise BadRow(
-                    "special token in a text",
-                    f"message {number}, of the {message['role']}, holds {mark}, which the template and the model take for a mark",
-                )
+    def _mark_at_end(self, text: str) -> str:
+        """Return the mark that a text ends with, the longest; "" where it ends with none."""
+        return max((mark for mark in self._ends if text.endswith(mark)), key=len, default="")
+
+    def _end_of_call(self) -> str:
+        """Return the mark by which the template ends a call of a tool; "" where it writes none, or ends it as an answer."""
+        function = {"name": _FUNCTION, "arguments": {}}
+        call = {"type": "function", "id": "000000000", "function": function}
+        asked: list[Message] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        try:
+            turn = self._in_some_form(asked, lambda messages: self._turn(messages, None)[1])
+        except BadRow:
+            return ""
+        return "" if turn.endswith(self.turn_end or "") else self._mark_at_end(turn)
 
     def _check_there(self, messages: Sequence[Message], text: str) -> None:
         """Refuse a conversation of which the template leaves out what was said; earlier thoughts and calls it may."""

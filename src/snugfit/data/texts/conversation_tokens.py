@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from snugfit.data.bad_rows import BadRow
-from snugfit.data.texts.chat_template import CHATML, ChatTemplate, Rendered
-from snugfit.data.texts.conversations import Conversation
+from snugfit.data.texts.chat_template import CHATML, ChatTemplate, Rendered, check_marks, special_marks
+from snugfit.data.texts.conversations import THOUGHTS, Conversation
 from snugfit.data.texts.token_rows import Example
 from snugfit.data.texts.tokens import IGNORED_LABEL, special_frame
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 
 class Limit(Protocol):
@@ -34,6 +37,10 @@ class Coder:
         end = tokenizer.eos_token_id
         self.end = self.special.suffix or (() if end is None else (int(end),))
         self.template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
+        self._marks = special_marks(tokenizer)
+        self._trimming = frozenset(
+            id for id, token in tokenizer.added_tokens_decoder.items() if token.lstrip or token.rstrip
+        )
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -77,15 +84,18 @@ class Coder:
         if length <= most or self._limit.too_long == "drop":
             return coded
         if self._limit.too_long == "cut_prompt":
-            shorter = without_oldest_turn(conversation)
-            while len(coded.ids) > most and shorter is not None:
-                assert self.template is not None  # which several turns need
-                coded, shorter = (
-                    self._coded(self.template.rendered(shorter)[-1]),
-                    without_oldest_turn(shorter),
+            shorter = without_oldest_turns(conversation)
+            if shorter:
+                coded = self._last_of(
+                    first_fitting(shorter, lambda each: len(self._last_of(each).ids) <= most)
                 )
             coded = self.without_beginning(coded, len(coded.ids) - most)
         return coded.cut(most)._replace(length=length)
+
+    def _last_of(self, conversation: Conversation) -> Coded:
+        """Return the tokens up to the last answer."""
+        assert self.template is not None  # which several turns need
+        return self._coded(self.template.rendered(conversation)[-1])
 
     def without_beginning(self, coded: Coded, count: int) -> Coded:
         """Return tokens without the first `count` of the prompt, behind the tokenizer's own first ones; the last of the prompt stays."""
@@ -100,16 +110,20 @@ class Coder:
         )
 
     def _without_template(self, conversation: Conversation) -> Coded:
+        check_marks(conversation.messages, self._marks)
         prompt, answer = self._plain_turns(conversation, 2)
         read = [*self.special.prefix, *self._plain(f"{prompt}\n")]
         return Coded.of(read, [*self._plain(answer), *self.end])
 
     def _plain_turns(self, conversation: Conversation, count: int) -> list[str]:
         roles = [message["role"] for message in conversation.messages]
-        if roles != ["user", "assistant"][:count] or conversation.tools:
+        keys = {"tool_calls": "calls of tools", THOUGHTS[0]: "thoughts"}
+        more = [words for key, words in keys.items() if any(each.get(key) for each in conversation.messages)]
+        if roles != ["user", "assistant"][:count] or conversation.tools or more:
+            within = f" with {' and '.join(more)}" if more else ""
             raise BadRow(
                 "no chat template",
-                f"a conversation of {', '.join(roles)} needs a chat template, and the tokenizer has none: give data.template, such as {CHATML}",
+                f"a conversation of {', '.join(roles)}{within} needs a chat template, and the tokenizer has none: give data.template, such as {CHATML}",
             )
         return [str(message["content"]) for message in conversation.messages]
 
@@ -129,14 +143,25 @@ class Coder:
             rendered.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         ids, places = list(tokens["input_ids"]), tokens["offset_mapping"]
+        if self._trimming:
+            both = zip(ids, places, strict=True)
+            places = [self._own_place(rendered.text, id, start, end) for id, (start, end) in both]
         edges = [edge for span in rendered.spans for edge in span]
         if any(start < edge < end for start, end in places for edge in edges):
             return None
         labels = [
-            id if any(span.start <= start and end <= span.end for span in rendered.spans) else IGNORED_LABEL
+            # what has no character of its own belongs to what follows it
+            id if any(span.start <= start < span.end >= end for span in rendered.spans) else IGNORED_LABEL
             for id, (start, end) in zip(ids, places, strict=True)
         ]
         return Coded(ids, labels, len(ids))
+
+    def _own_place(self, text: str, id: int, start: int, end: int) -> tuple[int, int]:
+        """Return the characters of a token, without the white space that a mark such as Phi-3's takes with it."""
+        if id not in self._trimming:
+            return start, end
+        whole = text[start:end]
+        return start + len(whole) - len(whole.lstrip()), end - len(whole) + len(whole.rstrip())
 
     def _piece_by_piece(self, rendered: Rendered) -> Coded:
         ids: list[int] = []
@@ -193,15 +218,27 @@ class Coded(NamedTuple):
         return cls([*read, *scored], [*[IGNORED_LABEL] * len(read), *scored], len(read) + len(scored))
 
 
-def without_oldest_turn(conversation: Conversation) -> Conversation | None:
-    """Return a conversation without what was said before its second question, but for the system's messages; None where there is no other."""
+def without_oldest_turns(conversation: Conversation) -> list[Conversation]:
+    """Return a conversation without its oldest turn, without its two oldest ones and so on, up to the last question, but with the system's messages."""
     messages = conversation.messages
     first = next(
         (place for place, each in enumerate(messages) if each["role"] not in ("system", "developer")), 0
     )
-    users = [place for place, each in enumerate(messages) if each["role"] == "user" and place > first]
-    if not users or users[0] >= conversation.scored[-1]:
-        return None
-    cut = users[0] - first
-    scored = tuple(place - cut for place in conversation.scored if place >= users[0])
-    return replace(conversation, messages=(*messages[:first], *messages[users[0] :]), scored=scored)
+    shorter = []
+    for begin in range(first + 1, conversation.scored[-1]):
+        if messages[begin]["role"] == "user":
+            cut = begin - first
+            scored = tuple(place - cut for place in conversation.scored if place >= begin)
+            kept = (*messages[:first], *messages[begin:])
+            shorter.append(replace(conversation, messages=kept, scored=scored))
+    return shorter
+
+
+def first_fitting(shorter: Sequence[T], fits: Callable[[T], bool]) -> T:
+    """Return the first that fits of what becomes shorter and shorter; the last, if none does.
+
+    >>> first_fitting([9, 7, 5, 3], lambda length: length <= 5), first_fitting([9, 7], lambda length: length <= 5)
+    (5, 7)
+    """
+    place = bisect_left(range(len(shorter)), True, key=lambda place: fits(shorter[place]))
+    return shorter[min(place, len(shorter) - 1)]

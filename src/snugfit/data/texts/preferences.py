@@ -21,8 +21,8 @@ from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.sources import Table, fingerprints_of, read_table
 from snugfit.data.texts.chat_template import set_template
-from snugfit.data.texts.conversation_tokens import Coded, Coder, without_oldest_turn
-from snugfit.data.texts.conversations import Conversation, Message, messages_in
+from snugfit.data.texts.conversation_tokens import Coded, Coder, first_fitting, without_oldest_turns
+from snugfit.data.texts.conversations import Conversation, Message, messages_in, tools_of
 from snugfit.data.texts.instruct import (
     LONGER,
     InstructSettings,
@@ -383,22 +383,23 @@ class AnswerWriter:
         """
         most, policy = self._settings.max_length, self._settings.too_long
         conversations = [each.conversation for each in answers]
-        coded = [self._alone(each) for each in conversations]
+        coded = self._both(conversations)
         lengths = [len(each.ids) for each in coded]
         if max(lengths) <= most:
             return coded
         if policy == "drop":
             return None
         if policy == "cut_prompt":
-            while max(len(each.ids) for each in coded) > most:
-                shorter = [without_oldest_turn(each) for each in conversations]
-                conversations = [each for each in shorter if each is not None]
-                if len(conversations) < len(coded):
-                    break
-                coded = [self._alone(each) for each in conversations]
-            beyond = max(len(each.ids) for each in coded) - most
+            # both lose the same turns
+            shorter = list(zip(*map(without_oldest_turns, conversations), strict=False))
+            if shorter:
+                coded = self._both(first_fitting(shorter, lambda each: _longest(self._both(each)) <= most))
+            beyond = _longest(coded) - most
             coded = [self.coder.without_beginning(each, max(0, beyond)) for each in coded]
         return [each.cut(most)._replace(length=length) for each, length in zip(coded, lengths, strict=True)]
+
+    def _both(self, conversations: Sequence[Conversation]) -> list[Coded]:
+        return [self._alone(each) for each in conversations]
 
     def _alone(self, conversation: Conversation) -> Coded:
         coded = self.coder.examples(conversation)
@@ -408,6 +409,10 @@ class AnswerWriter:
                 "the chat template writes earlier answers otherwise than the last one, so that several cannot be compared at once",
             )
         return coded[0]
+
+
+def _longest(coded: Sequence[Coded]) -> int:
+    return max(len(each.ids) for each in coded)
 
 
 class _Read(NamedTuple):

@@ -234,9 +234,13 @@ def test_an_answer_to_nothing_stands_once(name: str, content: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_generation_ends_by_the_turns_own_token(name: str) -> None:
-    coder = coder_of(name)
-    assert coder.tokenizer.convert_ids_to_tokens(coder.stops[0]) == PUBLISHED[name].end
+def test_a_generation_ends_by_the_token_that_ends_a_turn_or_a_call(name: str) -> None:
+    coder, published = coder_of(name), PUBLISHED[name]
+    stops = coder.tokenizer.convert_ids_to_tokens(coder.stops)
+    assert stops[0] == published.end
+    marks = [*published.marks, published.eos]
+    ends = {published.end, published.eos, *(mark for mark in marks if (published.calls or "").endswith(mark))}
+    assert set(stops) == ends
 
 
 def test_marks_of_chatml_that_are_no_tokens_are_told_and_become_tokens_where_that_is_asked(
