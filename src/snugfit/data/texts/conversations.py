@@ -163,7 +163,7 @@ def conversation_of(
         raise BadRow(
             "nothing scored", "train or weight says of each message of the assistant that it is not learned"
         )
-    return Conversation(tuple(messages), learned, _tools(row))
+    return Conversation(tuple(messages), learned, tools_of(row))
 
 
 def _learned(answers: Sequence[int], weights: Sequence[Any], scored: str) -> tuple[int, ...]:
@@ -192,7 +192,10 @@ def _alpaca(row: Mapping[str, Any], answered: bool) -> list[Message]:
 
 
 def _listed(row: Mapping[str, Any], form: str) -> tuple[list[Message], list[Any]]:
-    return _messages(row.get(COLUMNS[form]), COLUMNS[form])
+    messages, weights = _messages(row.get(COLUMNS[form]), COLUMNS[form])
+    if form == SHAREGPT and row.get("system") and messages[0]["role"] != "system":
+        messages, weights = [_message("system", text_of(row, ["system"])), *messages], [None, *weights]
+    return messages, weights
 
 
 def messages_in(value: Any, column: str) -> list[Message]:
@@ -220,11 +223,20 @@ def _messages(value: Any, column: str) -> tuple[list[Message], list[Any]]:
         own: Message = dict(_without_nulls(entry))
         weight = own.pop("weight", None)
         train = own.pop("train", None)
-        weights.append(weight if train is None else train)
+        weights.append(_checked_weight(weight if train is None else train, where))
         if "role" not in own and "from" in own:
             own = _renamed(own, where)
         messages.append(_checked(_with_tool_calls(own), where))
     return messages, weights
+
+
+def _checked_weight(weight: Any, where: str) -> Any:
+    """Return what a message says of being learned: nothing, or one of false and true."""
+    if weight is not None and weight not in (0, 1):
+        raise BadRow(
+            "weight", f"the weight of {where} is {shorten(repr(weight))}; an answer is learned (1) or not (0)"
+        )
+    return weight
 
 
 def _with_tool_calls(message: Message) -> Message:
@@ -322,7 +334,12 @@ def _calls(calls: Any, where: str) -> list[Any]:
     return plain
 
 
-def _tools(row: Mapping[str, Any]) -> list[Any] | None:
+def tools_of(row: Mapping[str, Any]) -> list[Any] | None:
+    """Return the functions that the assistant of a row may call.
+
+    Raises:
+        BadRow: `tools` is no list.
+    """
     tools = _parsed(row.get("tools"), "tools")
     if not tools:
         return None

@@ -109,10 +109,11 @@ class PadPairs:
 
 
 class Answered(NamedTuple):
-    """A prompt, and the messages of an answer to it."""
+    """A prompt, the messages of an answer to it, and the functions that these may call."""
 
     prompt: tuple[Message, ...]
     answer: tuple[Message, ...]
+    tools: list[Any] | None = None
 
     @property
     def conversation(self) -> Conversation:
@@ -123,7 +124,7 @@ class Answered(NamedTuple):
             for place in range(len(self.prompt), len(messages))
             if messages[place]["role"] == "assistant"
         ]
-        return Conversation(messages, tuple(scored))
+        return Conversation(messages, tuple(scored), self.tools)
 
 
 def load_preferences(
@@ -299,7 +300,7 @@ def pair_of(
             )
         if not any(message["role"] == "assistant" for message in answer):
             raise BadRow("no answer", f"{column} has no message of the assistant behind the prompt")
-        both.append(Answered(prompt, answer))
+        both.append(Answered(prompt, answer, tools_of(row)))
     return both[0], both[1]
 
 
@@ -325,7 +326,7 @@ def labelled_of(
         raise BadRow(
             "label is not boolean", f"{label} is {kind_of(value)} ({shorten(value)}), not true or false"
         )
-    return Answered(prompt, answer), bool(good)
+    return Answered(prompt, answer, tools_of(row)), bool(good)
 
 
 _EXAMPLE_ROWS = 8
@@ -345,11 +346,11 @@ def conversation_with(row: Mapping[str, Any], text: Sequence[str], answer: str |
     if prompt is None:
         raise BadRow("missing column", f"the row has no prompt ({' and '.join(columns)})")
     if answer is None:
-        return Conversation(prompt, ())
+        return Conversation(prompt, (), tools_of(row))
     messages = _answer_of(row, answer)
-    return Answered(
-        prompt, messages[len(prompt) :] if messages[: len(prompt)] == prompt else messages
-    ).conversation
+    if messages[: len(prompt)] == prompt:
+        messages = messages[len(prompt) :]
+    return Answered(prompt, messages, tools_of(row)).conversation
 
 
 def _answer_of(row: Mapping[str, Any], column: str) -> tuple[Message, ...]:
@@ -555,7 +556,7 @@ def _mismatched(source: str, answers: Mapping[int, Answered]) -> dict[int, Answe
     for at, own in answers.items():
         if last.prompt != own.prompt:
             before = last
-        others[at], last = Answered(own.prompt, before.answer), own
+        others[at], last = Answered(own.prompt, before.answer, own.tools), own
     return others
 
 

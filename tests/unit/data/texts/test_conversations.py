@@ -64,6 +64,17 @@ def test_the_form_is_seen_by_the_columns() -> None:
     assert texts_in({"messages": [USER, ASSISTANT]}, "messages") == ["Hi", "Hello"]
 
 
+def test_what_the_system_says_in_a_column_of_its_own_stands_first_unless_the_turns_have_it() -> None:
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    own = made({"conversations": turns, "system": "Be kind."}, "sharegpt")
+    assert own.messages == ({"role": "system", "content": "Be kind."}, USER, ASSISTANT)
+    assert own.scored == (2,)
+    there = [{"from": "system", "value": "Be brief."}, *turns]
+    both = made({"conversations": there, "system": "Be kind."}, "sharegpt")
+    assert both.messages[0]["content"] == "Be brief." and len(both.messages) == 3
+    assert made({"conversations": turns, "system": None}, "sharegpt").messages == (USER, ASSISTANT)
+
+
 def test_an_instruction_has_its_input_under_it() -> None:
     conversation = made(
         {"instruction": "Add.", "input": "2 2", "output": "4", "system": "Be brief."}, "alpaca"
@@ -162,6 +173,8 @@ def test_a_prompt_is_what_stands_before_its_answer() -> None:
             "'image_url'; texts alone",
         ),
         ([USER, {**ASSISTANT, "weight": 0}], "that it is not learned"),
+        ([USER, {**ASSISTANT, "weight": 0.5}], "the weight of message 2 is 0.5; an answer is learned"),
+        ([USER, {**ASSISTANT, "train": "false"}], "the weight of message 2 is 'false'"),
         ([{"role": "user", "content": 3}, ASSISTANT], "the content of message 1 is a whole number"),
         (
             [USER, {"role": "assistant", "tool_calls": [{"function": {}}]}],

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from snugfit.data.texts.preferences import PreferenceData, PreferenceSettings, load_preferences
+from snugfit.data.texts.preferences import (
+    PreferenceData,
+    PreferenceSettings,
+    conversation_with,
+    load_preferences,
+)
 from snugfit.errors import DataError
 from tests.unit.data.texts.test_instruct import TEMPLATES, by_letters
 
@@ -66,6 +71,22 @@ def test_a_prompt_as_text_may_lack_what_the_system_says(write: Any) -> None:
     (read, scored), _ = texts(load(write, row))
     assert read.startswith("<|im_start|>system\nbe brief<|im_end|>")
     assert scored == "four<|im_end|>"
+
+
+def test_the_functions_that_a_row_may_call_are_written(write: Any) -> None:
+    template = "{% for tool in tools or [] %}({{ tool.name }}){% endfor %}" + TEMPLATE
+    row = {"prompt": "two and two", "tools": [{"name": "add"}], "chosen": "four", "rejected": "five!"}
+    for read, _ in texts(load(write, row, template=template)):
+        assert read.startswith(f"(add){PROMPT}")
+    single = [
+        {"prompt": prompt, "completion": "four", "label": True, "tools": [{"name": name}]}
+        for prompt, name in (("two and two", "add"), ("two times two", "times"))
+    ]
+    data = load(write, *single, template=template, pairs=False)
+    for place, name in enumerate(("add", "times")):
+        assert all(read.startswith(f"({name})") for read, _ in texts(data, place))
+    asked = conversation_with({**row, "tools": json.dumps(row["tools"])}, ["prompt"], None)
+    assert asked.tools == [{"name": "add"}]
 
 
 def test_answers_of_earlier_turns_belong_to_the_prompt_and_later_ones_are_scored(write: Any) -> None:
