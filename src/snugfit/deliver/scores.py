@@ -75,10 +75,16 @@ def _scores_of_answers(
     prompts, targets = zip(*map(_last_answer, examples), strict=True)
     column = predictor.inference.columns[0]
     written = [str(each[column]) for each in predictor.predict_examples(list(prompts))]
+    return text_scores(list(zip(written, targets, strict=True)), metrics)
+
+
+def text_scores(
+    answers: Sequence[tuple[str, Sequence[int]]], metrics: Mapping[str, OfWrittenTexts]
+) -> dict[str, float]:
+    """Return metrics of answers, each as it was written and as the tokens that were to be written."""
     scores = {name: TextScore(metric) for name, metric in metrics.items()}
     for score in scores.values():
-        pairs = zip(written, targets, strict=True)
-        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in pairs)
+        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in answers)
     return {name: score.compute(Strategy()) for name, score in scores.items()}
 
 

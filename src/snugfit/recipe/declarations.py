@@ -172,7 +172,8 @@ class Track(Section):
         "experiment of MLflow that the run belongs to, and project of the other trackers", "snugfit"
     )
     answers: Count | None = setting(
-        "number of prompts, always the same, whose answers the report shows at each evaluation as they change; of tasks that write texts",
+        "number of prompts, always the same, whose answers the report shows at each evaluation as they change, scored beside those of the rows; of "
+        "tasks that write texts",
         None,
         example=3,
     )

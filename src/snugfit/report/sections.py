@@ -284,7 +284,17 @@ def answers(story: Story) -> str:
             for place in places
             if number < len(rows := shown[place]["rows"])
         ]
+        expected = mapping(row).get("expected")
+        cells += [["of the row", str(expected)]] if expected else []
         body += f"<h3>{escape(str(mapping(row).get('prompt', '')))}</h3>{table(['update', 'answer'], cells, numbers=1)}"
+    names = list(mapping(shown[-1].get("scores")))
+    if names:
+        scores = [
+            [shown[place].get("update"), *map(mapping(shown[place].get("scores")).get, names)]
+            for place in places
+        ]
+        cells = [[written(value) for value in row] for row in scores]
+        body = f"<h3>Beside the answers of the rows</h3>{table(['update', *names], cells, numbers=len(names) + 1)}{body}"
     return f"<section><h2>Answers to the same prompts</h2>{body}</section>"
 
 

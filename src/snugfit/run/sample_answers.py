@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,12 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
     Raises:
         SettingError: models of the task write no texts, or this one could not while it trains.
     """
+    from snugfit.data.texts.conversations import MOST_ASKED
     from snugfit.deliver.predict import predictor_of
+    from snugfit.deliver.scores import text_scores
     from snugfit.kit.generation import Generation
+    from snugfit.step.metrics.text_metrics import OfWrittenTexts
+    from snugfit.tasks.decoded import decoder_of
 
     afterwards = "Leave it out, and ask the best model afterwards: snugfit generate RUN."
     require_whole_model("track.answers", recipe.all_techniques(), recipe.plan.strategy, afterwards)
@@ -40,24 +44,38 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
             f"is of tasks whose models write texts, and the task is {recipe.task}",
             "Leave it out.",
         )
+    if count > MOST_ASKED:
+        raise SettingError(
+            "track.answers",
+            f"is {count}, and a model is asked {MOST_ASKED} prompts at most while it trains",
+            "Give fewer, and score the answers to all rows afterwards: snugfit evaluate RUN ROWS --metrics exact_match.",
+        )
     asking = use.with_generation(Generation(_ANSWER_TOKENS), None)
-    rows = [row for row in task.example_rows if _is_answerable(row, asking, task.material.model)][:count]
-    if not rows:
+    sample = task.asked or [(row, ()) for row in task.example_rows]
+    asked = [each for each in sample if _is_answerable(each[0], asking, task.material.model)][:count]
+    if not asked:
         raise SettingError(
             "track.answers",
             "no example that it could ask has a prompt that leaves the model a position for an answer",
             "Leave it out, or give a first row with a shorter prompt.",
         )
 
+    rows = [row for row, _ in asked]
+    decode = decoder_of(task.tokenizer)
+    metrics = {name: each for name, each in asking.own_metrics.items() if isinstance(each, OfWrittenTexts)}
+
     def answers(model: nn.Module, _update: int, _folder: Path) -> tuple[str, dict[str, Any]]:
         device = next(model.parameters()).device
         predictions = replace(predictor, model=model, device=device, use=asking).predict(rows)
         column = asking.columns[0]
-        answered = [
-            {"prompt": _in_words(row), "answer": each[column]}
-            for row, each in zip(rows, predictions, strict=True)
-        ]
-        return "answers", {"rows": answered}
+        told: list[dict[str, str]] = []
+        beside: list[tuple[str, Sequence[int]]] = []
+        for (row, target), each in zip(asked, predictions, strict=True):
+            told.append({"prompt": _in_words(row), "answer": each[column]})
+            if target:
+                beside.append((each[column], target))
+                told[-1]["expected"] = decode(target).strip()
+        return "answers", {"rows": told, "scores": text_scores(beside, metrics) if beside else {}}
 
     return answers
 

@@ -57,8 +57,9 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         data = stream_instruct(settings, stream, tokenizer, folder=recipe.folder)
     task = language_model(recipe, tokenizer, data, empty, keep)
     if (generation := getattr(task.material.model, "generation_config", None)) is not None:
-        generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
-    return replace(task, meta={**task.meta, "conversations": data.form})
+        generation.eos_token_id = list(data.stops) or None  # so that others who load it stop there
+    scored = {"conversations": data.form, "scored": settings.scored, "too_long": settings.too_long}
+    return replace(task, meta={**task.meta, **scored}, asked=data.asked)
 
 
 def _read_rows(recipe: Recipe) -> Part:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ class Task:
     `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
     files that the model, its tokenizer and other models it learns from are read from; `processor` says in transformers' own words how pictures are made for the model; `settings` are further JSON files by their paths in the folder, in which other libraries
     look for how it is used; `example` is one to train on as the model reads it: parts
-    of text, each with whether it is scored; `delivered` is the part of the model that is saved as the best one; `left_out` are the rows that
+    of text, each with whether it is scored; `asked` are rows to be answered with the tokens of the answers that they have, where a model is asked while it trains; `delivered` is the part of the model that is saved as the best one; `left_out` are the rows that
     cannot be used; `observers` tell what the model is and says at each evaluation.
     """
 
@@ -41,6 +41,7 @@ class Task:
     processor: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     example_rows: list[dict[str, Any]] = field(default_factory=list)
+    asked: Sequence[tuple[dict[str, Any], Sequence[int]]] = ()
     example: list[list[Any]] = field(default_factory=list)
     delivered: Callable[[nn.Module], nn.Module] = lambda model: model
     left_out: tuple[Fault, ...] = ()

@@ -172,6 +172,10 @@ def _evaluation(event: Event, batch: Batch) -> None:
         _tag(batch, "evaluated_weights", event["weights"])
 
 
+def _answers(event: Event, batch: Batch) -> None:
+    _metrics(batch, "answers", event.get("scores") or {}, event)
+
+
 def _resume(event: Event, batch: Batch) -> None:
     batch.untagged |= {"stop_reason", "resumable"}
     _tag(batch, "resumed_at_update", event.get("update"))
@@ -290,6 +294,7 @@ _TRANSLATORS = {
     "run": _run,
     "update": _update,
     "evaluation": _evaluation,
+    "answers": _answers,
     "system": _system,
     "logged": _logged,
     "resume": _resume,

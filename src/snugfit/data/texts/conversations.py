@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.data.bad_rows import BadRow, check_encodable, kind_of, shorten, text_of
@@ -44,6 +44,9 @@ _CALL = "function_call"
 
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Keys of the assistant's thoughts before an answer, in data sets and in templates; a message has the first."""
+
+MOST_ASKED = 64
+"""Rows at most that a model is asked while it trains."""
 
 Message = dict[str, Any]
 
@@ -384,26 +387,34 @@ def _in_words(value: Any) -> str:
 
 
 def rows_to_answer(
-    rows: Iterable[Mapping[str, Any]], form: str, text: Sequence[str], completion: str, *, most: int = 8
-) -> list[dict[str, Any]]:
-    """Return the first rows as they are when their answers are asked for: the columns of the prompt, or the messages before the last answer.
+    rows: Iterable[Mapping[str, Any]],
+    form: str,
+    text: Sequence[str],
+    completion: str,
+    *,
+    most: int = MOST_ASKED,
+) -> list[tuple[dict[str, Any], Conversation]]:
+    """Return the first rows as they are when their answers are asked for, each with the conversation up to that answer.
+
+    A row has the columns of the prompt, or the messages before the last answer.
 
     Rows whose messages are more than plain texts, such as calls of tools, are left out.
     """
-    asked: list[dict[str, Any]] = []
+    asked: list[tuple[dict[str, Any], Conversation]] = []
     for row in rows:
         if len(asked) == most:
             break
         try:
-            messages = conversation_of(row, form, text=text, completion=completion).messages
+            whole = conversation_of(row, form, text=text, completion=completion)
         except BadRow:
             continue
+        last = max(place for place, message in enumerate(whole.messages) if message["role"] == "assistant")
+        before = whole.messages[:last]
+        answered = replace(whole, messages=whole.messages[: last + 1], scored=(last,))
         if form == PAIRS and not lists_turns(row[text[0]]):
-            asked.append({column: row[column] for column in text})
+            asked.append(({column: row[column] for column in text}, answered))
             continue
-        ends = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        before = messages[: ends[-1]]
         if before and all(isinstance(message.get("content"), str) for message in before):
             plain = [{"role": message["role"], "content": message["content"]} for message in before]
-            asked.append({"messages": plain})
+            asked.append(({"messages": plain}, answered))
     return asked

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 LONGER = "longer than data.max_length"
 """The reason of what `too_long: drop` leaves out."""
 
+_EXAMPLE_ROWS = 8
+
 
 @dataclass(frozen=True)
 class InstructSettings(RowSettings):
@@ -59,12 +61,19 @@ class InstructSettings(RowSettings):
     too_long: str = "cut_end"
 
 
+class Asked(NamedTuple):
+    """A row to be answered, and the tokens of the answer that it has; none of one that cannot be written."""
+
+    row: dict[str, Any]
+    answer: Sequence[int]
+
+
 @dataclass(frozen=True)
 class InstructData:
     """Examples of at most `max_length` tokens; `labels` are the tokens of answers and of the ends of their turns, -100 elsewhere.
 
     `stops` are the tokens by which a generation ends, `form` is that of rows to be answered, beside `messages`;
-    `example_rows` are some of those.
+    `asked` are some of those.
     """
 
     train: Examples | Streamed
@@ -74,7 +83,12 @@ class InstructData:
     fingerprints: Mapping[str, str]
     stops: tuple[int, ...] = ()
     form: str = MESSAGES
-    example_rows: Sequence[dict[str, Any]] = ()
+    asked: Sequence[Asked] = ()
+
+    @property
+    def example_rows(self) -> Sequence[dict[str, Any]]:
+        """Return the first of the rows to be answered."""
+        return [each.row for each in self.asked[:_EXAMPLE_ROWS]]
 
 
 def load_instruct(
@@ -136,8 +150,24 @@ def load_instruct(
         form=next((form for form in forms[0] if form != MESSAGES), MESSAGES),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=coder.stops,
-        example_rows=rows_to_answer(tables[-1].rows, forms[-1][0], settings.text, settings.completion),
+        asked=asked_of(tables[-1].rows, forms[-1][0], settings, coder),
     )
+
+
+def asked_of(
+    rows: Iterable[Mapping[str, Any]], form: str, settings: InstructSettings, coder: Coder
+) -> list[Asked]:
+    """Return the first rows as their answers are asked for, with the answers that they have."""
+    both = rows_to_answer(rows, form, settings.text, settings.completion)
+    return [Asked(row, _answer_in(conversation, coder)) for row, conversation in both]
+
+
+def _answer_in(conversation: Conversation, coder: Coder) -> list[int]:
+    try:
+        labels = coder.examples(conversation)[-1].labels
+    except BadRow:
+        return []
+    return [label for label in labels if label != IGNORED_LABEL]
 
 
 def _forms(forms: Sequence[Sequence[str]], tables: Sequence[Table]) -> str:

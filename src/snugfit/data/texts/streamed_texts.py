@@ -49,11 +49,11 @@ from snugfit.data.texts.conversations import (
     columns_of_form,
     hint_of_form,
     recognise,
-    rows_to_answer,
 )
 from snugfit.data.texts.instruct import (
     InstructData,
     InstructSettings,
+    asked_of,
     conversation_in,
     read_conversations,
     warnings_of,
@@ -182,7 +182,7 @@ def stream_instruct(
         form=next((form for form in forms.values() if form != MESSAGES), MESSAGES),
         fingerprints=template_file | ({} if held_out is None else dict(held_out.fingerprints)),
         stops=coder.stops,
-        example_rows=rows_to_answer(parts[0].shown.rows, forms[parts[0]], settings.text, settings.completion),
+        asked=asked_of(parts[0].shown.rows, forms[parts[0]], settings, coder),
     )
 
 

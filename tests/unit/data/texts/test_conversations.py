@@ -124,8 +124,12 @@ def test_a_prompt_and_its_answer_may_be_lists_of_messages_of_which_the_answer_is
         ASSISTANT,
         USER,
     )
-    (asked,) = rows_to_answer([row], "prompt_completion", ["prompt"], "completion")
-    assert asked == {"messages": row["prompt"]}
+    ((asked, whole),) = rows_to_answer([row], "prompt_completion", ["prompt"], "completion")
+    assert (asked, whole.messages, whole.scored) == (
+        {"messages": row["prompt"]},
+        conversation.messages,
+        (3,),
+    )
 
 
 def test_calls_of_functions_in_older_forms_are_calls_of_tools() -> None:

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -340,8 +341,16 @@ def test_answers_to_the_same_prompts_are_told_at_each_evaluation_and_change_no_w
     answers = [each for each in events if each["event"] == "answers"]
     assert [each["update"] for each in answers] == [2, 4, 5]
     assert [row["prompt"] for each in answers for row in each["rows"]] == ["red?", "blue?"] * 3
+    assert [row["expected"] for row in answers[0]["rows"]] == ["warm", "cold"]
+    matches = [mean(row["answer"] == row["expected"] for row in each["rows"]) for each in answers]
+    assert [each["scores"]["exact_match"] for each in answers] == matches
+    assert all(list(each["scores"]) == ["exact_match", "chrf", "rouge_l", "bleu"] for each in answers)
     page = (told / "report.html").read_text()
-    assert "Answers to the same prompts" in page and "<h3>blue?</h3>" in page
+    assert (
+        "Answers to the same prompts" in page
+        and "<h3>blue?</h3>" in page
+        and "<th class=number>chrf</th>" in page
+    )
     best = max(each["update"] for each in events if each["event"] == "evaluation" and each["best"])
     (shown,) = [each["rows"] for each in answers if each["update"] == best]
     generator = load_generator(told, Generation(64))
@@ -368,7 +377,9 @@ def test_a_prompt_without_a_position_behind_it_is_not_asked_while_a_model_trains
     task = prepare(recipe)
     _, told = sample_answers(recipe, task, 2)(task.material.model.eval(), 0, project)
     assert [row["prompt"] for row in told["rows"]] == ["red?", "blue?"]
-    longest = replace(task, example_rows=task.example_rows[:1])
+    with pytest.raises(SettingError, match=r"track\.answers: is 65, and a model is asked 64 prompts at most"):
+        sample_answers(recipe, task, 65)
+    longest = replace(task, asked=task.asked[:1])
     with pytest.raises(
         SettingError, match=r"track\.answers: no example that it could ask has a prompt that leaves"
     ):
