@@ -60,12 +60,17 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
         data = stream_preferences(settings, stream, tokenizer, folder=recipe.folder)
     task = language_model(recipe, tokenizer, data, empty, keep, loss)
     if (generation := getattr(task.material.model, "generation_config", None)) is not None:
-        generation.eos_token_id = list(data.stops)  # goes with the model, so that others stop there too
+        generation.eos_token_id = list(data.stops) or None  # so that others who load it stop there
     answer = recipe.data.answers[0] if loss.pairs else recipe.data.completion
     return replace(
         task,
         material=replace(task.material, forward=AnswerScores(loss)),
-        meta={**task.meta, "completion_column": answer},
+        meta={
+            **task.meta,
+            "conversations": data.report.form,
+            "completion_column": answer,
+            "too_long": settings.too_long,
+        },
     )
 
 

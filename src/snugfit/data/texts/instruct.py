@@ -27,7 +27,6 @@ from snugfit.data.texts.chat_template import DATE, TURN_MARKS, set_template
 from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.conversations import (
     MESSAGES,
-    PAIRS,
     Conversation,
     columns_of_form,
     conversation_of,
@@ -273,7 +272,9 @@ def read_conversations(
         DataError: as of `load_instruct`.
     """
     table = read_table(source, setting="data", folder=folder)
-    form = MESSAGES if MESSAGES in table.columns else settings.format or PAIRS
+    form = settings.format or recognise(table.columns, settings.text, settings.completion)
+    if MESSAGES in table.columns:
+        form = MESSAGES
     if form == MESSAGES or conversation is None:
         needed = columns_of_form(form, settings.text, settings.completion)
         check_columns(
@@ -297,6 +298,8 @@ def read_conversations(
     else:
         read = _prompts(table, coder, lambda row: make(row, False), form)
     skipped = settle(read.faults, bad_rows)
+    if read.dropped:
+        skipped[LONGER] = read.dropped
     if not read.examples:
         raise DataError(
             "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."

@@ -198,6 +198,8 @@ def read_pairs(
     table = read_table(source, setting="data.validation", folder=folder)
     read = [_read(part, settings, writer) for part in table.each]
     skipped = settle([fault for part in read for fault in part.faults], settings.bad_rows)
+    if dropped := sum(part.dropped for part in read):
+        skipped[LONGER] = dropped
     examples = Examples.joined(table, [part.examples for part in read])
     if not len(examples):
         raise DataError(str(source), "no row is left to validate on", "Give others, or write null.")
@@ -212,10 +214,10 @@ def read_pairs(
     )
 
 
-def pair_tokens(
+def coded_pair(
     row: Mapping[str, Any], columns: Sequence[str], settings: PreferenceSettings, writer: AnswerWriter
-) -> dict[str, Any] | None:
-    """Return the example of a row with two answers; None where it is too long and such rows are left out.
+) -> Sequence[Coded] | None:
+    """Return the tokens of a row with two answers; None where one is too long and such rows are left out.
 
     Args:
         columns: of the first rows, which say with the row's own where the prompt is.
@@ -223,11 +225,11 @@ def pair_tokens(
         BadRow: the row cannot be used.
     """
     pair = pair_of(row, prompt_columns([*columns, *row], settings.text), settings.answers)
-    coded = _different(writer.written(*pair))
-    return None if coded is None else _as_example(coded)
+    return _different(writer.written(*pair))
 
 
-def _as_example(coded: Sequence[Coded]) -> dict[str, Any]:
+def pair_example(coded: Sequence[Coded]) -> dict[str, Any]:
+    """Return what a model is given of both sequences of a row."""
     return {"input_ids": [each.ids for each in coded], "labels": [each.labels for each in coded]}
 
 
@@ -486,7 +488,7 @@ def _written(
         more = {at: {DESIRABLE: single[at][1]} for at in written}
     whole = {at: coded for at, coded in written.items() if coded is not None}
     rows = TokenRows.of(
-        ({**_as_example(coded), **more[at]} for at, coded in whole.items()),
+        ({**pair_example(coded), **more[at]} for at, coded in whole.items()),
         sequences=2,
     )
     counted = 2 if settings.pairs else 1

@@ -51,6 +51,7 @@ from snugfit.data.texts.conversations import (
     recognise,
 )
 from snugfit.data.texts.instruct import (
+    LONGER,
     InstructData,
     InstructSettings,
     asked_of,
@@ -66,7 +67,8 @@ from snugfit.data.texts.preferences import (
     PreferenceData,
     PreferenceSettings,
     check_pair_columns,
-    pair_tokens,
+    coded_pair,
+    pair_example,
     read_pairs,
     rows_with_prompt,
 )
@@ -80,6 +82,13 @@ if TYPE_CHECKING:
 _SETTING = "data.train"
 _SHOWN = 32
 """First rows that columns, forms and examples are found by."""
+
+_CUT = {
+    "drop": "is left out",
+    "cut_prompt": "loses the beginning of its prompt",
+    "cut_end": "is cut at its end, of which the model does not learn where to stop",
+}
+"""What becomes of a row that is too long, by the policy."""
 
 S = TypeVar("S", bound=RowSettings)
 
@@ -312,14 +321,17 @@ class _Encode(ABC):
                 faults.append(bad.at(row.source, row.line, row.columns))
         settle(faults, self._settings.bad_rows)
         for fault in faults:
-            if fault.reason not in self._reasons:
-                self._reasons.add(fault.reason)
-                warnings.warn(
-                    f"{fault.place} is left out: {fault.detail}. Others of this kind are left out too (data.bad_rows: skip).",
-                    SnugfitWarning,
-                    stacklevel=2,
-                )
+            self._tell_once(
+                fault.reason,
+                f"{fault.place} is left out: {fault.detail}. Others of this kind are left out too (data.bad_rows: skip).",
+            )
         return self._examples(read)
+
+    def _tell_once(self, reason: str, message: str) -> None:
+        """Warn of what becomes of a row, and of others for the same reason."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            warnings.warn(message, SnugfitWarning, stacklevel=3)
 
     @abstractmethod
     def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Any:
@@ -377,10 +389,13 @@ class _Conversations(_Encode):
         conversation: Callable[[Mapping[str, Any]], Conversation],
     ) -> None:
         super().__init__(settings)
-        self._coder, self._conversation = coder, conversation
+        self._coder, self._conversation, self._too_long = coder, conversation, settings.too_long
 
-    def _read(self, _row: StreamedRow, columns: Mapping[str, Any]) -> list[Coded]:
-        return self._coder.examples(self._conversation(columns))
+    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> list[Coded]:
+        coded = self._coder.examples(self._conversation(columns))
+        if any(each.length > self._settings.max_length for each in coded):
+            self._tell_once(LONGER, _longer(row, self._too_long))
+        return coded
 
     def _examples(self, read: Sequence[Sequence[Coded]]) -> ArrayExamples:
         # what is longer is to be dropped by `too_long`
@@ -395,11 +410,20 @@ class _Pairs(_Encode):
         super().__init__(settings)
         self._pairs, self._columns, self._writer = settings, columns, writer
 
-    def _read(self, _row: StreamedRow, columns: Mapping[str, Any]) -> dict[str, Any] | None:
-        return pair_tokens(columns, self._columns, self._pairs, self._writer)
+    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Sequence[Coded] | None:
+        coded = coded_pair(columns, self._columns, self._pairs, self._writer)
+        if coded is None or any(each.length > self._pairs.max_length for each in coded):
+            self._tell_once(LONGER, _longer(row, self._pairs.too_long))
+        return coded
 
-    def _examples(self, read: Sequence[dict[str, Any] | None]) -> ArrayExamples:
-        return TokenRows.of((each for each in read if each is not None), sequences=2)
+    def _examples(self, read: Sequence[Sequence[Coded] | None]) -> ArrayExamples:
+        return TokenRows.of((pair_example(each) for each in read if each is not None), sequences=2)
+
+
+def _longer(row: StreamedRow, policy: str) -> str:
+    """Return what becomes of a row that is longer than `data.max_length`."""
+    place = f"{row.source}:{row.line}" if row.line else row.source
+    return f"{place} is longer than data.max_length and {_CUT[policy]}, as all that are (data.too_long: {policy})."
 
 
 @dataclass(frozen=True, eq=False)

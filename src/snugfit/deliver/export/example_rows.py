@@ -208,17 +208,18 @@ def _conversations(subject: ExportedModel, rows: Sequence[Mapping[str, Any]]) ->
     """Return the messages of rows, where a chat template writes them."""
     if not subject.meta.get("conversations") or not subject.predictor.tokenizer.chat_template:  # type: ignore[union-attr]
         return []
-    from snugfit.data.texts.conversations import MESSAGES, PAIRS, conversation_of
+    from snugfit.data.texts.conversations import FORMATS, MESSAGES, conversation_of
+    from snugfit.data.texts.preferences import conversation_with
 
-    form, meta = subject.meta["conversations"], subject.meta
+    meta = subject.meta
+    form, text = meta["conversations"], tuple(meta.get("text_columns") or ("text",))
+    completion = meta.get("completion_column") or "completion"
     read = [
         conversation_of(
-            row,
-            MESSAGES if MESSAGES in row else form or PAIRS,
-            text=tuple(meta.get("text_columns") or ("text",)),
-            completion=meta.get("completion_column") or "completion",
-            answered=False,
+            row, MESSAGES if MESSAGES in row else form, text=text, completion=completion, answered=False
         )
+        if MESSAGES in row or form in FORMATS
+        else conversation_with(row, text, None)  # of preferences
         for row in rows
     ]
     return [[dict(message) for message in each.messages] for each in read if not each.tools]

@@ -180,6 +180,8 @@ def _settings(meta: Mapping[str, Any], form: str | None = None) -> InstructSetti
         text=tuple(meta.get("text_columns") or ("text",)),
         completion=meta.get("completion_column") or "completion",
         format=form,
+        scored=meta.get("scored") or InstructSettings.scored,
+        too_long=meta.get("too_long") or InstructSettings.too_long,
         max_length=meta["max_length"],
         validation=None,
     )

@@ -241,14 +241,13 @@ def language_model(
     metrics = None if loss is not None else {"perplexity_per_byte": PerByte(decoder_of(tokenizer))}
     check_length(loaded.model, recipe.data.max_length)
     loaded = replace(loaded, messages=(*loaded.messages, *_frozen_rows(recipe)))
-    meta = {"conversations": data.report.form or None, "completion_column": recipe.data.completion}
     return task_of_texts(
         recipe,
         material_of(recipe, loaded, data, load, loss, metrics),
         loaded,
         data,
         tokenizer,
-        meta=meta,
+        meta={"completion_column": recipe.data.completion},
         example_rows=data.example_rows,
     )
 

@@ -331,6 +331,31 @@ def test_conversations_are_those_of_a_file_that_is_read_as_a_whole(tokenizer, tm
     )
 
 
+@pytest.mark.parametrize(
+    ("policy", "words"), [("drop", "is left out"), ("cut_prompt", "loses"), ("cut_end", "is cut at its end")]
+)
+def test_what_is_too_long_is_told_by_its_line_and_counted_where_it_is_scored(
+    policy, words, tokenizer, tmp_path
+):
+    chats = [*CHATS[:3], [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "yes " * 20}]]
+    rows = [
+        {"conversations": [{"from": speaker, "value": each["content"]} for speaker, each in both]}
+        for both in (zip(("human", "gpt"), chat, strict=True) for chat in chats)
+    ]
+    path = lines(tmp_path / "a.jsonl", rows)
+    given = InstructSettings(str(path), validation=str(path), max_length=40, seed=SEED, too_long=policy)
+    said = rf"a\.jsonl:4 is longer than data\.max_length and {words}.*data\.too_long: {policy}"
+    with pytest.warns(SnugfitWarning, match=said) as warned:
+        data = stream_instruct(given, StreamSettings(BUFFER, 60, 2), tokenizer)
+    read = [data.train[place] for place in range(20)]
+    assert sum("data.max_length" in str(each.message) for each in warned) == 1, "once"
+    whole = load_instruct(given, tokenizer)
+    assert {str(each) for each in read} == {str(each) for each in whole.train}
+    assert list(map(str, data.validation)) == list(map(str, whole.validation))
+    left_out = {"longer than data.max_length": 1} if policy == "drop" else {}
+    assert data.report.skipped == left_out
+
+
 def hiding() -> PreTrainedTokenizerFast:
     """Return a tokenizer that hides tokens."""
     tokenizer = letters()

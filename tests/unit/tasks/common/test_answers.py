@@ -77,6 +77,14 @@ def trained(project: Path) -> str:
     return str(result.run_dir)
 
 
+def says(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def events_of(run: Path | str | None) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(str(run)) / "events.jsonl").read_text().splitlines()]
+
+
 def questions(*asked: str) -> list[dict[str, Any]]:
     return [{"messages": [{"role": "user", "content": each}]} for each in asked]
 
@@ -129,6 +137,22 @@ def test_it_is_evaluated_on_answers(trained: str, project: Path) -> None:
         torch.tensor(scores["metrics"]["loss"]).exp().item(), rel=1e-4
     )
     assert scores["metrics"]["loss"] < 0.1
+
+
+def test_a_file_is_scored_as_the_recipe_scores_its_rows(project: Path, tmp_path: Path) -> None:
+    turns = [
+        message for ask, answer in FACTS[:2] for message in (says("user", ask), says("assistant", answer))
+    ]
+    long = [says("user", "why?"), says("assistant", "so " * 60)]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps({'messages': each})}\n" for each in (turns, long)))
+    overrides = ["data.scored=last", "data.too_long=drop", "train.updates=1", "train.global_batch=1"]
+    given = [f"data.train={rows}", f"data.validation={rows}", f"output={tmp_path / 'runs'}", *overrides]
+    run = train_recipe(load_recipe(project / "facts.yaml", given), RunOptions(plan=False))
+    told = next(each for each in events_of(run.run_dir) if each["event"] == "evaluation")
+    scores = evaluate_file(run.run_dir, str(rows))
+    assert scores["metrics"]["loss"] == pytest.approx(told["metrics"]["loss"], rel=1e-6)
+    assert (scores["rows"], scores["skipped"]) == (1, {"longer than data.max_length": 1})
 
 
 def test_the_command_answers_a_prompt_and_goes_on_in_a_conversation(trained: str, tmp_path: Path) -> None:
@@ -201,6 +225,20 @@ def test_a_model_that_goes_on_with_texts_is_scored_in_blocks_and_goes_on_with_ea
         generate_file(generator, str(tmp_path / name), tmp_path / "out.jsonl")
         rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         assert [(row["answer"], row["source_line"]) for row in rows] == [(alone[0], 1), (alone[1], 2)], name
+
+
+def test_a_model_of_several_documents_goes_on_with_a_text_though_its_tokenizer_has_a_chat_template(
+    project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tales.txt").write_text(
+        "the sun is warm\n<eos>\nthe moon is cold\n<eos>\nthe cat says meow\n"
+    )
+    overrides = ["task=causal-lm", "train.updates=1", "train.global_batch=1", "data.max_length=16"]
+    given = [f"data.train={tmp_path / 'tales.txt'}", f"output={tmp_path / 'runs'}", *overrides]
+    run = train_recipe(load_recipe(project / "facts.yaml", given), RunOptions(plan=False))
+    generator = load_generator(str(run.run_dir), Generation(max_new_tokens=4))
+    prompt = [{"role": "user", "content": "the sun"}]
+    assert answer_to(generator, prompt) == generator.predict([{"text": "the sun"}])[0]["answer"]
 
 
 def test_a_classifier_generates_nothing(tmp_path: Path) -> None:
