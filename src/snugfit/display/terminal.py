@@ -33,6 +33,7 @@ _ATTENTION = {
     "math": "a softmax of its own, which holds a number for each pair of tokens",
     "flash_attention_2": "the flash-attn package",
     "flash_varlen": "torch's flash kernel, one packed example after the other",
+    "flex_attention": "FlexAttention",
     "compiled": "torch.compile",
 }
 _STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}

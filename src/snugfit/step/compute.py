@@ -25,7 +25,7 @@ from snugfit.kit.phases import phase
 from snugfit.kit.torch_wrappers import backward
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
-from snugfit.step.model_checks.attention_kernels import kernels_behind
+from snugfit.step.model_checks.attention_kernels import kernels_of
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.system.device_copies import scalar_like
 from snugfit.system.memory import is_out_of_memory
@@ -120,7 +120,7 @@ class WindowCompute:
     def _sums_of(self, terms: LossTerms) -> tuple[Tensor, Tensor | float]:
         """Return the sum of a micro-batch's losses and that of their weights; the first one of a step shows its kernels of attention."""
         if self.step.kernels is None:
-            self.step.kernels = kernels_behind(terms.values)
+            self.step.kernels = kernels_of(terms.values, self.step.model)
         return terms.detached_sum(), terms.weight()
 
     def _outcome(

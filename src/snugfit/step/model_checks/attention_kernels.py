@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torch import Tensor
+from torch import Tensor, nn
 
 _NODES = {
     "ScaledDotProductFlashAttention": "flash",
@@ -47,3 +47,18 @@ def kernels_behind(outputs: Tensor) -> set[str]:
                 seen.add(behind)
                 left.append(behind)
     return kernels
+
+
+def kernels_of(outputs: Tensor, model: nn.Module) -> set[str]:
+    """Return the kernels of attention that a model has computed its outputs in.
+
+    FlexAttention is compiled by transformers itself, and shows in the graph as what is compiled.
+    """
+    kernels = kernels_behind(outputs)
+    if "compiled" in kernels and any(map(_attends_by_flex, model.modules())):
+        return kernels - {"compiled"} | {"flex_attention"}
+    return kernels
+
+
+def _attends_by_flex(module: nn.Module) -> bool:
+    return getattr(getattr(module, "config", None), "_attn_implementation", None) == "flex_attention"

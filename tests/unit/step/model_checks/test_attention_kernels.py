@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
-from snugfit.step.model_checks.attention_kernels import kernels_behind
+from snugfit.step.model_checks.attention_kernels import kernels_behind, kernels_of
 from snugfit.techniques.placement.attention_kernel import kernels_used
 from tests.laws import problems
 
@@ -61,3 +61,18 @@ def test_a_kernel_that_is_told_where_examples_begin_is_told_by_its_own_name() ->
         offsets = torch.tensor([0, 4, 6], dtype=torch.int32)
         outputs = varlen_attn(tokens, tokens, tokens, offsets, offsets, 4, 4)
         assert kernels_behind(outputs.sin()) == used == {"flash_varlen"}
+
+
+def test_flex_attention_which_transformers_compiles_is_told_by_its_name() -> None:
+    class Stock(torch.nn.Module):
+        """As a model of transformers attends by FlexAttention, which has no backward on a CPU: by a function that it has compiled."""
+
+        config = type("Config", (), {"_attn_implementation": "flex_attention"})
+
+    def attend(query: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, query, query)
+
+    query = torch.randn(1, 2, 4, 8, requires_grad=True)
+    outputs = torch.compile(attend, backend="aot_eager")(query)
+    assert kernels_of(outputs, torch.nn.Sequential(Stock())) == {"flex_attention"}
+    assert kernels_of(outputs, torch.nn.Linear(2, 2)) == {"compiled"}
