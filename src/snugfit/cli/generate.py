@@ -143,7 +143,8 @@ def generate(
             messages = messages[:-1]
             continue
         _tell(answer, streams)
-        messages = [*messages, {"role": "assistant", "content": answer}]
+        # an empty answer is no turn that a template takes: its question is as if it had not been asked
+        messages = [*messages, {"role": "assistant", "content": answer}] if answer else messages[:-1]
 
 
 def _announce(plan: GenerationPlan) -> None:

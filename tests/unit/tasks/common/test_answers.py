@@ -164,6 +164,19 @@ def test_the_command_answers_a_prompt_and_goes_on_in_a_conversation(trained: str
     assert talk.exit_code == 0 and "warm" in talk.stdout
 
 
+def test_a_conversation_goes_on_behind_an_empty_answer(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked = generate.answer_to, []
+
+    def answer(predictor: Any, messages: Any) -> str:
+        asked.append(messages)
+        return "" if len(asked) == 1 else real(predictor, messages)
+
+    monkeypatch.setattr(generate, "answer_to", answer)
+    result = CliRunner().invoke(app, ["generate", trained], input="sun?\ncat?\n")
+    assert "meow" in result.output and "is empty" in result.output
+    assert asked[1] == [{"role": "user", "content": "cat?"}]
+
+
 def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_path: Path) -> None:
     generator = load_generator(trained, Generation())
     with pytest.raises(DataError, match="it has [0-9]+ tokens, and the model reads 128 with its answer"):
