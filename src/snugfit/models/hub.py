@@ -80,6 +80,18 @@ def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
                 f"{name} brings its own Python code, and Snugfit runs no code from a model's files",
                 "Import the model yourself, and give it as package.module:function.",
             ) from error
+        if "gated repo" in str(error):
+            raise ModelError(
+                "model",
+                f"{name} is gated: the hub gives it to those who have accepted its terms",
+                "Accept them on its page and log in (hf auth login, or HF_TOKEN); for a machine without the hub copy its folder there and name that.",
+            ) from error
+        if "is not a valid model identifier" in str(error):
+            raise ModelError(
+                "model",
+                f"the hub has no model '{name}', or one that is private",
+                "Correct the name, log in for a private one (hf auth login, or HF_TOKEN), or name a folder.",
+            ) from error
         raise ModelError(
             "model",
             f"{name} cannot be loaded: {type(error).__name__}: {first_line(error)}",

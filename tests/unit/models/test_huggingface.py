@@ -9,6 +9,8 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -446,3 +448,50 @@ def test_weights_whose_shape_a_technique_had_changed_say_which(tmp_path, bert_co
     save_bundle(tmp_path / "best", model, {"extended_by": [{"glu": {}}]})
     with pytest.raises(ModelError, match="the shape of .* differs, as they were trained with glu"):
         load_classifier(tmp_path / "best", LABELS)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "GatedRepo",
+            "is gated: .* Accept them on its page and log in .*; for a machine without the hub copy",
+        ),
+        (
+            "RepoNotFound",
+            "the hub has no model 'owner/model', or one that is private. Correct the name, log in",
+        ),
+    ],
+)
+def test_a_gated_and_an_absent_model_say_what_to_do(code, words, monkeypatch):
+    from huggingface_hub import constants
+
+    class Refusing(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            """Stay silent."""
+
+        def do_HEAD(self):
+            self.send_response(403 if code == "GatedRepo" else 404)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_HEAD
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    try:
+        with pytest.raises(ModelError, match=words):
+            load_tokenizer("owner/model")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
