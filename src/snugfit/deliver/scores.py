@@ -14,8 +14,7 @@ from snugfit.errors import SettingError
 from snugfit.kit.metric_directions import is_of_class
 from snugfit.step.evaluate import evaluate
 from snugfit.step.metrics.metric import made_metrics, named_metrics
-from snugfit.step.metrics.text_metrics import OfWrittenTexts, TextScore
-from snugfit.strategies.base import Strategy
+from snugfit.step.metrics.text_metrics import OfWrittenTexts, text_scores
 
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
@@ -76,16 +75,6 @@ def _scores_of_answers(
     column = predictor.inference.columns[0]
     written = [str(each[column]) for each in predictor.predict_examples(list(prompts))]
     return text_scores(list(zip(written, targets, strict=True)), metrics)
-
-
-def text_scores(
-    answers: Sequence[tuple[str, Sequence[int]]], metrics: Mapping[str, OfWrittenTexts]
-) -> dict[str, float]:
-    """Return metrics of answers, each as it was written and as the tokens that were to be written."""
-    scores = {name: TextScore(metric) for name, metric in metrics.items()}
-    for score in scores.values():
-        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in answers)
-    return {name: score.compute(Strategy()) for name, score in scores.items()}
 
 
 def _last_answer(example: Mapping[str, Any]) -> tuple[list[int], list[int]]:

@@ -29,9 +29,8 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
     """
     from snugfit.data.texts.conversations import MOST_ASKED
     from snugfit.deliver.predict import predictor_of
-    from snugfit.deliver.scores import text_scores
     from snugfit.kit.generation import Generation
-    from snugfit.step.metrics.text_metrics import OfWrittenTexts
+    from snugfit.step.metrics.text_metrics import OfWrittenTexts, text_scores
     from snugfit.tasks.decoded import decoder_of
 
     afterwards = "Leave it out, and ask the best model afterwards: snugfit generate RUN."

@@ -85,6 +85,16 @@ class TextScore:
         return self.metric.value(_added(of_ranks)) if of_ranks else math.nan
 
 
+def text_scores(
+    answers: Sequence[tuple[str, Sequence[int]]], metrics: Mapping[str, OfWrittenTexts]
+) -> dict[str, float]:
+    """Return metrics of answers, each as it was written and as the tokens that were to be written."""
+    scores = {name: TextScore(metric) for name, metric in metrics.items()}
+    for score in scores.values():
+        score.rows.extend(score.metric.sums(own, score.metric.decode(target)) for own, target in answers)
+    return {name: score.compute(Strategy()) for name, score in scores.items()}
+
+
 def _added(rows: Sequence[Sequence[float]]) -> list[float]:
     return [math.fsum(each) for each in zip(*rows, strict=True)]
 
