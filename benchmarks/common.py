@@ -62,6 +62,11 @@ def described(result: dict[str, Any]) -> dict[str, Any]:
     return {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine(), **result}
 
 
+def keep_compiled_files() -> None:
+    """Have the processes that a benchmark starts keep what they compile, as those of an installed package do, whatever the environment says."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def write_result(folder: Path, result: dict[str, Any], name: str = "") -> Path:
     """Write `result` with date, commit and machine beside the benchmark."""
     path = folder / "results" / f"{name and name + '-'}{time.strftime('%Y-%m-%d')}.json"

