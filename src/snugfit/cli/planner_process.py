@@ -17,7 +17,8 @@ def load_libraries(worker: Worker, recipe: Recipe) -> None:
     """Have the planner's process load what a plan of the recipe needs, and what takes long to load."""
     from snugfit.tasks import find
 
-    of_model = ["transformers.modeling_utils"] if find(recipe.task).reads_model(recipe.model) else []
+    reads_model = find(recipe.task).reads_model(recipe.model)
+    of_model = ["snugfit.models.transformers_import:import_modeling"] if reads_model else []
     worker.load("snugfit.run.planning", *of_model)
 
 

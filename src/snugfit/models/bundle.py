@@ -30,6 +30,7 @@ from snugfit.models.series_network import SeriesNetwork
 from snugfit.models.table_network import TableNetwork
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 from snugfit.models.torchvision_network import TorchvisionNetwork
+from snugfit.models.transformers_import import model_class
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.disk_files import disk_problem, flush
 from snugfit.system.json_text import parse_json
@@ -443,7 +444,7 @@ def _architecture(folder: Path) -> Any:
     import transformers
 
     named = parse_json((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
-    kind = getattr(transformers, named[0], None)
+    kind = model_class(named[0])
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):  # not any function
         raise ModelError(
             "model",

@@ -13,8 +13,8 @@ import torch
 
 from snugfit.errors import MissingExtra, ModelError
 from snugfit.models.folders import CONFIG, CONFIG_PREFIX, WEIGHTS, check_hub_reachable, find_folder
+from snugfit.models.transformers_import import import_transformers
 from snugfit.system.log_filters import importing_torchao
-from snugfit.system.torchvision_operators import declare_torchvision_operators
 
 _T = TypeVar("_T")
 
@@ -108,7 +108,7 @@ def quiet_transformers() -> Iterator[None]:
     """
     if importlib.util.find_spec("transformers") is None:
         raise MissingExtra("transformers", "text")
-    declare_torchvision_operators()
+    import_transformers()
     from transformers.utils import logging as hf_logging
 
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()

@@ -30,6 +30,7 @@ from snugfit.models.hub import call, quiet_transformers, resolve
 from snugfit.models.in_parts import read_in_formats, read_in_parts
 from snugfit.models.timm_config import TIMM, timm_config
 from snugfit.models.tokenizer import fit_tokenizer
+from snugfit.models.transformers_import import model_class
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -393,9 +394,7 @@ def _empty(auto: str, name: str, local: Path | None, config: PretrainedConfig) -
 
 def _made(auto: str, name: str, local: Path | None, config: PretrainedConfig) -> PreTrainedModel:
     """Return a model of a configuration alone, in float32."""
-    import transformers
-
-    kind: Any = getattr(transformers, auto)
+    kind: Any = model_class(auto)
     model: PreTrainedModel = call(
         name, local, lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
     )
@@ -416,9 +415,7 @@ def _read(
         check_weights(local)
     device = torch.device("cpu")
     with quiet_transformers(), preserved_randomness(device):
-        import transformers
-
-        kind: Any = getattr(transformers, auto)
+        kind: Any = model_class(auto)
         seed_device(seed, device)
         loading = [
             each for each in techniques if type(each).loading is not Technique.loading or each.reads_files

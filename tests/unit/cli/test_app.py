@@ -427,7 +427,10 @@ def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_name
     answer = last_line(capsys)
     assert answer["fits"] is True and answer["choice"]["micro_batch"] == 2
     assert answer["command"] == f"snugfit train {recipe} plan.micro_batch=4"
-    assert NoWorker.loaded == ("snugfit.run.planning", "transformers.modeling_utils")
+    assert NoWorker.loaded == (
+        "snugfit.run.planning",
+        "snugfit.models.transformers_import:import_modeling",
+    )
     ((asked, target),) = [(each.recipe, each.target) for each in planned]
     assert asked.plan.micro_batch == 4
     assert (target.device, target.host_memory, target.fidelity, target.search) == (
