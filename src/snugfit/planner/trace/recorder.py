@@ -18,7 +18,6 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -26,6 +25,7 @@ from snugfit.core.layers import repeated_blocks
 from snugfit.core.tree import map_tree
 from snugfit.kit import skeleton
 from snugfit.kit.phases import Remains, watched
+from snugfit.kit.sharded_tensors import is_sharded
 from snugfit.planner.cost.operator_costs import OpCosts, op_costs
 from snugfit.planner.cost.records import Op, Parts, Phase, Place, Role, Storage, Trace
 from snugfit.planner.cost.workspace import hidden_result_bytes
@@ -118,7 +118,7 @@ class Recorder(TorchDispatchMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
         self._places.clear()
-        self._sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        self._sharded = any(is_sharded(parameter) for parameter in model.parameters())
         self.trace.parts = Parts.of(model)
 
     def holds(self, tensors: Iterable[Tensor], role: Role) -> None:
@@ -415,7 +415,7 @@ class Recorder(TorchDispatchMode):
         self._note()
         if self._sharded:  # its weights are still gathered
             own = (each for each in module._parameters.values() if each is not None)
-            self.holds((each for each in own if not isinstance(each, DTensor)), Role.WEIGHTS)
+            self.holds((each for each in own if not is_sharded(each)), Role.WEIGHTS)
 
     def _note(self) -> None:
         if threading.get_ident() != self._thread:  # computed again for a backward that another thread runs
