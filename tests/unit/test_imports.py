@@ -58,6 +58,11 @@ def loaded_by(code: str) -> set[str]:
                 *("snugfit.planner.target", "snugfit.report.page", "snugfit.techniques.learning.sam"),
             ),
         ),
+        pytest.param(
+            "import snugfit.run.from_recipe, snugfit.run.planning",
+            (*HEAVY, "torch.distributed.tensor", "sympy"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_nothing_is_loaded_that_is_not_needed(code, forbidden):
