@@ -332,11 +332,13 @@ def test_padding_and_ends_are_told_from_two_batches_on() -> None:
 
 
 def test_inputs_in_units_of_their_own_are_worth_a_look_and_bytes_of_pictures_likely_a_fault() -> None:
-    model = ModelSeen(1, "Net", AT, [], [], 0, {}, False, "", "float32", "", input_scale=140.0)
+    model = ModelSeen(1, "Net", AT, [], [], 0, {}, False, "", "float32", "", input_scale=40.0)
     log = Log(models=[model], optimizers=[OptimizerSeen(1, "Adam", AT, [7])])
     log.parameters = [ParameterSeen(7, "weight", 9, 2, 1, False)]
     assert _certainties(unscaled_inputs(log)) == [Certainty.WORTH_A_LOOK]
-    model.image = True
+    model.input_scale = 140.0
+    assert _certainties(unscaled_inputs(log)) == [Certainty.LIKELY], "far from 1 in any units"
+    model.image, model.input_scale = True, 40.0
     assert _certainties(unscaled_inputs(log)) == [Certainty.LIKELY]
     model.input_scale = 2.0
     assert unscaled_inputs(log) == []

@@ -14,9 +14,9 @@ for epoch in range(2):
     for x in DataLoader(windows, batch_size=64, shuffle=True):
         mean, log_var = encoder(x).chunk(2, dim=1)
         again = decoder(mean + torch.randn_like(mean) * (0.5 * log_var).exp())
-        divergence = -0.5 * torch.sum(1 + log_var - mean.pow(2) - log_var.exp())
+        divergence = -0.5 * torch.sum(1 + log_var - mean.pow(2) - log_var.exp())  # <- here
         loss = nn.MSELoss()(again, x) + divergence
         optimizer.zero_grad()
-        loss.backward()  # <- here
+        loss.backward()
         optimizer.step()
     print(epoch, loss.item())

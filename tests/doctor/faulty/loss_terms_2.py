@@ -26,10 +26,10 @@ optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
 for epoch in range(2):
     for rows in torch.randperm(400).split(40):
         features, scores = net(pictures[rows])
-        pull = (features - net.centres[kind[rows]]).square().sum(dim=1).sum() / 2
+        pull = (features - net.centres[kind[rows]]).square().sum(dim=1).sum() / 2  # <- here
         loss = nn.functional.cross_entropy(scores, kind[rows])
         loss = loss + pull
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # <- here
+        loss.backward()
         optimizer.step()
     print(epoch, loss.item())

@@ -14,7 +14,7 @@ class Net(nn.Module):
         self.encoder, self.head = nn.Sequential(nn.Linear(6, 16), nn.ReLU()), nn.Linear(16, 2)
 
     def forward(self, x):
-        features = self.encoder(x).detach()
+        features = self.encoder(x).detach()  # <- here
         return self.head(features)
 
 
@@ -22,6 +22,6 @@ model = Net()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _ in range(5):
     optimizer.zero_grad()
-    scores = model(torch.randn(16, 6))  # <- here
+    scores = model(torch.randn(16, 6))
     nn.functional.cross_entropy(scores, torch.randint(0, 2, (16,))).backward()
     optimizer.step()

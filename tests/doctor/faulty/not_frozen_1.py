@@ -21,11 +21,11 @@ class Bag(nn.Module):
 
 
 model = Bag()
-model.embedding.requires_grad = False
+model.embedding.requires_grad = False  # <- here
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for epoch in range(2):
     for rows in torch.randperm(192).split(32):
-        loss = nn.functional.cross_entropy(model(tokens[rows]), labels[rows])  # <- here
+        loss = nn.functional.cross_entropy(model(tokens[rows]), labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

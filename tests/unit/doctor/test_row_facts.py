@@ -125,6 +125,7 @@ def test_a_name_is_left_behind_by_a_loop_that_does_not_read_it(
     ("part", "factor"),
     [
         ("sum", 2.0),
+        ("function", 1.0),
         ("small", None),
         ("rows", None),
         ("weights", None),
@@ -138,6 +139,7 @@ def test_a_sum_over_the_rows_is_told_beside_a_mean(part: str, factor: float | No
     hidden = layer(torch.randn(16, 16))
     parts = {
         "sum": 2 * hidden.square().sum(),
+        "function": torch.nn.functional.l1_loss(hidden, torch.ones(16, 16), reduction="sum"),
         "small": 1e-3 * hidden.square().sum(),
         "rows": hidden.square().sum() / 16 / 16,
         "weights": layer.weight.square().sum(),
@@ -145,9 +147,8 @@ def test_a_sum_over_the_rows_is_told_beside_a_mean(part: str, factor: float | No
         "weighted": (torch.full((16,), 1 / 16) * hidden.square().mean(1)).sum(),
         "masked": (hidden.square().sum(1) * 2 * (torch.arange(16) < 8)).sum(),
     }
-    assert (
-        sum_beside_mean(torch.nn.functional.mse_loss(hidden, torch.zeros(16, 16)) + parts[part], 16) == factor
-    )
+    summed = sum_beside_mean(torch.nn.functional.mse_loss(hidden, torch.zeros(16, 16)) + parts[part], 16)
+    assert (summed and summed.factor) == factor
 
 
 def test_the_scale_of_a_loss_says_nothing_of_its_terms() -> None:

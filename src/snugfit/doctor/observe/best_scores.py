@@ -7,10 +7,60 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple, TypeGuard
 
 _BEST = re.compile(r"best|lowest|highest", re.IGNORECASE)
 _MAKERS = ("__init__", "__post_init__", "__new__", "setup", "reset")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+class Alias(NamedTuple):
+    """Another name for what is trained, which a condition on the best score gives it: `owner.source` is what has it, or `source`."""
+
+    name: str
+    owner: str
+    source: str
+    line: int
+
+
+@lru_cache(maxsize=512)
+def aliases_of_best(file: str, function: str) -> tuple[Alias, ...]:
+    """Return the names that a function, or a module, gives in a loop where a score beats the best one, if the loop does not make what they name anew."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    functions = [each for each in ast.walk(tree) if isinstance(each, _Function)]
+    own: list[ast.AST] = [each for each in functions if each.name == function]
+    if function == "<module>":
+        inner = {id(part) for each in functions for part in ast.walk(each)}
+        own = [each for each in tree.body if id(each) not in inner]
+    return tuple(alias for scope in own for alias in _aliases_in(scope))
+
+
+def _aliases_in(scope: ast.AST) -> Iterator[Alias]:
+    for loop in ast.walk(scope):
+        if not isinstance(loop, _Loop):
+            continue
+        stored = {ast.unparse(e) for e in ast.walk(loop) if isinstance(getattr(e, "ctx", None), ast.Store)}
+        for condition in ast.walk(loop):
+            if not isinstance(condition, ast.If) or not any(map(_is_by_size, ast.walk(condition.test))):
+                continue
+            for each in condition.body:
+                if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Name | ast.Attribute):
+                    continue
+                target, value = each.targets[0], each.value
+                named = isinstance(target, ast.Name | ast.Attribute) and _BEST.search(_name(target))
+                if not named or ast.unparse(value) in stored:
+                    continue
+                owner = (
+                    value.value.id
+                    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name)
+                    else ""
+                )
+                if isinstance(value, ast.Name) or owner:
+                    yield Alias(ast.unparse(target), owner, _name(value), each.lineno)
 
 
 @lru_cache(maxsize=512)
@@ -33,10 +83,14 @@ def unnoted_best(file: str, line: int) -> str:
     return ""
 
 
+def _is_by_size(node: ast.AST) -> TypeGuard[ast.Compare]:
+    return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+
+
 def _compared(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
     """Yield the names of best scores in the comparisons of a condition by size."""
     for each in ast.walk(test):
-        if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        if _is_by_size(each):
             for side in (each.left, *each.comparators):
                 if isinstance(side, ast.Name | ast.Attribute) and _BEST.search(_name(side)):
                     yield side

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.internals import size_of_result
+from snugfit.doctor.observe.graph_nodes import line_of
+from snugfit.doctor.observe.internals import is_beside_mask, size_of_result
 
 MOST_NODES = 20_000
 
@@ -109,6 +110,27 @@ def attends_over(node: Any, length: int) -> bool:
             return True
         todo += [each for each, _ in node.next_functions]
     return False
+
+
+def pooled_at(node: Any, rows: int, length: int) -> str:
+    """Return the line of the last mean or sum over the places of rows that a score was computed from; "" where there is none.
+
+    What is multiplied by a constant before it, as by a mask, is weighed.
+    """
+    todo, seen = [node], set[Any]()
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        parts = [each for each, _ in node.next_functions]
+        if type(node).__name__ in ("MeanBackward1", "SumBackward1") and parts[0] is not None:
+            size, masked = size_of_result(parts[0]), is_beside_mask(parts[0])
+            line = line_of(node)
+            if size[:2] == (rows, length) and len(size) == 3 and line and not masked:
+                return line
+        todo += parts
+    return ""
 
 
 def _is_plain(node: Any) -> bool:

@@ -79,6 +79,7 @@ class State:
             since what is written through `.data`, or by a graph of CUDA, has no version.
         lengths: while they are scaled, of each parameter's gradient after the last backward pass, in the first updates.
         clipped: their magnitude after torch's functions have clipped them, 0 before.
+        weights: that of the parameters after the last backward pass, in the first updates.
     """
 
     optimizer: weakref.ref[Any]
@@ -90,6 +91,7 @@ class State:
     size: float = 0.0
     lengths: list[Length] = field(default_factory=list)
     clipped: float = 0.0
+    weights: float = math.nan
     left: list[tuple[weakref.ref[Tensor], int]] = field(default_factory=list)
     left_size: float = 0.0
 
@@ -125,6 +127,10 @@ class State:
             if optimizer is None
             else [each for group in optimizer.param_groups for each in group["params"]]
         )
+
+    def of_weights(self) -> float:
+        """Return the magnitude of the sample's values."""
+        return magnitude([each.detach() for each in self.sample()])
 
     def gradients(self) -> list[Tensor]:
         """Return those of the sample."""
@@ -167,6 +173,11 @@ class Gradients:
     def track(self, optimizer: Any) -> None:
         self.states[self.recorder.number(optimizer)] = State(weakref.ref(optimizer))
 
+    def are_moved(self, numbers: list[int]) -> bool:
+        """Return whether weights of these optimizers have changed since their last backward pass, in the first updates."""
+        states = [self.states[each] for each in numbers if each in self.states]
+        return any(not math.isnan(each.weights) and each.weights != each.of_weights() for each in states)
+
     def scale(self, value: Tensor, scaled: Tensor, factor: float) -> None:
         """Note that a scaler made `scaled` of `value`."""
         self._scaled = (weakref.ref(scaled), factor, graph_of(value))
@@ -202,6 +213,7 @@ class Gradients:
                 adds_to.append(number)
             state.stale = state.stale or (live and state.used)
             state.size, state.clipped = math.nan, 0.0
+            state.weights = state.of_weights() if self.recorder.detailed else math.nan
             if self.recorder.close:
                 state.size = magnitude(state.gradients())
                 state.had = state.size > 0

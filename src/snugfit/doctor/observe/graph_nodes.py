@@ -42,12 +42,16 @@ _ROWS = ("Index", "Slice")
 _RESHAPES = ("View", "Reshape", "Unsafe", "Clone")
 _CHANNELS_FIRST = ("Convolution", "MkldnnConvolution", "Upsample", "NativeBatchNorm", "CudnnBatchNorm")
 _JOINS = ("Cat", "Stack")
+_LINE = "snugfit line"
 _CONSTANT_ROWS = "snugfit constant rows"
 _LOG_PROBABILITY = "snugfit logarithm of a probability"
 _MOST_STEPS = 16
+_BEHIND_SOFTMAX = ("NativeDropout", "Mul", "Div", "Clone", "ToCopy", "MaskedFill", "Where")
+_BEFORE_SOFTMAX = ("Add", "Sub", "LeakyRelu", "Relu", "Clamp", "Tanh")
 LARGEST_FACTOR = 2.0
 """A sigmoid that is multiplied by more gives bounded scores, which may be meant."""
 _SUMS = ("Add", "Sub", "Rsub")
+_PROBABILITIES = ("Exp", "Softmax", "LogSoftmax", "Sigmoid", "Gather")
 
 
 def kind_of(node: Any) -> str:
@@ -122,6 +126,18 @@ def channels_before_reshape(scores: Tensor) -> Sequence[int]:
     return size if node is not None and kind_of(node).startswith(_CHANNELS_FIRST) else ()
 
 
+def mark_line(values: Tensor, line: str) -> None:
+    """Keep with values the line of the script that made them, for as long as their graph lives."""
+    metadata = getattr(values.grad_fn, "metadata", None)
+    if metadata is not None:
+        metadata[_LINE] = line
+
+
+def line_of(node: Any) -> str:
+    """Return the line that was kept with a node; "" without."""
+    return str((getattr(node, "metadata", None) or {}).get(_LINE, ""))
+
+
 def mark_log_probabilities(values: Tensor) -> None:
     """Mark what a distribution gave as the logarithm of a probability, for as long as its graph lives."""
     metadata = getattr(values.grad_fn, "metadata", None)
@@ -131,12 +147,15 @@ def mark_log_probabilities(values: Tensor) -> None:
 
 def is_of_log_probabilities(values: Tensor) -> bool:
     """Return whether values are logarithms of probabilities, or ratios of them, through views, sums and signs."""
-    node: Any = values.grad_fn
+    node, gathered = values.grad_fn, False
     for _ in range(_MOST_STEPS):
         if node is None or _LOG_PROBABILITY in (getattr(node, "metadata", None) or {}):
             break
+        if gathered and kind_of(node) == "LogSoftmax":
+            return True
+        gathered = gathered or kind_of(node).startswith("Gather")
         if (
-            not kind_of(node).startswith((*_VIEWS, *_JOINS, "Neg", "Exp", "Sub", "Sum", "Mul"))
+            not kind_of(node).startswith((*_VIEWS, *_JOINS, "Gather", "Neg", "Exp", "Sub", "Sum", "Mul"))
             or not node.next_functions
         ):
             return False
@@ -155,6 +174,30 @@ def masked_softmax(node: Any) -> Tensor | None:
     return result_of(softmaxes[0]) if softmaxes else None
 
 
+def softmax_of_products(node: Any) -> Any:
+    """Return the softmax that gave the weights at a node, through dropout and masks, of scores that are products or sums of two things that learn.
+
+    None where there is none: what a layer gives as it is may be shares of any kind.
+    """
+    node = _past(node, _BEHIND_SOFTMAX)
+    if kind_of(node) != "Softmax":
+        return None
+    below = _past(node.next_functions[0][0], (*_BEHIND_SOFTMAX, *_VIEWS, *_BEFORE_SOFTMAX))
+    parts = [] if below is None else [each for each, _ in below.next_functions]
+    product = kind_of(below).startswith(("Bmm", "Mm", "Add")) and len(parts) == 2 and None not in parts
+    return node if product else None
+
+
+def _past(node: Any, kinds: tuple[str, ...]) -> Any:
+    """Return the first node of none of these kinds, or of several parts that have a graph."""
+    for _ in range(_MOST_STEPS):
+        parts = [] if node is None else [each for each, _ in node.next_functions if each is not None]
+        if len(parts) != 1 or not kind_of(node).startswith(kinds):
+            break
+        node = parts[0]
+    return node
+
+
 def is_sum_of_all(number: Tensor) -> bool:
     """Return whether a number is the sum or the mean over all of a tensor, multiplied or not."""
     node = _through(number.grad_fn, ("Neg", "Mul", "Div"))
@@ -167,7 +210,9 @@ def is_difference(values: Tensor) -> bool:
     if node is None or not kind_of(node).startswith(("Sub", "Rsub")):
         return False
     parts = [each for each, _ in node.next_functions]
-    return None in parts or len(parts) == 1
+    made = {made_by(each) for each in parts if each is not None}
+    # one minus a probability weighs a loss, as the focal one does
+    return (None in parts or len(parts) == 1) and made.isdisjoint(_PROBABILITIES)
 
 
 def mark_constant_rows(total: Tensor) -> None:
@@ -201,6 +246,9 @@ def leaves_of(values: Tensor, most: int = 2000) -> dict[int, Tensor]:
 def is_bootstrapped(targets: Tensor) -> bool:
     """Return whether targets are a constant plus a multiple of something with a graph, as reward + discount * value is."""
     node = _through(targets.grad_fn, _VIEWS)
+    if node is not None and kind_of(node) == "Where":  # of the last step of an episode, and of others
+        below = [_through(each, _VIEWS) for each, _ in node.next_functions if each is not None]
+        node = below[0] if len(below) == 1 else node
     if node is None or not kind_of(node).startswith(_SUMS):
         return False
     parts = [each for each, _ in node.next_functions]

@@ -190,6 +190,20 @@ def size_before_view(node: Any) -> tuple[int, ...]:
     return tuple(map(int, getattr(node, "_saved_self_sym_sizes", ())))
 
 
+def size_of_scores(node: Any) -> tuple[int, ...]:
+    """Return the size of what a loss function of torch got; () where the graph does not tell.
+
+    >>> scores = torch.zeros(2, 3, requires_grad=True)
+    >>> size_of_scores(torch.nn.functional.mse_loss(scores, torch.ones(2, 3), reduction="sum").grad_fn)
+    (2, 3)
+    """
+    try:
+        scores = getattr(node, "_saved_self", None)
+    except RuntimeError:  # it was differentiated, or changed in its place
+        return ()
+    return tuple(scores.shape) if isinstance(scores, torch.Tensor) else ()
+
+
 def number_beside(node: Any) -> float:
     """Return the number by which a product was multiplied, or a quotient divided; 0 where it was none, or was changed in its place since.
 

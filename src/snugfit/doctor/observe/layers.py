@@ -22,15 +22,22 @@ class Layers:
     def __init__(self) -> None:
         # with the output itself, so that its id stays its own
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}
+        self._firsts: dict[int, int] = {}
 
     def before(self, root: ModelSeen, top: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Look at what a layer inside of a model gets; `top` is the model itself."""
         if not args or not isinstance(args[0], Tensor):
             return
-        if isinstance(module, (*_LAYERS, nn.RNNBase)) and not root.first_layer:
+        first = not root.first_layer and isinstance(module, (*_LAYERS, nn.RNNBase))
+        values = args[0].detach()
+        numbers = values.is_floating_point() and bool(values.numel())
+        if self._firsts.get(root.id) == id(module) and numbers and root.input_scale:
+            # a batch may be far from the others
+            root.input_scale = min(root.input_scale, float(values.float().square().mean().sqrt()))
+        elif first:
             root.first_layer = _name_in(top, module)
-            values = args[0].detach()
-            if values.is_floating_point() and values.numel():
+            self._firsts[root.id] = id(module)
+            if numbers:
                 root.input_scale = float(values.float().square().mean().sqrt())
                 root.image = (values.dim() == 4 and bool((values >= 0).all())) or _are_bytes(values)
                 root.input_largest = float(values.abs().max())

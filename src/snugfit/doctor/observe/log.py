@@ -23,7 +23,8 @@ class ModelSeen:
         biased: layers with a bias that trains, whose output a norm over rows got as it was.
         first_layer: name of the first layer with a matrix; `input_scale` is the root mean square of what it got, `image` whether that
             was pictures of no value below 0; `input_largest` the largest of them.
-        misspelt: parameters and modules with an attribute that looks as if it froze them, and that torch does not read, and which.
+        misspelt: parameters and modules with an attribute that looks as if it froze them, and that torch does not read, and which;
+            `misspelt_at` is where the script sets it, "" where its source does not show it.
         bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
     """
@@ -46,6 +47,7 @@ class ModelSeen:
     input_largest: float = 0.0
     bypasses: bool = False
     misspelt: dict[str, str] = field(default_factory=dict)
+    misspelt_at: str = ""
 
 
 @dataclass
@@ -194,6 +196,7 @@ class Log:
             the first at `exchanged_at`.
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         train_calls: before which updates a module was switched to training.
+        cuts: parameters behind what was taken out of a graph in the first updates, by the line that did.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -216,6 +219,7 @@ class Log:
     traced: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     switches: dict[str, str] = field(default_factory=dict)
+    cuts: dict[str, list[int]] = field(default_factory=dict)
     profiled: bool = False
     exchanges: int = 0
     gradients_exchanged: int = 0

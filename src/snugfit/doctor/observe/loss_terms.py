@@ -15,6 +15,7 @@ from snugfit.doctor.observe.internals import (
     mean_of_constant,
     number_beside,
     size_before_view,
+    size_of_scores,
     sums_up,
 )
 
@@ -48,8 +49,8 @@ class Term(NamedTuple):
     divisors: tuple[float, ...] = ()
 
 
-def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> float | None:
-    """Return the factor of a term that is the sum over all rows, where another one is a mean over what was computed from the same; None without.
+def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> Term | None:
+    """Return a term that is the sum over all rows, where another one is a mean over what was computed from the same; None without.
 
     Args:
         rows: of the batch.
@@ -65,7 +66,7 @@ def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> float | None
         ):  # else a mean over the rows, by hand
             factor, below = term.factor * _weight_of_rows(term.node), _below(term.node)
             if abs(factor) >= LEAST_FACTOR and any(below & _below(mean) for mean in means):
-                return factor
+                return term._replace(factor=factor)
     return None
 
 
@@ -213,11 +214,15 @@ def _is_mean(node: Any) -> bool:
 def _summed_rows(node: Any) -> int:
     """Return the size of the first axis of what a node sums up as a whole; 0 where it does not."""
     size = size_before_view(node) if type(node).__name__ == "SumBackward0" else ()
+    if kind_of(node).startswith(_LOSSES) and sums_up(node):
+        size = size_of_scores(node)
     return size[0] if size else 0
 
 
 def _weight_of_rows(node: Any) -> float:
     """Return the mean of what a sum multiplies its values by: one over the rows, where weights that come to 1 make it a mean."""
+    if kind_of(node).startswith(_LOSSES):
+        return 1.0
     weight, node = 1.0, node.next_functions[0][0]
     while node is not None and kind_of(node) in ("Mul", "Div"):
         by = mean_of_constant(node)

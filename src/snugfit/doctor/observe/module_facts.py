@@ -104,6 +104,20 @@ def misspelt_freezes(module: nn.Module) -> dict[str, str]:
         if attribute in SLIPS and value is False and each.requires_grad
     }
     for name, each in module.named_modules():
-        if vars(each).get("requires_grad") is False and any(p.requires_grad for p in each.parameters()):
-            slips[name or type(each).__name__] = "requires_grad"
+        own = vars(each)
+        slip = next((slip for slip in ("requires_grad", *SLIPS) if own.get(slip) is False), None)
+        if (
+            slip is not None
+            and any(p.requires_grad for p in each.parameters())
+            and not _reads(type(each), slip)
+        ):
+            slips[name or type(each).__name__] = slip
     return slips
+
+
+def _reads(kind: type, attribute: str) -> bool:
+    """Return whether a class has a setting of this name of its own."""
+    functions = [each for own in kind.__mro__ for each in vars(own).values() if inspect.isfunction(each)]
+    return any(
+        attribute in each.__code__.co_names for each in functions if each.__module__ != nn.Module.__module__
+    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.log import ModelSeen
+from snugfit.doctor.observe.run_events import LayerMadeAnew
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 COMPARED = 64
@@ -27,6 +28,7 @@ class Outsiders:
         self._passes = 0
         self._last: dict[int, list[Tensor]] = {}
         self._moves: dict[int, tuple[str, str, int]] = {}
+        self._made: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
 
     def after_backward(self, models: Iterable[tuple[nn.Module, ModelSeen]]) -> None:
         """Count how often the weights of a model without an optimizer have moved since the last backward pass.
@@ -65,9 +67,17 @@ class Outsiders:
                     f"the updates of {name} ({at}): its weights were moved by hand, or by an optimizer that is not torch's"
                 )
 
+    def made(self, module: nn.Module, at: str) -> None:
+        """Remember where a module was made while a model computed."""
+        self._made[id(module)] = weakref.ref(module), at
+
     def note(self, root: int, module: nn.Module) -> None:
         """Note a module that was called inside of a model, if its parameters are not the model's own. In a plain list they are not."""
         known = self.recorder.parameters
+        reference, at = self._made.pop(id(module), (None, ""))
+        if reference is not None and reference() is module and torch.is_grad_enabled():
+            if any(each is not None and each.requires_grad for each in module._parameters.values()):
+                self.recorder.add(LayerMadeAnew(at, self.recorder.log.updates, type(module).__name__))
         for name, parameter in module._parameters.items():
             if isinstance(parameter, nn.Parameter) and self.recorder.number(parameter) not in known:
                 self.recorder.parameter(parameter, f"{type(module).__name__}.{name}").model = root

@@ -12,6 +12,42 @@ _INNER = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp | ast.Lamb
 
 
 @lru_cache(maxsize=512)
+def is_repeated(file: str, line: int) -> bool:
+    """Return whether a line stands in a loop of its function, or in a comprehension."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return bool(around(tree, line)[1]) or any(
+        isinstance(each, _INNER) and spans(each, line) for each in ast.walk(tree)
+    )
+
+
+@lru_cache(maxsize=512)
+def last_set(file: str, line: int) -> int:
+    """Return the last line before this one, in its function, that sets the name on which this one calls a method, or an attribute of it; 0 without."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return 0
+    scope, _ = around(tree, line)
+    calls = [each.func for each in ast.walk(scope) if isinstance(each, ast.Call) and spans(each, line)]
+    names = {
+        each.value.id
+        for each in calls
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)
+    }
+    lines = [0]
+    for each in ast.walk(scope):
+        targets = each.targets if isinstance(each, ast.Assign) else []
+        for target in targets:
+            inner = target.value if isinstance(target, ast.Attribute) else target
+            if isinstance(inner, ast.Name) and inner.id in names and each.lineno < line:
+                lines.append(each.lineno)
+    return max(lines)
+
+
+@lru_cache(maxsize=512)
 def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     """Return the name that the statement of this line sets in a loop, and the line behind the loop that reads what is left of it.
 
@@ -22,16 +58,16 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return None
-    scope, loops = _around(tree, line)
+    scope, loops = around(tree, line)
     if not loops:
         return None
     loop = loops[-1]
     statement = next(
-        (each for each in ast.walk(loop) if isinstance(each, ast.Assign) and _spans(each, line)), None
+        (each for each in ast.walk(loop) if isinstance(each, ast.Assign) and spans(each, line)), None
     )
     if statement is None or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
         return None
-    if any(isinstance(each, _INNER) and _spans(each, line) for each in ast.walk(statement)):
+    if any(isinstance(each, _INNER) and spans(each, line) for each in ast.walk(statement)):
         return None
     name = statement.targets[0].id
     if any(_reads(each, name) for each in ast.walk(loop)):
@@ -46,13 +82,13 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     return (name, first.lineno) if first is not None and isinstance(first.ctx, ast.Load) else None
 
 
-def _around(tree: ast.Module, line: int) -> tuple[ast.AST, list[_Loop]]:
+def around(tree: ast.Module, line: int) -> tuple[ast.AST, list[_Loop]]:
     """Return the function, or the module, that a line stands in, and the loops of it around that line, the innermost last."""
     scope: ast.AST = tree
     loops: list[_Loop] = []
     node: ast.AST | None = tree
     while node is not None:
-        node = next((each for each in ast.iter_child_nodes(node) if _spans(each, line)), None)
+        node = next((each for each in ast.iter_child_nodes(node) if spans(each, line)), None)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             scope, loops = node, []
         elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
@@ -60,7 +96,8 @@ def _around(tree: ast.Module, line: int) -> tuple[ast.AST, list[_Loop]]:
     return scope, loops
 
 
-def _spans(node: ast.AST, line: int) -> bool:
+def spans(node: ast.AST, line: int) -> bool:
+    """Return whether a line lies in a node."""
     first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
     return first is not None and last is not None and first <= line <= last
 

@@ -50,10 +50,70 @@ class ScaledTogether(Event):
 
 
 @dataclass(frozen=True)
+class TakenOut(Event):
+    """What a forward pass without a graph gave for each of its rows was made an array of NumPy's, as predictions are that are scored there."""
+
+
+@dataclass(frozen=True)
+class WindowsShared(Event):
+    """So many of the windows of a loader lie beside one of another loader, with all but one of their steps in it.
+
+    Args:
+        loader, other: the two; `rows` are those of the smaller.
+    """
+
+    loader: int
+    other: int
+    shared: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class BestNotNoted(Event):
     """A checkpoint was written where a score was compared with the best one, `name`, which nothing sets anew."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class OtherOrder(Event):
+    """The rows of a batch's inputs and those of its targets were drawn by permutations of their own."""
+
+    inputs: str
+    targets: str
+
+
+@dataclass(frozen=True)
+class LayerMadeAnew(Event):
+    """A layer that trains was made while a model computed, and was called by it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class BestAliased(Event):
+    """The model that is trained was given another name, of the best one, where a score beat the best; it was not copied."""
+
+    name: str
+    model: str
+
+
+@dataclass(frozen=True)
+class StaleSave(Event):
+    """A state of a module's own tensors, taken at this line, was saved after the module was trained on.
+
+    Args:
+        saved_at: where.
+    """
+
+    saved_at: str
+
+
+@dataclass(frozen=True)
+class MeanOfBatches(Event):
+    """A mean over the rows of a batch was computed in an evaluation, and this line averages those of all batches; `rows` of this one."""
+
+    rows: int
 
 
 @dataclass(frozen=True)

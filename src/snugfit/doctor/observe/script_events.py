@@ -49,12 +49,13 @@ class Forward(Event):
         grad: whether a graph was recorded.
         recalibrates: called to estimate batch norm anew, or to recompute activations.
         rows: size of the batch.
-        weights: fingerprint of its weights, for calls without a graph.
+        weights: fingerprint of its weights, for calls without a graph, and for the first with one.
         raw: whether these weights are the ones that the last optimizer step left.
         autocast: dtype of autocast, "" without.
         device: type of the device of its weights.
         native: whether the device computes in that dtype (or in the weights') itself.
-        scale: root mean square of its numbers, in the first passes with and without a graph; 0 where they are tokens.
+        scale: root mean square of its numbers, in the first passes with and without a graph; 0 where they are tokens. `low` and `high` are
+            the least and the largest of them.
         lag: how far the weights are from those of the trained model of the same structure, in the last move of these; -1 where
             that is not known, as of the trained model itself.
     """
@@ -72,6 +73,8 @@ class Forward(Event):
     native: bool
     scale: float = 0.0
     lag: float = -1.0
+    low: float = 0.0
+    high: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ class Loss(Event):
     """A loss function of torch, or an argmax over scores, was called.
 
     Args:
-        given: what the scores were: "" (anything), "probabilities", "log probabilities", "rectified" (a ReLU made them), or,
-            where log-probabilities were asked for, "raw scores".
+        given: what the scores were: "" (anything), "probabilities", "log probabilities", "rectified" (a ReLU made them), "bounded" (a tanh
+            did), or, where log-probabilities were asked for, "raw scores".
         mean: whether it averaged.
         counted: labels that count; `ignored` those that do not.
         unknown: the first label outside of the classes, None if all are inside.
@@ -149,6 +152,9 @@ class Backward(Event):
         value: what was differentiated, without the loss scale; not finite where it is no single number.
         direct: whether the script itself called, not a library.
         in_step: whether an optimizer's step asked for it, by a closure.
+        made_at: the line that last set the name of what is differentiated, where that has no graph; "" else.
+        stale: whether it added to gradients that an optimizer step has used.
+        of_inputs: whether a tensor that is no parameter gets a gradient too, in the first updates.
     """
 
     ratio: float | None
@@ -160,6 +166,9 @@ class Backward(Event):
     value: float = math.nan
     direct: bool = True
     in_step: bool = False
+    made_at: str = ""
+    of_inputs: bool = False
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -363,16 +372,17 @@ class Read(Event):
 
 @dataclass(frozen=True)
 class NotANumber(Event):
-    """A function gave something that is no number, and was given numbers alone: rows that are -inf at every place, to a softmax."""
+    """A function gave something that is no number, or has no gradient, and was given numbers alone: rows that are -inf at every place, to a softmax; 0 to a root."""
 
     function: str
 
 
 @dataclass(frozen=True)
 class ZeroGrad(Event):
-    """Gradients were cleared."""
+    """Gradients were cleared; `moved`: the weights have been changed since they were made, in the first updates."""
 
     optimizers: list[int]
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -470,12 +480,13 @@ class ScheduleStep(Event):
 
     Args:
         mode: "min" or "max", whichever a schedule that waits for a plateau takes for better; "" for others.
-        metric: the score that it was given.
+        metric: the score that it was given; `of_losses` if that is one of the losses that were evaluated before.
     """
 
     scheduler: int
     mode: str = ""
     metric: float = math.nan
+    of_losses: bool = False
 
 
 @dataclass(frozen=True)

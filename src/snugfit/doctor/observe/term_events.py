@@ -83,11 +83,13 @@ class PaddingRead(Event):
     Args:
         share: mean size of the gradient at a place of padding over that at a place of text.
         attends: whether the model attends to all places of a row.
+        pooled: whether a mean or a sum over the places takes them all, at this line.
     """
 
     share: float
     padding: int
     attends: bool = False
+    pooled: bool = False
 
 
 @dataclass(frozen=True)

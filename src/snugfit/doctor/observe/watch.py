@@ -7,6 +7,7 @@ from collections.abc import Callable
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
+from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.watch_files import watch_files
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
@@ -21,6 +22,7 @@ from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
+from snugfit.doctor.observe.watchers.watch_sums import watch_sums
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
 from snugfit.doctor.observe.watchers.watch_transformers import watch_transformers
@@ -51,6 +53,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_scores(recorder, modules, patches)
     watch_numbers(recorder, modules, terms, patches)
     watch_products(recorder, patches)
+    watch_sums(recorder, patches)
+    watch_cuts(recorder, patches)
     watch_loaders(recorder, modules, patches)
     watch_scales(recorder, patches)
     watch_views(recorder, patches)

@@ -124,7 +124,7 @@ class Weights:
     def in_saved(self, saved: Any) -> list[str]:
         """Fingerprints of the known models whose weights are somewhere in a saved object."""
         fingerprints = []
-        for state in _states(saved):
+        for state in states_in(saved):
             named = {
                 plain_name(str(name)): value for name, value in state.items() if isinstance(value, Tensor)
             }
@@ -162,10 +162,10 @@ def _equal(now: list[Tensor], then: list[Tensor]) -> bool:
     return all(a.shape == b.shape and torch.equal(a.cpu(), b.cpu()) for a, b in zip(now, then, strict=True))
 
 
-def _states(saved: Any, depth: int = 3) -> list[Mapping[Any, Any]]:
+def states_in(saved: Any, depth: int = 3) -> list[Mapping[Any, Any]]:
     """Return all dictionaries in a saved object, modules as their state."""
     if isinstance(saved, nn.Module):
         return [saved.state_dict()]
     if not isinstance(saved, Mapping) or depth == 0:
         return []
-    return [saved, *(state for value in saved.values() for state in _states(value, depth - 1))]
+    return [saved, *(state for value in saved.values() for state in states_in(value, depth - 1))]

@@ -44,16 +44,16 @@ def _parts(dataset: Any) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
     """Yield tensors of which a data set has some of the rows, and what gives these."""
     if isinstance(dataset, data.Subset):
         indices = dataset.indices
-        for each in _tensors(dataset.dataset):
+        for each in tensors_of(dataset.dataset):
             yield each, lambda each=each: each.detach()[list(indices)]  # type: ignore[misc]
         return
-    for each in _tensors(dataset):
+    for each in tensors_of(dataset):
         whole = each._base
         if whole is not None and whole.dim() == each.dim() and whole.shape[1:] == each.shape[1:]:
             yield whole, each.detach
 
 
-def _tensors(dataset: Any) -> Iterator[Tensor]:
+def tensors_of(dataset: Any) -> Iterator[Tensor]:
     """Yield the tensors of numbers, with rows, that a data set has by itself."""
     if isinstance(dataset, data.TensorDataset):
         held = [*dataset.tensors]

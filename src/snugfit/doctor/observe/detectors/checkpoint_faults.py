@@ -7,6 +7,7 @@ import itertools
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.run_events import BestAliased, StaleSave
 from snugfit.doctor.observe.script_events import (
     Average,
     AverageKept,
@@ -111,14 +112,17 @@ def average_stands_still(log: Log) -> list[Finding]:
         saved = [
             save for save in log.saves() if passes[0].weights in save.weights and save.update > min(updates)
         ]
-        if len(updates) >= LEAST_STEPS and len(weights) == 1 and saved:
+        first = passes[0].weights in {
+            event.weights for event in log.of(Forward) if event.grad and event.weights
+        }
+        if len(updates) >= LEAST_STEPS and len(weights) == 1 and (saved or first):
             return [
                 Finding(
                     "average_stands_still",
                     Certainty.LIKELY,
-                    f"A copy of the model is scored before {len(updates)} different updates and saved, and its weights never move.",
+                    f"A copy of the model is scored before {len(updates)} different updates{' and saved' if saved else ''}, and its weights never move.",
                     passes[0].at,
-                    (f"saved at {saved[0].at}",),
+                    (f"saved at {saved[0].at}",) if saved else ("they are those that the model began with",),
                     "for mine, other in zip(average.parameters(), model.parameters(), strict=True):\n    mine.lerp_(other, 1 - decay)",
                 )
             ]
@@ -283,6 +287,33 @@ def best_not_copied(log: Log) -> list[Finding]:
                     else "target = copy.deepcopy(model)   # a network of its own\ntarget.load_state_dict(model.state_dict())",
                 )
             ]
+    return _named_not_copied(log)
+
+
+def _named_not_copied(log: Log) -> list[Finding]:
+    """Return the best state or model that was kept by its name: it is trained on, and what is kept is the last."""
+    for save in log.of(StaleSave):
+        return [
+            Finding(
+                "best_not_copied",
+                Certainty.CERTAIN,
+                "The state that is taken here holds the model's own tensors, and is saved after they were trained on: it is the last, not this one.",
+                save.at,
+                (f"saved at {save.saved_at}", "state_dict() returns references, not copies"),
+                "best = copy.deepcopy(model.state_dict())",
+            )
+        ]
+    for alias in log.of(BestAliased):
+        return [
+            Finding(
+                "best_not_copied",
+                Certainty.LIKELY,
+                f"`{alias.name}` is another name of `{alias.model}`, not a copy: as that trains on, the best is what came last.",
+                alias.at,
+                ("the loop trains the same model on",),
+                f"{alias.name} = copy.deepcopy({alias.model})",
+            )
+        ]
     return []
 
 

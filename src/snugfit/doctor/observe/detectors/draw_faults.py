@@ -7,6 +7,7 @@ import itertools
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.run_events import OtherOrder
 from snugfit.doctor.observe.script_events import (
     MixedApart,
     OptimizerBuilt,
@@ -120,6 +121,23 @@ def mismatched_rows(log: Log) -> list[Finding]:
     ]
 
 
+def drawn_apart(log: Log) -> list[Finding]:
+    """Detect inputs and targets of a batch that the script puts into orders of their own."""
+    seen = list(log.of(OtherOrder))
+    if len(seen) < LEAST_TIMES - 1:
+        return []
+    return [
+        Finding(
+            "mismatched_rows",
+            Certainty.CERTAIN,
+            f"`{seen[0].inputs}` and `{seen[0].targets}` are not in the same order: a permutation is drawn for one of them alone, or another for each.",
+            seen[0].at,
+            (f"{len(seen)} of the first losses",),
+            "order = torch.randperm(len(x))   # one for both\nx, y = x[order], y[order]",
+        )
+    ]
+
+
 def mixed_apart(log: Log) -> list[Finding]:
     """Detect rows that are mixed with others of their batch, and targets that are mixed with those of different rows."""
     seen = list(log.of(MixedApart))
@@ -175,6 +193,7 @@ def worker_seeds(log: Log) -> list[Finding]:
 
 DETECTORS = (
     mismatched_rows,
+    drawn_apart,
     mixed_apart,
     recompute_draws,
     stale_state,

@@ -10,10 +10,20 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.run_events import LengthDivides
-from snugfit.doctor.observe.script_events import Batch, EpochEnd, Event, Forward, LastScore, LengthRead, Loss
+from snugfit.doctor.observe.run_events import LengthDivides, MeanOfBatches
+from snugfit.doctor.observe.script_events import (
+    Backward,
+    Batch,
+    EpochEnd,
+    Event,
+    Forward,
+    LastScore,
+    LengthRead,
+    Loss,
+)
 
 OTHER_SCALE = 8.0
+BELOW, EDGE = 0.3, 0.1
 FAR_OFF, SOME_OFF = 0.1, 0.02
 LEAST_PASSES = 3
 
@@ -77,18 +87,32 @@ def other_statistics(log: Log) -> list[Finding]:
         if len(trained) < LEAST_PASSES or not scored:
             continue
         before, after = statistics.median(trained), statistics.median(event.scale for event in scored)
-        if max(before, after) >= OTHER_SCALE * min(before, after):
+        taught = [event for _, event in passes if event.grad]
+        apart = _is_centred(taught) and _is_of_shares(scored) or _is_centred(scored) and _is_of_shares(taught)
+        if max(before, after) >= OTHER_SCALE * min(before, after) or apart:
             return [
                 Finding(
                     "other_statistics",
                     Certainty.LIKELY,
-                    f"The model is trained on inputs of {before:.3g} (root mean square) and scored on inputs of {after:.3g}.",
+                    f"The model is trained on inputs of {before:.3g} (root mean square) and scored on inputs of {after:.3g}"
+                    + (": one is shifted to a mean of 0, the other lies between 0 and 1." if apart else "."),
                     scored[0].at,
                     (f"{len(trained)} passes in training, {len(scored)} that are scored",),
                     "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
                 )
             ]
     return []
+
+
+def _is_centred(passes: list[Forward]) -> bool:
+    """Return whether each batch goes far below 0, as one does whose mean was taken away."""
+    return all(event.low < -BELOW * event.scale for event in passes)
+
+
+def _is_of_shares(passes: list[Forward]) -> bool:
+    """Return whether all batches lie between 0 and 1, and fill that, as pictures do whose mean was not taken away."""
+    between = all(0 <= event.low and event.high <= 1 for event in passes)
+    return between and max(e.high for e in passes) > 1 - EDGE and min(e.low for e in passes) < EDGE
 
 
 def batch_mean_scores(log: Log) -> list[Finding]:
@@ -109,7 +133,35 @@ def batch_mean_scores(log: Log) -> list[Finding]:
                         "total += loss.item() * len(batch)\nmean = total / len(loader.dataset)",
                     )
                 ]
-    return []
+    return _means_by_hand(log)
+
+
+def _means_by_hand(log: Log) -> list[Finding]:
+    """Return evaluations whose means of batches are averaged by other than the length of a loader."""
+    passes: dict[str, list[int]] = {}
+    worst: tuple[float, str, list[int]] = (0.0, "", [])
+    for event in [*log.events, EpochEnd("", 0, 0)]:
+        if isinstance(event, MeanOfBatches):
+            passes.setdefault(event.at, []).append(event.rows)
+        elif isinstance(event, EpochEnd | Backward):
+            for at, sizes in passes.items():
+                if len(sizes) > 1 and sum(sizes):
+                    worst = max(worst, (1 / len(sizes) - min(sizes) / sum(sizes), at, sizes))
+            passes = {}
+    off, at, sizes = worst
+    if off < SOME_OFF:
+        return []
+    return [
+        Finding(
+            "batch_mean_scores",
+            Certainty.LIKELY if off >= FAR_OFF else Certainty.WORTH_A_LOOK,
+            f"The means of {len(sizes)} batches are averaged: the smallest one has {min(sizes)} of {sum(sizes)} rows "
+            f"({min(sizes) / sum(sizes):.0%}) and a weight of {1 / len(sizes):.0%}.",
+            at,
+            (f"rows: {', '.join(map(str, sizes[:6]))}",),
+            "total += loss.item() * len(batch)\nmean = total / len(loader.dataset)",
+        )
+    ]
 
 
 def _averaged_passes(events: list[Event], loader: int) -> list[tuple[list[int], LengthRead]]:
@@ -180,7 +232,7 @@ def last_batch_score(log: Log) -> list[Finding]:
                 Finding(
                     "last_batch_score",
                     Certainty.LIKELY,
-                    f"`{events[0].name}` is read behind the loop over {count} batches, and holds the loss of the last one alone.",
+                    f"`{events[0].name}` is read behind the loop over {count} batches, and holds what the last one gave alone.",
                     events[0].read_at,
                     (f"set anew by each batch at {events[0].at}, and read by none, after update {update}",),
                     "total += loss.item() * len(batch)\nmean = total / len(loader.dataset)",

@@ -19,7 +19,7 @@ from snugfit.doctor.observe.script_events import (
     ZeroGrad,
 )
 
-LEAST_WASTED = 4
+LEAST_WASTED, FIRST_UPDATES = 4, 8
 DIVIDED = 0.01
 """How far from 1 the product of a loss's share and the squared length of the window may be."""
 # A loss function whose result is differentiated as it is, not divided and not summed with anything.
@@ -56,34 +56,32 @@ def zero_grad(log: Log) -> list[Finding]:
                 "optimizer.zero_grad()\nloss.backward()\noptimizer.step()",
             )
         )
-    return findings or _thrown_away(log)
+    return findings or _thrown_away(log) or _added_in_closures(log) or _cleared_for_another(log)
 
 
 def _thrown_away(log: Log) -> list[Finding]:
     """Return backward passes of which every gradient is cleared before any optimizer steps, while others of the same line are used."""
-    pending: Backward | None = None
+    pending: list[Backward] = []
     unused: set[int] = set()
     wasted: list[tuple[Backward, ZeroGrad]] = []
     used: list[Backward] = []
     for event in log.events:
         if isinstance(event, Backward):
-            pending, unused = (
-                (event, set(event.touched))
-                if event.touched and not event.adds_to and not event.in_step
-                else (None, set())
-            )
-        elif (
-            pending is not None
-            and isinstance(event, Step | ScalerStep)
-            and event.optimizer in pending.touched
-        ):
-            used.append(pending)
-            pending = None
-        elif pending is not None and isinstance(event, ZeroGrad):
+            if event.in_step or not event.touched:
+                pending = []
+            elif event.adds_to:
+                pending = [*pending, event] if pending else []
+            else:
+                pending = [event]
+            unused = {number for each in pending for number in each.touched}
+        elif pending and isinstance(event, Step | ScalerStep) and event.optimizer in unused:
+            used += pending
+            pending = []
+        elif pending and isinstance(event, ZeroGrad):
             unused -= set(event.optimizers)
             if not unused:
-                wasted.append((pending, event))
-                pending = None
+                wasted += [(each, event) for each in pending]
+                pending = []
     at = {each.at for each in used}
     wasted = [each for each in wasted if each[0].at in at]
     if len(wasted) < LEAST_WASTED or len(wasted) < len(used):
@@ -98,6 +96,74 @@ def _thrown_away(log: Log) -> list[Finding]:
             "loss.backward()\nif (number + 1) % accumulate == 0:\n    optimizer.step()\n    optimizer.zero_grad()",
         )
     ]
+
+
+def _added_in_closures(log: Log) -> list[Finding]:
+    """Return closures of an optimizer's steps that nothing clears gradients for: each evaluation adds to those of the last."""
+    passes = [event for event in log.of(Backward) if event.in_step and event.touched]
+    added = [event for event in passes if event.adds_to or event.stale]
+    cleared = {number for event in log.of(ZeroGrad) for number in event.optimizers}
+    own = {number for event in passes for number in event.touched}
+    if len(added) < LEAST_WASTED or own & cleared or len(passes) - len(added) > steps(log) + 1:
+        return []
+    return [
+        Finding(
+            "zero_grad",
+            Certainty.CERTAIN,
+            f"{len(added)} of {len(passes)} evaluations of a closure add their gradients to those of the evaluation before.",
+            added[0].at,
+            ("nothing clears them, and an optimizer that takes a closure calls it several times in a step",),
+            "def closure():\n    optimizer.zero_grad()\n    loss = criterion(model(x), y)\n    loss.backward()\n    return loss",
+        )
+    ]
+
+
+def _cleared_for_another(log: Log) -> list[Finding]:
+    """Return losses all of whose gradients are cleared before those of another one are made, with which the optimizer steps, in update after update."""
+    pending: Backward | None = None
+    cleared: ZeroGrad | None = None
+    lost: dict[str, list[ZeroGrad]] = {}
+    second: dict[str, Backward] = {}
+    kept: set[str] = set()
+    for event in log.events:
+        if event.update >= FIRST_UPDATES:  # later it is not looked whether inputs are differentiated
+            break
+        if isinstance(event, Backward):
+            if event.in_step or event.of_inputs or not event.touched:
+                pending, cleared = None, None
+            elif pending is not None and cleared is not None and pending.at != event.at:
+                second[pending.at] = event
+                lost.setdefault(pending.at, []).append(cleared)
+            elif pending is not None:
+                kept.add(pending.at)
+            used = event.touched and not (event.in_step or event.of_inputs)
+            pending, cleared = (event if used else None), None
+        elif isinstance(event, ZeroGrad) and pending is not None:
+            if (
+                event.moved
+            ):  # the gradients were used by hand, as where a step goes to the sharpest point first
+                kept.add(pending.at)
+            cleared = event if set(pending.touched) <= set(event.optimizers) else cleared
+        elif isinstance(event, Step):
+            if pending is not None and cleared is None:
+                kept.add(pending.at)
+            if event.rescaled:
+                kept.update(second)
+                kept.update(lost)
+            pending, cleared = None, None
+    for at, events in lost.items():
+        if at not in kept and len({event.update for event in events}) >= LEAST_WASTED:
+            return [
+                Finding(
+                    "zero_grad",
+                    Certainty.LIKELY,
+                    f"The gradients of one loss are cleared before those of another are made, in {len(events)} updates: the first teaches nothing.",
+                    events[0].at,
+                    (f"the first loss is differentiated at {at}, the other at {second[at].at}",),
+                    "optimizer.zero_grad()\n(first + second).backward()   # or both backward passes, and one zero_grad() before them\noptimizer.step()",
+                )
+            ]
+    return []
 
 
 def steps(log: Log) -> int:
@@ -167,13 +233,14 @@ def accumulation(log: Log) -> list[Finding]:
         length = len(window.passes)
         losses = [event for event in window.events if isinstance(event, Loss) and event.grad]
         by_library = not window.passes[0].direct
+        own_loop = any(isinstance(e, Batch) and e.at != window.passes[0].at for e in window.events)
         return [
             Finding(
                 "accumulation",
                 Certainty.CERTAIN,
                 f"The gradients of {length} micro-batches are summed, and no loss is divided by {length}: the gradient is "
                 f"{length} times that of the full batch.",
-                losses[0].at if by_library and losses else window.passes[0].at,
+                losses[0].at if by_library and losses and not own_loop else window.passes[0].at,
                 (
                     f"{len(accumulating)} updates of {length} backward passes each",
                     "what is differentiated is the loss function's mean itself",
@@ -184,7 +251,7 @@ def accumulation(log: Log) -> list[Finding]:
                     ),
                 ),
                 'F.cross_entropy(scores, labels, reduction="sum") / num_items_in_batch   # the trainer hands it to the loss'
-                if by_library
+                if by_library and not own_loop
                 else f"(loss / {length}).backward()",
             )
         ]

@@ -234,7 +234,19 @@ def shifted_labels(log: Log) -> list[Finding]:
             )
         ]
     shown = [loss for loss in log.of(Loss) if loss.grad and loss.counted and loss.copies >= 0]
-    later = [loss for loss in shown if loss.ahead]
+    before = [loss for loss in shown if loss.ahead == -1]
+    if len(before) > 1 and len(before) == sum(loss.tokens for loss in shown):
+        return [
+            Finding(
+                "shifted_labels",
+                Certainty.CERTAIN,
+                "Each label is the token before the one that was read: the labels are shifted the other way round.",
+                before[0].at,
+                (f"in {len(before)} of the first losses",),
+                "loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())",
+            )
+        ]
+    later = [loss for loss in shown if loss.ahead > 0]
     # heads that guess further tokens too, over the same classes, are meant to
     alike = [loss for loss in shown if later and loss.classes == later[0].classes]
     if len(later) > 1 and all(loss.ahead == 2 for loss in (*later, *alike)):

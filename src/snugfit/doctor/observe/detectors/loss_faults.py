@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.dependence_faults import is_one_batch
 from snugfit.doctor.observe.log import Log
@@ -26,6 +28,7 @@ from snugfit.doctor.observe.term_events import PulledTogether
 LEAST_PASSES = 3
 MOST_SIZES = 3
 """Of batches: that of training, of its last one, and of an evaluation with a graph."""
+BOUNDED = math.exp(2)
 MANY_OUTSIDE = 0.2
 SOME_OUTSIDE = 0.05
 
@@ -43,16 +46,24 @@ def non_finite_loss(log: Log) -> list[Finding]:
     steps = sum(1 for step in log.of(Step) if step.update >= bad[0].update)
     since = f"{len(bad)} backward passes and {steps} optimizer steps since"
     for made in log.of(NotANumber):
-        if made.update == bad[0].update:  # later, weights that are no numbers give such
+        of_rows = made.function.endswith("softmax") or made.function == "sigmoid"
+        # later, weights that are no numbers give such; a gradient that is none shows in the next loss
+        if made.update == bad[0].update or (made.update == bad[0].update - 1 and not of_rows):
             return [
                 Finding(
                     "non_finite_loss",
                     Certainty.CERTAIN,
-                    f"The loss is not finite from update {made.update + 1} on: {made.function} gets numbers, and gives none for rows "
-                    "that are -inf at every place.",
+                    f"The loss is not finite from update {bad[0].update + 1} on: {made.function} gets "
+                    + (
+                        "numbers, and gives none for rows that are -inf at every place."
+                        if of_rows
+                        else "0 or less, where it or its gradient is not finite."
+                    ),
                     made.at,
                     (f"the loss is differentiated at {bad[0].at}", since),
-                    "weights = scores.softmax(-1).masked_fill(nothing_to_see, 0.0)   # or leave out what has no token at all",
+                    "weights = scores.softmax(-1).masked_fill(nothing_to_see, 0.0)   # or leave out what has no token at all"
+                    if of_rows
+                    else f"{made.function}(values.clamp_min(1e-8))   # away from 0",
                 )
             ]
     return [
@@ -145,6 +156,17 @@ def wrong_scores(log: Log) -> list[Finding]:
                     else "loss = F.ctc_loss(scores.log_softmax(2), texts, input_lengths, text_lengths)"
                     if paths
                     else "loss = F.cross_entropy(scores, labels)   # or F.nll_loss(F.log_softmax(scores, dim=1), labels)",
+                )
+            ]
+        if loss.given == "bounded" and loss.grad:
+            return [
+                Finding(
+                    "wrong_scores",
+                    Certainty.LIKELY,
+                    f"{loss.function} gets scores that a tanh has bounded by -1 and 1: no class gets more than {BOUNDED:.1f} times the odds of another.",
+                    loss.at,
+                    ("the scores are made by a tanh",),
+                    "scores = self.last(features)   # without an activation behind it",
                 )
             ]
         if loss.given == "rectified" and loss.grad:

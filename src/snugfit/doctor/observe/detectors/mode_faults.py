@@ -5,6 +5,7 @@ from __future__ import annotations
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, ModelSeen
+from snugfit.doctor.observe.run_events import TakenOut
 from snugfit.doctor.observe.script_events import (
     ATTENTION,
     Average,
@@ -22,7 +23,9 @@ from snugfit.doctor.observe.script_events import (
 
 TINY_ROWS = 8
 SMALL_ROWS = 32
-LARGE_INPUT = 10.0
+FEW_PICTURES, FEW_ACCUMULATED = 2, 4
+"""Rows of a batch whose many pixels are no more than so many pictures."""
+LARGE_INPUT, FAR_INPUT = 10.0, 100.0
 PICTURE = 30.0
 
 
@@ -238,10 +241,10 @@ def _scored_together(log: Log, trained: set[int]) -> list[Forward]:
 
 
 def _is_compared(events: list[Event], place: int) -> bool:
-    """Return whether a comparison follows before the next forward pass, step or backward pass."""
+    """Return whether a comparison, or an array for one, follows before the next forward pass, step or backward pass."""
     for event in events[place + 1 :]:
-        if isinstance(event, Compared | Forward | Step | Backward):
-            return isinstance(event, Compared)
+        if isinstance(event, Compared | TakenOut | Forward | Step | Backward):
+            return isinstance(event, Compared | TakenOut)
     return False
 
 
@@ -252,16 +255,19 @@ def batch_norm(log: Log) -> list[Finding]:
             continue
         accumulating = [window for window in windows(log) if window.accumulates()]
         rows = model.norm_rows
-        if rows > TINY_ROWS and not accumulating:
+        batches = [event.rows for event in log.of(Forward) if event.module == model.id and event.grad]
+        few = bool(batches) and max(batches) <= (FEW_ACCUMULATED if accumulating else FEW_PICTURES)
+        if rows > TINY_ROWS and not accumulating and not few:
             continue
-        bad = rows <= TINY_ROWS or rows < SMALL_ROWS
+        bad = rows < SMALL_ROWS or few
         count = max((len(window.passes) for window in accumulating), default=1)
         under = f", while the update has {count * rows}" if accumulating else ""
         return [
             Finding(
                 "batch_norm",
                 Certainty.LIKELY if bad else Certainty.WORTH_A_LOOK,
-                f"Batch norm estimates its statistics from {rows} values at a time{under}.",
+                f"Batch norm estimates its statistics from {rows} values at a time{under}"
+                + (f", of {max(batches)} rows." if few else "."),
                 model.at,
                 (f"batch norms: {', '.join(model.norms[:4])}",),
                 "Use larger micro-batches, GroupNorm instead, or freeze the statistics: norm.eval() after model.train().",
@@ -345,7 +351,9 @@ def unscaled_inputs(log: Log) -> list[Finding]:
     return [
         Finding(
             "unscaled_inputs",
-            Certainty.LIKELY if model.image and model.input_scale >= PICTURE else Certainty.WORTH_A_LOOK,
+            Certainty.LIKELY
+            if model.input_scale >= (PICTURE if model.image else FAR_INPUT)
+            else Certainty.WORTH_A_LOOK,
             f"The first layer gets values of {model.input_scale:.3g} (root mean square), and is drawn for values of about 1.",
             model.at,
             (f"first layer: {model.first_layer or model.name}",),

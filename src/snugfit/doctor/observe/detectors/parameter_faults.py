@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log, OptimizerSeen, ParameterSeen
-from snugfit.doctor.observe.script_events import Backward, Step
+from snugfit.doctor.observe.run_events import LayerMadeAnew
+from snugfit.doctor.observe.script_events import Backward, Forward, Step
 
 LEAST_UPDATES = 3
 LEAST_PASSES = 8
@@ -113,14 +114,16 @@ def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) 
     partly = any(each.library and each not in without for each in seen)
     harmless = partly and len(unused) == len(without)
     what = f"{len(without)} of {len(seen)} parameters in the optimizer got no gradient in {without[0].updates} updates."
+    cut = _cut(log, without)
     if len(without) == len(seen):
         step = next(log.of(Step)).at
+        idle = next((each for each in log.of(Backward) if not each.touched), None)
         return Finding(
             "no_gradient",
             Certainty.CERTAIN,
             what,
-            step,
-            (named(without),),
+            step if idle is None else cut or idle.made_at or idle.at,
+            (named(without), f"the step is at {step}"),
             "Call loss.backward() on a loss that was computed from the model's output, without detach(), .data or no_grad() between.",
         )
     return Finding(
@@ -128,11 +131,23 @@ def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) 
         Certainty.WORTH_A_LOOK if harmless else Certainty.LIKELY,
         what
         + (" They belong to a part of a library's model that the loss does not use." if harmless else ""),
-        _model_line(log, without) or _home(log, without),
+        cut or _model_line(log, without) or _home(log, without),
         (named(without),),
         "Use them in forward(), or freeze them: parameter.requires_grad_(False). If they should learn, look for detach(), .data, "
         "no_grad() or a module that forward() forgets.",
     )
+
+
+def _cut(log: Log, without: list[ParameterSeen]) -> str:
+    """Return the line behind which these parameters have no graph, with as few others as possible; "" where none has all of them."""
+    wanted = {each.id for each in without}
+    cuts = [(len(behind), at) for at, behind in log.cuts.items() if wanted <= set(behind)]
+    if cuts:
+        return min(cuts, key=lambda cut: cut[0])[1]  # of one part called in another the outer one comes first
+    models = {each.model for each in without}
+    passes = [event for event in log.of(Forward) if event.module in models and event.training]
+    alone = len(models) == 1 and passes and not any(event.grad for event in passes)
+    return passes[0].at if alone else ""
 
 
 def frozen_moves(log: Log) -> list[Finding]:
@@ -228,7 +243,7 @@ def not_frozen(log: Log) -> list[Finding]:
                     Certainty.CERTAIN,
                     f"{name}.{attribute} = False freezes nothing: "
                     + ("a module has no such setting." if on_module else "the setting is requires_grad."),
-                    model.at,
+                    model.misspelt_at or model.at,
                     (
                         f"{len(model.misspelt)} parameters or modules have it, and train: {', '.join(list(model.misspelt)[:4])}",
                     ),
@@ -286,6 +301,28 @@ def not_in_optimizer(log: Log) -> list[Finding]:
             )
         )
     return findings
+
+
+def made_anew(log: Log) -> list[Finding]:
+    """Detect a layer that each forward pass makes anew: its weights are others each time, and no optimizer has them."""
+    updates: dict[str, set[int]] = {}
+    names: dict[str, str] = {}
+    for event in log.of(LayerMadeAnew):
+        updates.setdefault(event.at, set()).add(event.update)
+        names[event.at] = event.name
+    for at, seen in updates.items():
+        if len(seen) >= LEAST_UPDATES:
+            return [
+                Finding(
+                    "not_in_optimizer",
+                    Certainty.CERTAIN,
+                    f"{names[at]} is made anew in each forward pass: its weights are drawn each time, and no optimizer has them.",
+                    at,
+                    (f"made in {len(seen)} of the first updates",),
+                    "self.layer = nn.Linear(inputs, outputs)   # once, in __init__, before the optimizer is made",
+                )
+            ]
+    return []
 
 
 def _likely_home(log: Log) -> OptimizerSeen:
@@ -391,6 +428,7 @@ DETECTORS = (
     frozen_for_good,
     not_frozen,
     not_in_optimizer,
+    made_anew,
     twice_in_optimizer,
     decay_on_vectors,
 )

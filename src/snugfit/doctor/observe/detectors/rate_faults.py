@@ -8,7 +8,7 @@ import statistics
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import PICTURE
-from snugfit.doctor.observe.log import Log, ModelSeen, OptimizerSeen
+from snugfit.doctor.observe.log import Log, ModelSeen, OptimizerSeen, SchedulerSeen
 from snugfit.doctor.observe.run_events import Move
 from snugfit.doctor.observe.script_events import Backward, Loss, Restore, ScheduleStep, Step
 
@@ -209,6 +209,8 @@ def scheduled_rate(log: Log) -> list[Finding]:
             continue
         rates = [step.rate for step in steps]
         largest = max(rates)
+        if min(rates) < 0:
+            return [_negative(optimizer, schedule, rates)]
         rises = rates[-1] == largest > rates[0]
         slow = 0 < largest < NEVER_REACHED * base and not rises
         gone = sum(rate < VANISHED * largest for rate in rates[rates.index(largest) :])
@@ -241,6 +243,19 @@ def scheduled_rate(log: Log) -> list[Finding]:
                 )
             ]
     return []
+
+
+def _negative(optimizer: OptimizerSeen, schedule: SchedulerSeen, rates: list[float]) -> Finding:
+    """Return what a schedule is that goes below 0: the loss is climbed."""
+    first = next(place for place, rate in enumerate(rates) if rate < 0)
+    return Finding(
+        "schedule_length",
+        Certainty.CERTAIN,
+        f"The rate of {optimizer.name} is below 0 from step {first + 1} of {len(rates)} on: the loss is climbed, since the schedule has passed its end.",
+        schedule.at,
+        (f"{schedule.name}; the last rate is {rates[-1]:.3g}",),
+        "LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))   # steps: how often scheduler.step() will be called",
+    )
 
 
 DETECTORS = (learning_rate, scheduled_rate, unrestored_range_test)

@@ -17,6 +17,7 @@ from snugfit.doctor.observe.run_events import (
     PaddedPrompt,
     ScaledTogether,
     SteppedAgain,
+    WindowsShared,
 )
 from snugfit.doctor.observe.script_events import Restore
 
@@ -103,6 +104,24 @@ def scaled_together(log: Log) -> list[Finding]:
                 "mean, std = train.mean(0), train.std(0)   # of the rows that are trained on\ntrain, test = (train - mean) / std, (test - mean) / std",
             )
         ]
+    return []
+
+
+def shared_windows(log: Log) -> list[Finding]:
+    """Detect overlapping windows of a series that were split at random: what is scored was seen but for one step."""
+    training = {loader.id for loader in training_loaders(log)}
+    for event in log.of(WindowsShared):
+        if len({event.loader, event.other} & training) == 1:
+            return [
+                Finding(
+                    "leakage",
+                    Certainty.LIKELY,
+                    f"{event.shared} of {event.rows} windows overlap with one on the other side of the split, but for one step: the series was cut into windows before it was split.",
+                    event.at,
+                    ("windows that follow each other share all of their steps but one",),
+                    "train, valid = series[:cut], series[cut:]   # in time, then each into windows",
+                )
+            ]
     return []
 
 
@@ -212,6 +231,7 @@ DETECTORS = (
     frozen_norm_trains,
     augmented_apart,
     scaled_together,
+    shared_windows,
     rows_left_out,
     best_overwritten,
     idle_adapter,

@@ -11,6 +11,7 @@ from snugfit.doctor.observe.log import Log, SchedulerSeen
 from snugfit.doctor.observe.script_events import (
     Backward,
     EpochEnd,
+    Event,
     Forward,
     Hits,
     ScalerStep,
@@ -20,6 +21,7 @@ from snugfit.doctor.observe.script_events import (
 )
 
 LEAST_UPDATES = 2
+LEAST_AFTER = 3
 EITHER = "a half of hits, which is one of misses too"
 _MORE_IS_BETTER = (
     "accuracy_score",
@@ -40,7 +42,7 @@ def scheduler_order(log: Log) -> list[Finding]:
 
 
 def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
-    own = [
+    own: list[Event] = [
         event
         for event in log.events
         if (isinstance(event, ScheduleStep) and event.scheduler == scheduler.id)
@@ -70,6 +72,9 @@ def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
             (),
             _ORDER_FIX,
         )
+    left = _left_behind(log, scheduler, own)
+    if left is not None:
+        return left
     early = own[: next(place for place, event in enumerate(own) if isinstance(event, Step | ScalerStep))]
     again = {event.at for event in moves[len(early) :]}
     if not early or (len(moves) > len(early) and early[0].at not in again):
@@ -82,6 +87,31 @@ def _order_of(log: Log, scheduler: SchedulerSeen) -> Finding | None:
         (f"the optimizer steps at {updates[0].at}",),
         _ORDER_FIX,
     )
+
+
+def _left_behind(log: Log, scheduler: SchedulerSeen, own: list[Event]) -> Finding | None:
+    """Return what a schedule is that goes on to move an optimizer which steps no more, since another one has its parameters."""
+    last = max(place for place, event in enumerate(own) if isinstance(event, Step))
+    after = [event for event in own[last + 1 :] if isinstance(event, ScheduleStep)]
+    mine = next((each for each in log.optimizers if each.id == scheduler.optimizer), None)
+    if len(after) < LEAST_AFTER or mine is None:
+        return None
+    since = own[last].update
+    for other in log.optimizers:
+        taken_over = other.id != mine.id and set(mine.parameters) & set(other.parameters)
+        steps = [e for e in log.of(Step) if e.optimizer == other.id and e.update >= since]
+        scheduled = any(each.optimizer == other.id for each in log.schedulers)
+        if taken_over and len(steps) >= LEAST_AFTER and not scheduled:
+            return Finding(
+                "scheduler_order",
+                Certainty.CERTAIN,
+                f"{scheduler.name} is stepped {len(after)} times for an optimizer that steps no more: another one, made at {other.at}, "
+                "has its parameters, and no schedule.",
+                after[0].at,
+                (f"the schedule was made at {scheduler.at}",),
+                "optimizer = Optimizer(...)\nscheduler = Scheduler(optimizer, ...)   # anew with it",
+            )
+    return None
 
 
 def _belongs_to_another(log: Log, scheduler: SchedulerSeen) -> bool:
@@ -154,6 +184,10 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
             meanings.append(f"{total} is the number of rows; each step takes {rows} of them")
     elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:
         meanings.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
+    elif window > 1 and _close(moves, total * window):
+        meanings.append(f"{total} is the number of updates; it is stepped in each of {moves} micro-batches")
+    elif epochs > 1 and _close(total * epochs, moves) and _close(batches, moves):
+        meanings.append(f"{total} is the number of batches of one epoch; there are {epochs}")
     return tuple(meanings)
 
 
@@ -219,7 +253,7 @@ def _wrong_way(
         )
         return f"what {named} gives" if named else ""
     mean = sum(losses) / len(losses) if losses else math.nan
-    of_losses = any(
+    of_losses = step.of_losses or any(
         math.isclose(given, each, rel_tol=1e-5) for each in (mean, *losses[-1:], sum(losses)) if each
     )
     return f"a loss, such as {given:.4g}" if of_losses else ""

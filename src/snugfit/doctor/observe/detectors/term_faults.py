@@ -19,7 +19,7 @@ from snugfit.doctor.observe.term_events import (
 LEAST_PASSES = 3
 FAST = 1.0
 """Rate for a mean, from which on a step of plain gradient descent is one that no recipe takes."""
-MORE_THAN_TEXT, SOME = 1.5, 0.02
+MORE_THAN_TEXT, AS_TEXT, SOME = 1.5, 0.5, 0.02
 
 
 def constant_term(log: Log) -> list[Finding]:
@@ -155,6 +155,17 @@ def masked_weights(log: Log) -> list[Finding]:
 def padding_read(log: Log) -> list[Finding]:
     """Detect that the scores of padded rows depend on their padding more than on their text."""
     for event in log.of(PaddingRead):
+        if event.pooled and event.share >= AS_TEXT:
+            return [
+                Finding(
+                    "unmasked_padding",
+                    Certainty.LIKELY,
+                    f"A mean or sum over the places of a text takes its padding too: a place of it moves the score {event.share:.2g} times as much as one of text.",
+                    event.at,
+                    (f"the gradient of the scores at {event.padding} places of padding is not 0",),
+                    "mask = (tokens != pad).unsqueeze(-1)\npooled = (hidden * mask).sum(1) / mask.sum(1)",
+                )
+            ]
         if event.attends and event.share >= SOME:
             return [
                 Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -13,21 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.best_scores import unnoted_best
-from snugfit.doctor.observe.run_events import BestNotNoted
+from snugfit.doctor.observe.run_events import StaleSave
 from snugfit.doctor.observe.script_events import Load, Resume, Save
-from snugfit.doctor.observe.watchers.watch_log import (
-    Recorder,
-    called_directly,
-    is_own,
-    line_in,
-    own_frames,
-    where,
-)
+from snugfit.doctor.observe.watchers.watch_best import look_for_best
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, innermost, is_own, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.weights import states_in
 
 _Call = Callable[..., Any]
-MOST_FRAMES = 4
 MOST_PARTS = 64
 """Of a list, which may be one of all rows, so many are looked at."""
 MOST_LOOKED = 4096
@@ -69,7 +63,7 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
 
     def dumping(original: _Call) -> _Call:
         def dump(*args: Any, **kwargs: Any) -> Any:  # pickle.dump(obj, file), joblib.dump(value, filename)
-            if recorder.active and called_directly():
+            if recorder.active and called_directly() and not _is_copied():
                 _add("module", next(iter((*args, *kwargs.values())), None), None)
             return original(*args, **kwargs)
 
@@ -85,7 +79,10 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
                 recorder.add(
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
                 )
-                _look_for_best(recorder)
+                look_for_best(recorder)
+                taken = modules.own_states.trained_since(states_in(saved), recorder.log.updates)
+                if taken:
+                    recorder.add(StaleSave(taken, recorder.log.updates, where()))
         recorder.quiet -= 1
 
     def safetensors_imported(module: ModuleType) -> None:
@@ -100,13 +97,11 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
     patches.after_import("safetensors.torch", safetensors_imported)
 
 
-def _look_for_best(recorder: Recorder) -> None:
-    """Note a best score that a condition around the save compares with, and that nothing sets."""
-    for frame in own_frames(MOST_FRAMES):
-        name = unnoted_best(frame.f_code.co_filename, frame.f_lineno)
-        if name:
-            recorder.add(BestNotNoted(line_in(frame, frame.f_lineno), recorder.log.updates, name))
-            return
+def _is_copied() -> bool:
+    """Return whether the line that pickles reads it back at once, as a copy, or measures it."""
+    frame = innermost()
+    line = "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return "loads(" in line or "len(" in line
 
 
 def folder(file: Any) -> str:

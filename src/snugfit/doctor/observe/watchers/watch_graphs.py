@@ -7,6 +7,7 @@ import linecache
 import re
 import sys
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
@@ -126,28 +127,37 @@ def _holder() -> tuple[str, str]:
         for name, value in list(frame.f_locals.items()):
             if _holds_graphs(value):
                 return _line(frame, name), name
-            lists = _lists_of(value)
-            held = next((each for each, items in lists if _holds_graphs(items)), "")
+            held = next((each for each, part in _parts_of(value) if _holds_graphs(part)), "")
             if held:
-                return _line(frame, held, of_object=True), f"{name}.{held}"
+                of_object = not isinstance(value, dict)
+                return _line(
+                    frame, held, of_object=of_object
+                ), f"{name}.{held}" if of_object else f"{name}[{held!r}]"
         frame = frame.f_back
     return "", ""
 
 
 def _holds_graphs(value: Any) -> bool:
     """Return whether a tensor sums up values that were differentiated, or a list holds such."""
-    if isinstance(value, list):
+    if isinstance(value, list | deque):
         return sum(_is_noted(each.grad_fn) for each in value if isinstance(each, Tensor)) > 1
     return isinstance(value, Tensor) and value.grad_fn is not None and _noted_below(value.grad_fn) > 1
 
 
-def _lists_of(value: Any) -> list[tuple[str, list[Any]]]:
-    """Return the lists that are attributes of an object of the script's own classes, by name."""
+def _parts_of(value: Any) -> list[tuple[str, Any]]:
+    """Return what a dictionary holds by name, or an object of the script's own classes, one level down where that is a dictionary."""
     own = is_own(getattr(sys.modules.get(type(value).__module__), "__file__", None) or "<")
-    attributes = getattr(value, "__dict__", None) if own else None
-    if not isinstance(attributes, dict):
+    held = value if type(value) in (dict, defaultdict) else getattr(value, "__dict__", None) if own else None
+    if not isinstance(held, dict):
         return []
-    return [(name, each) for name, each in attributes.items() if isinstance(each, list)]
+    named = [(str(name), each) for name, each in held.items()]
+    inner = [
+        (str(name), each)
+        for _, part in named
+        if type(part) in (dict, defaultdict)
+        for name, each in part.items()
+    ]
+    return [*named, *inner]
 
 
 def _is_noted(node: Any) -> bool:
@@ -175,7 +185,7 @@ def _next(node: Any) -> Iterable[tuple[Any, int]]:
 
 def _line(frame: FrameType, name: str, *, of_object: bool = False) -> str:
     """Return file:line where the variable grows, or the attribute of an object; "" where the source does not show it."""
-    grows = re.compile(rf"\b{re.escape(name)}\s*(\+=|\.append\(|=.*\b{re.escape(name)}\b)")
+    grows = re.compile(rf"\b{re.escape(name)}\b[\"']?\]?\s*(\+=|\.append\(|=.*\b{re.escape(name)}\b)")
     lines = linecache.getlines(frame.f_code.co_filename)
     first = 1 if of_object else frame.f_code.co_firstlineno  # a method of its class may stand anywhere
     for number in range(first, len(lines) + 1):

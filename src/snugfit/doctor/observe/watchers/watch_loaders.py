@@ -19,9 +19,11 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import private_part
 from snugfit.doctor.observe.log import LoaderSeen
 from snugfit.doctor.observe.orientations import Orientations
+from snugfit.doctor.observe.own_source import line_that_splits
 from snugfit.doctor.observe.row_digests import row_digests, tensors_in
-from snugfit.doctor.observe.run_events import AugmentedApart, LengthDivides, ScaledTogether
+from snugfit.doctor.observe.run_events import AugmentedApart, LengthDivides, ScaledTogether, WindowsShared
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
+from snugfit.doctor.observe.shared_windows import SharedWindows
 from snugfit.doctor.observe.watchers.watch_log import (
     Recorder,
     called_directly,
@@ -121,6 +123,8 @@ class _Notes:
         self._first: dict[int, tuple[list[int], list[bytes]]] = {}
         self._orientations: dict[int, Orientations] = {}
         self._made_in: dict[int, str] = {}
+        self._sizes: dict[int, int] = {}
+        self._windows = SharedWindows()
 
     def loader(self, loader: Any) -> None:
         """Record a loader that was made."""
@@ -131,6 +135,10 @@ class _Notes:
             recorder.log.loaders.append(seen)
             self._samplers[recorder.number(_sampler(loader))] = seen
             self._made_in[seen.id] = _line_of_transform(loader.dataset)
+            self._sizes[seen.id] = loader.batch_size or 0
+            for other, shared, rows in self._windows.add(seen.id, loader.dataset):
+                at = line_that_splits() or seen.at
+                recorder.add(WindowsShared(at, recorder.log.updates, seen.id, other, shared, rows))
             scaled = scaled_together(loader.dataset)
             if scaled is not None:
                 storage, rows, shift = scaled
@@ -186,6 +194,8 @@ class _Notes:
         self._modules.drawn = (
             [each for each in parts if each.layout is torch.strided] if self._recorder.detailed else []
         )
+        firsts = {len(each) for each in parts if each.dim()}
+        self._modules.rows_drawn = self._sizes.get(seen.id, 0) if firsts == {self._sizes.get(seen.id)} else 0
         drawn = seen.sampler == "RandomSampler" and isinstance(batch, Tensor)
         if self._recorder.detailed and drawn and batch.layout is torch.strided:
             self._modules.handed[StorageWeakRef(batch.untyped_storage())] = seen.id

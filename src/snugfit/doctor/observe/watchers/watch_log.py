@@ -202,6 +202,9 @@ class Recorder:
         optimized: how many parameters were given to optimizers.
         looking: whether the observer is at work now, so that what is called is its own doing.
         traced_outside: how the model ran when the observer began to look, since it hides the modes that tell; "" where as the script says.
+        tables: the lines that last made tables of all pairs of as many numbers, by their shape.
+        waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
+            and their rows.
         deviations: where the script took the deviation of data of so many rows, before it trained.
         detailed: whether these are still the first updates.
         close: whether this update is looked at closely: one of the first, and then one of eight.
@@ -253,6 +256,9 @@ class Recorder:
         self.frozen_at_build: set[int] = set()
         self.special_tokens: dict[int, str] = {}
         self.expected_token = ""
+        self.tables: dict[torch.Size, str] = {}
+        self.waited_for = False
+        self.scored_losses: list[tuple[float, int]] = []
         self.end_tokens: set[int] = set()
         self.deviations: dict[int, str] = {}
         self._tokens: torch.Tensor | None = None
@@ -328,7 +334,7 @@ class Recorder:
         return float((tokens == labels)[labels != ignored].float().mean())
 
     def places_ahead(self, labels: torch.Tensor, ignored: int) -> int:
-        """Return how many places behind the token that was read the labels lie, 1 or 2; 0 where they are no later tokens, or too few to tell."""
+        """Return how many places behind the token that was read the labels lie, 1 or 2, -1 before it; 0 where they are other tokens, or too few to tell."""
         tokens = self.tokens
         if not self.detailed or tokens is None or tokens.dim() != 2 or tokens.device != labels.device:
             return 0
@@ -337,14 +343,19 @@ class Recorder:
         if width * rows != labels.numel() or not 0 <= length - width <= 2:
             return 0
         wanted = labels.detach().reshape(rows, width)
+        if width == length and self._are(wanted[:, 1:], tokens[:, :-1], ignored):
+            return -1
         for places in (1, 2):
             many = min(width, length - places)
-            part = wanted[:, :many]
-            counted = part != ignored
-            same = (part == tokens[:, places : places + many]) & counted
-            if int(counted.sum()) >= LEAST_TOKENS and int(same.sum()) >= NEXT * int(counted.sum()):
+            if self._are(wanted[:, :many], tokens[:, places : places + many], ignored):
                 return places
         return 0
+
+    @staticmethod
+    def _are(labels: torch.Tensor, tokens: torch.Tensor, ignored: int) -> bool:
+        counted = labels != ignored
+        same = (labels == tokens) & counted
+        return int(counted.sum()) >= LEAST_TOKENS and int(same.sum()) >= NEXT * int(counted.sum())
 
     def begin_anew(self) -> None:
         """Look at the coming updates one by one again: an optimizer is made when others have stepped, as where a second model learns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
-from snugfit.doctor.observe.class_paths import mixed_classes
+from snugfit.doctor.observe.class_paths import mixed_classes, other_softmax
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.graph_nodes import (
     channels_before_reshape,
@@ -25,17 +26,15 @@ from snugfit.doctor.observe.graph_nodes import (
     is_softmax_over_rows,
     leaves_of,
     maker_of,
+    mark_line,
     mark_log_probabilities,
     squashed_by,
 )
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
-from snugfit.doctor.observe.overwritten_names import read_after_loop
 from snugfit.doctor.observe.padding import labels_on_padding
 from snugfit.doctor.observe.script_events import (
-    Broadcast,
     FarTargets,
-    LastScore,
     Loss,
     MixedApart,
     OutsideDomain,
@@ -47,8 +46,10 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
 from snugfit.doctor.observe.text_events import MaskedTokens
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
-from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_shapes import look_at_shapes
 
 _Call = Callable[..., Any]
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -68,6 +69,7 @@ _SIGNED = {
     "soft_margin_loss": 1,
 }
 """Losses whose targets are 1 and -1, and the place of the targets among the arguments."""
+_COUNTS = "poisson_nll_loss"
 DIFFERENCE = "the difference"
 _DISTANCES = (*_OTHERS[:4], DIFFERENCE)
 _RANGES = {
@@ -75,6 +77,13 @@ _RANGES = {
     "Sigmoid": (0.0, 1.0),
     "Softmax": (0.0, 1.0),
     "Tanh": (-1.0, 1.0),
+    "Hardtanh": (-1.0, 1.0),
+    "Hardsigmoid": (0.0, 1.0),
+    "Softplus": (0.0, math.inf),
+    "Exp": (0.0, math.inf),
+    "Elu": (-1.0, math.inf),
+    "Gelu": (-0.17, math.inf),
+    "Silu": (-0.28, math.inf),
 }
 _SLACK = 1e-3
 FAR = 50
@@ -86,7 +95,7 @@ LEAST_LIKE = 8
 
 
 def kind_of_scores(scores: Tensor, axis: int) -> str:
-    """Return what scores are: "probabilities" and "log probabilities" sum to one over the classes, "" is anything.
+    """Return what scores are: "probabilities" and "log probabilities" sum to one over the classes, "rectified" and "bounded" those that a ReLU or a tanh made, "" is anything.
 
     Shown by the numbers of up to 64 rows, or by the function that made them, through views.
     """
@@ -95,8 +104,8 @@ def kind_of_scores(scores: Tensor, axis: int) -> str:
         return "probabilities"
     if made == "LogSoftmax":
         return "log probabilities"
-    if made == "Relu":
-        return "rectified"
+    if made in ("Relu", "Tanh"):
+        return "rectified" if made == "Relu" else "bounded"
     rows = scores.detach().movedim(axis, -1).reshape(-1, scores.shape[axis])[:64].float()
     if rows.shape[0] < 2 or rows.shape[1] < 2:
         return ""
@@ -132,10 +141,10 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_mix(recorder, modules, target)
-                    _look_at_loop(recorder, modules)
+                    look_at_loop(recorder, modules, mean=options.get("reduction", "mean") == "mean")
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
-                    _remember(gradients, result, options)
+                    _remember(recorder, gradients, result, target, options)
                 return result
 
             return loss
@@ -155,9 +164,9 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                         _look_at_targets(recorder, modules, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
                         _look_at_mix(recorder, modules, target)
-                        _look_at_loop(recorder, modules)
+                        look_at_loop(recorder, modules, mean=kwargs.get("reduction", "mean") == "mean")
                         recorder.add(_binary(recorder, name, input, target, kwargs))
-                        _remember(gradients, result, kwargs)
+                        _remember(recorder, gradients, result, target, kwargs)
                 return result
 
             return loss
@@ -192,6 +201,23 @@ def _watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None
 
         return argmax
 
+    def taking(original: _Call) -> _Call:
+        def largest(input: Any, *args: Any, **kwargs: Any) -> Any:
+            axis = args[0] if args else kwargs.get("dim")
+            if isinstance(axis, int) and isinstance(input, Tensor) and input.dim() > 2:
+                own = is_own(sys._getframe(1).f_code.co_filename)
+                if own and not (torch.compiler.is_dynamo_compiling() or recorder.looking) and recorder.active:
+                    with recorder.guard():
+                        _look_at_argmax(recorder, axes, input, axis)
+            return original(input, *args, **kwargs)
+
+        return largest
+
+    for owner in (torch, Tensor):
+        in_c = owner.max
+        patches.wrap(owner, "max", taking)
+        if owner is torch:
+            script_as(torch.max, in_c)
     in_c = torch.argmax
     patches.wrap(torch, "argmax", scoring)
     script_as(torch.argmax, in_c)
@@ -207,16 +233,18 @@ def watch_other_losses(
         def wrapped(original: _Call) -> _Call:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
-                target = kwargs.get("target", args[_SIGNED[name]] if len(args) > _SIGNED[name] else None)
+                place = _SIGNED.get(name, 1)
+                target = kwargs.get("target", args[place] if len(args) > place else None)
                 if (
                     not torch.compiler.is_dynamo_compiling()
                     and recorder.active
                     and isinstance(target, Tensor)
                 ):
                     with recorder.guard():
+                        look_at_shapes(recorder, name, args[0] if args else None, target)
                         _look_at_signs(recorder, name, target)
-                        _look_at_loop(recorder, modules)
-                        _remember(gradients, result, kwargs)
+                        look_at_loop(recorder, modules, mean=kwargs.get("reduction", "mean") == "mean")
+                        _remember(recorder, gradients, result, target, kwargs)
                 return result
 
             return loss
@@ -238,7 +266,7 @@ def watch_other_losses(
 
         return ctc_loss
 
-    for name in _SIGNED:
+    for name in (*_SIGNED, _COUNTS):
         patches.wrap(functional, name, of_pairs(name))
     patches.wrap(functional, "ctc_loss", of_paths)
 
@@ -279,26 +307,19 @@ def watch_distributions(recorder: Recorder, patches: Patches) -> None:
         patches.wrap(getattr(torch.distributions, name), "log_prob", marking)
 
 
-def _remember(gradients: Gradients, result: Any, options: dict[str, Any]) -> None:
-    """Keep the means that are part of what will be differentiated."""
-    mean = options.get("reduction", "mean") == "mean"
-    if mean and isinstance(result, Tensor) and result.requires_grad and result.numel() == 1:
-        gradients.losses.append(float(result.detach()))
-
-
-def _look_at_loop(recorder: Recorder, modules: ModuleWatch) -> None:
-    """Note a loss of an evaluation of which nothing but that of the last batch is read; one that is computed of the same rows again is timed."""
-    frame = None if torch.is_grad_enabled() else innermost()
-    if frame is None:
+def _remember(
+    recorder: Recorder, gradients: Gradients, result: Any, target: Tensor, options: dict[str, Any]
+) -> None:
+    """Keep the means that are part of what will be differentiated, with their line, and those of an evaluation where a schedule waits for them."""
+    if not isinstance(result, Tensor) or result.numel() != 1:
         return
-    left = read_after_loop(frame.f_code.co_filename, frame.f_lineno)
-    if left is not None:
-        name, line = left
-        at, update = line_in(frame, frame.f_lineno), recorder.log.updates
-        rows = modules.rows.scored
-        before, modules.scored_inputs[at] = modules.scored_inputs.get(at), rows
-        if before != rows or not rows:
-            recorder.add(LastScore(at, update, name, line_in(frame, line)))
+    mean = options.get("reduction", "mean") == "mean"
+    if result.requires_grad and recorder.detailed:
+        mark_line(result, where())
+    if mean and result.requires_grad:
+        gradients.losses.append(float(result.detach()))
+    elif mean and recorder.waited_for and not torch.is_grad_enabled():
+        recorder.scored_losses.append((float(result), len(target) if target.dim() else 1))
 
 
 def _look_at_mix(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> None:
@@ -319,16 +340,6 @@ def _look_at_mix(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> No
     wrong = [each for each in counts if each is not None]
     if wrong and all(wrong):  # of several targets in a batch it is one
         recorder.add(MixedApart(where(), recorder.log.updates, len(batch), min(wrong)))
-
-
-def look_at_shapes(recorder: Recorder, name: str, predictions: Any, targets: Any) -> None:
-    """Note predictions and targets that are as many, and are broadcast against each other to more."""
-    both = isinstance(predictions, Tensor) and isinstance(targets, Tensor)
-    if not both or predictions.shape == targets.shape or predictions.numel() != targets.numel():
-        return
-    if torch.broadcast_shapes(predictions.shape, targets.shape).numel() > predictions.numel():
-        shapes = list(predictions.shape), list(targets.shape)
-        recorder.add(Broadcast(where(), recorder.log.updates, name, *shapes))
 
 
 def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
@@ -364,7 +375,8 @@ def look_at_bootstrap(recorder: Recorder, one: Tensor, other: Tensor) -> None:
 
 def _look_at_signs(recorder: Recorder, name: str, target: Tensor) -> None:
     """Note targets of pairs that are not 1 and -1."""
-    wrong = target.detach()[target.detach().abs() != 1] if recorder.detailed else target[:0]
+    looked = recorder.detailed and name in _SIGNED
+    wrong = target.detach()[target.detach().abs() != 1] if looked else target[:0]
     if wrong.numel():
         fix = f"loss = F.{name}(..., 2 * same - 1)   # 1 and -1"
         recorder.add(
@@ -479,6 +491,12 @@ def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor
         )
         fix = "loss = F.cross_entropy(scores.movedim(-1, 1), labels)   # axes are moved, not viewed"
         recorder.add(WrongAxis(where(), update, name, what, fix))
+    other = other_softmax(scores, 1)
+    if other is not None:
+        made, over, classes, line = other
+        what = f"the softmax runs over axis {over} of {list(made)}, and the classes are on axis {classes}"
+        fix = f"scores.log_softmax(dim={classes})"
+        recorder.add(WrongAxis(line or where(), update, f"the softmax before {name}", what, fix))
     _look_at_likenesses(recorder, scores, target)
     axes.note(scores, 1)
 
@@ -522,7 +540,8 @@ def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
 def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, options: dict[str, Any]) -> Loss:
     """Return a loss of numbers; where they are one yes or no for each row, they are counted as labels."""
     takes_scores = name == "binary_cross_entropy_with_logits"
-    given = "rectified" if takes_scores and maker_of(scores) == "Relu" else ""
+    made = maker_of(scores) if takes_scores else ""
+    given = {"Relu": "rectified", "Tanh": "bounded"}.get(made, "")
     if takes_scores and squashed_by(scores.grad_fn):
         given = "probabilities"
     seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")

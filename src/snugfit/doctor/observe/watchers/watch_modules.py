@@ -36,12 +36,15 @@ from snugfit.doctor.observe.module_facts import (
     misspelt_freezes,
 )
 from snugfit.doctor.observe.outsiders import Outsiders
+from snugfit.doctor.observe.own_source import line_that_sets
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Average, Forward, Restore
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.swapped_weights import SwappedWeights
+from snugfit.doctor.observe.watchers.watch_best import look_for_aliases, look_for_best
+from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.watchers.watch_texts import (
@@ -86,14 +89,14 @@ class ModuleWatch:
         self._moved: dict[tuple[int, int], bool] = {}
         self._swapped = SwappedWeights(recorder, self.weights)
         self._looked: Counter[tuple[int, bool]] = Counter()
-        self._states = OwnStates()
+        self.own_states = OwnStates()
         self.loaded = LoadedWeights(recorder)
         self.graphs = KeptGraphs(recorder)
         self.dependence = Dependence()
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
         self._frozen_norms = FrozenNorms(recorder)
-        self._switching = False
+        self._switching = self._aliased = self._with_graph = False
         self._resting_depth = 0
         self._by_function: set[int] = set()
         self.handed: dict[StorageWeakRef, int] = {}
@@ -104,11 +107,18 @@ class ModuleWatch:
         self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
         self._lines: dict[int, tuple[str, int]] = {}
+        self.last_trained = self.rows_drawn = 0
+        self._learned: set[int] = set()
 
     @property
     def inside(self) -> bool:
         """Return whether a module is computing now."""
         return self._depth > 0
+
+    @property
+    def living(self) -> list[nn.Module]:
+        """Return the modules that were made and live."""
+        return list(self._all.values())
 
     @property
     def computing(self) -> bool:
@@ -192,6 +202,8 @@ class ModuleWatch:
             if not torch.compiler.is_dynamo_compiling():
                 with recorder.guard():
                     self._all[id(module)] = module
+                    if self._inside is not None and recorder.detailed and recorder.here:
+                        self._outsiders.made(module, where())
 
         return __init__
 
@@ -321,6 +333,9 @@ class ModuleWatch:
         self.recorder.tick()
         seen = self._inside = self._model(module)
         grad, at = torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), where()
+        self._with_graph = grad
+        if grad and facts.trained:
+            self.last_trained = seen.id
         inputs = [each for each in tensors_in([*args, *kwargs.values()]) if each.dim() > 0]
         batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
         device = facts.device(module)
@@ -345,6 +360,7 @@ class ModuleWatch:
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
         self._swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
+        scale, low, high = self._scale(seen.id, batch, grad=grad)
         self.recorder.add(
             Forward(
                 at,
@@ -355,23 +371,34 @@ class ModuleWatch:
                 grad,
                 recalibrates,
                 0 if batch is None else batch.shape[0],
-                "" if grad else self.weights.of_like(module),
+                "" if grad and self._began(seen.id) else self.weights.of_like(module),
                 raw,
                 autocast,
                 device.type,
                 computes_natively(device, autocast or seen.dtype),
-                self._scale(seen.id, batch, grad=grad),
+                scale,
                 -1.0 if grad or trained else self.weights.lag(module),
+                low,
+                high,
             )
         )
 
-    def _scale(self, model: int, batch: Tensor | None, *, grad: bool) -> float:
-        """Return the root mean square of a batch of numbers, of the first passes with a graph and of those without."""
+    def _began(self, model: int) -> bool:
+        """Return whether a model has learned before, whose first weights are noted; else it begins now."""
+        began = model in self._learned or bool(self.recorder.log.updates)
+        self._learned.add(model)
+        return began
+
+    def _scale(self, model: int, batch: Tensor | None, *, grad: bool) -> tuple[float, float, float]:
+        """Return the root mean square of a batch of numbers, and its least and largest, of the first passes with a graph and of those without."""
         self._looked[model, grad] += 1
         numbers = batch is not None and batch.is_floating_point() and batch.layout is torch.strided
         if batch is None or not numbers or batch.is_nested or self._looked[model, grad] > MOST_SCALES:
-            return 0.0
-        return float(batch.detach().float().square().mean().sqrt())
+            return 0.0, 0.0, 0.0
+        if not batch.numel():
+            return 0.0, 0.0, 0.0
+        values = batch.detach().float()
+        return float(values.square().mean().sqrt()), float(values.min()), float(values.max())
 
     def _nested(self, module: nn.Module, args: tuple[Any, ...], caller: FrameType) -> None:
         root = self._inside
@@ -379,6 +406,8 @@ class ModuleWatch:
             return
         if module._parameters:
             self._outsiders.note(root.id, module)
+        if self._with_graph and not torch.is_grad_enabled():
+            note_parameters(self.recorder, [each for each in module.parameters() if each.requires_grad])
         top = self._roots[root.id][0]()
         if top is not None:
             self._layers.before(root, top, module, args)
@@ -441,7 +470,8 @@ class ModuleWatch:
                 isinstance(each, DistributedDataParallel) and each.module is module
                 for each in list(self._all.values())
             ),
-            misspelt=misspelt_freezes(module),
+            misspelt=(misspelt := misspelt_freezes(module)),
+            misspelt_at=line_that_sets(misspelt.values()),
         )
         self._roots[number] = (weakref.ref(module), seen)
         self.recorder.log.models.append(seen)
@@ -484,6 +514,8 @@ class ModuleWatch:
         if not self.recorder.detailed:
             self.drawn = []  # no other batch may come to take its place
         used = self._used()
+        if self.recorder.detailed and not self._aliased:
+            self._aliased = look_for_aliases(self.recorder)
         if self.recorder.close:
             self._outsiders.count_strays(used)
             self._moved.clear()
@@ -524,7 +556,9 @@ class ModuleWatch:
             result = original(module, *args, **kwargs)
             if self.recorder.active and not args and kwargs.get("destination") is None:
                 with self.recorder.guard():
-                    self._states.taken(result, self.recorder.log.updates)
+                    self.own_states.taken(result, self.recorder.log.updates, where())
+                    if self.recorder.log.updates:
+                        look_for_best(self.recorder)
             return result
 
         return state_dict
@@ -535,7 +569,7 @@ class ModuleWatch:
             self.recorder.wake()
             if self.recorder.active:
                 with self.recorder.guard():
-                    own = self._states.owned(module, state_dict, self.recorder.log.updates)
+                    own = self.own_states.owned(module, state_dict, self.recorder.log.updates)
             result = original(module, state_dict, *args, **kwargs)
             if not self.recorder.active:
                 return result

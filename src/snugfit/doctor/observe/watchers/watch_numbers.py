@@ -14,16 +14,17 @@ from snugfit.doctor.observe.differences import keep_with
 from snugfit.doctor.observe.graph_nodes import is_sum_of_all
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
+from snugfit.doctor.observe.watchers.watch_cuts import note_cut
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_losses import (
     DIFFERENCE,
     look_at_advantage,
     look_at_bootstrap,
     look_at_error,
-    look_at_shapes,
 )
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_scores import note_score
+from snugfit.doctor.observe.watchers.watch_shapes import look_at_scored_shapes, look_at_shapes, note_table
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
 _Call = Callable[..., Any]
@@ -36,7 +37,7 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
     def reading(original: _Call) -> _Call:
         name = original.__name__
 
-        def read(self: Any) -> Any:
+        def read(self: Any, *spec: Any, **named: Any) -> Any:
             if (
                 not (recorder.looking or recorder.resting)
                 and not torch.compiler.is_dynamo_compiling()
@@ -49,9 +50,11 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
                     looked = computed and recorder.active and not modules.inside
                     if looked:
                         terms.note_read(self)
+                        if recorder.detailed:
+                            note_cut(recorder, self)
                     if looked and _in_micro_batch(recorder):
                         recorder.add(Read(where(), recorder.log.updates, name, self.device.type))
-            return original(self)
+            return original(self, *spec, **named)
 
         return read
 
@@ -71,13 +74,14 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
         ("sub", DIFFERENCE),
         ("subtract", DIFFERENCE),
         ("__mul__", "the product"),
+        ("__truediv__", "the quotient"),
     ):
         patches.wrap(Tensor, name, _operating(recorder, modules, called))
     for name in ("sub", "subtract"):
         in_c = getattr(torch, name)
         patches.wrap(torch, name, _operating(recorder, modules, DIFFERENCE))
         script_as(getattr(torch, name), in_c)
-    for method in ("item", "tolist", "__float__"):
+    for method in ("item", "tolist", "__float__", "__format__"):
         patches.wrap(Tensor, method, reading)
     for kind in (torch.autograd.set_detect_anomaly, torch.autograd.detect_anomaly):
         patches.wrap(kind, "__init__", switching(ANOMALY))
@@ -105,10 +109,9 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
                     if not (input.is_nested or other.is_nested):  # of no shape
                         _look_at_operands(recorder, modules, name, input, other)
             result = original(*args, **kwargs)
-            if name == DIFFERENCE:
-                with recorder.guard():
-                    if not (input.is_nested or other.is_nested) and input.shape == other.shape:
-                        _look_at_difference(recorder, modules, input, other, result)
+            with recorder.guard():
+                if not (input.is_nested or other.is_nested):
+                    _look_at_result(recorder, modules, name, input, other, result)
             return result
 
         return operator
@@ -123,8 +126,13 @@ def _look_at_operands(
 
     Two columns are multiplied as a table on purpose; a column and a plain row of numbers are not.
     """
-    product = name == "the product"
-    if product and 0 in (one.dim(), other.dim()) and one.dim() != other.dim() and not modules.computing:
+    product = name in ("the product", "the quotient")
+    if (
+        name == "the product"
+        and 0 in (one.dim(), other.dim())
+        and one.dim() != other.dim()
+        and not modules.computing
+    ):
         _look_at_scalar(recorder, *sorted((one, other), key=Tensor.dim))
         return
     mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
@@ -132,9 +140,21 @@ def _look_at_operands(
     if not (apart or (product and both)) or not recorder.active:
         return
     if apart and not modules.computing:
-        look_at_shapes(recorder, name, one, other)
+        look_at_shapes(recorder, name, one, other, tables=False)
     elif both:
         look_at_advantage(recorder, one, other)
+
+
+def _look_at_result(
+    recorder: Recorder, modules: ModuleWatch, name: str, one: Tensor, other: Tensor, result: Any
+) -> None:
+    if one.shape != other.shape:
+        if recorder.detailed:
+            note_table(recorder, one, other, result)
+        if name == DIFFERENCE and not torch.is_grad_enabled() and not modules.inside:
+            look_at_scored_shapes(recorder, name, one, other)
+    elif name == DIFFERENCE:
+        _look_at_difference(recorder, modules, one, other, result)
 
 
 def _look_at_difference(

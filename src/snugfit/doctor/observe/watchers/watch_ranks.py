@@ -28,7 +28,7 @@ def watch_ranks(recorder: Recorder, gradients: Gradients, patches: Patches) -> N
             if not recorder.log.updates and args and not recorder.looking and recorder.here:
                 with recorder.guard():
                     if _is_among_all(*args[2:3], **kwargs) and any(
-                        each.grad is args[0]
+                        each.grad is not None and each.grad.data_ptr() == args[0].data_ptr()
                         for state in gradients.states.values()
                         for each in state.parameters()
                     ):

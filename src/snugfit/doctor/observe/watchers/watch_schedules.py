@@ -42,6 +42,21 @@ def waited_for(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return scheduler.mode, float(args[0] if args else kwargs["metrics"])
 
 
+def is_of(score: float, losses: list[tuple[float, int]]) -> bool:
+    """Return whether a score is the sum, a mean, or the last of the losses of an evaluation's batches.
+
+    >>> is_of(1.25, [(1.0, 30), (2.0, 10)]), is_of(1.5, [(1.0, 30), (2.0, 10)]), is_of(0.7, [(1.0, 30), (2.0, 10)])
+    (True, True, False)
+    """
+    if not losses:
+        return False
+    total, rows = sum(value for value, _ in losses), sum(count for _, count in losses)
+    weighed = sum(value * count for value, count in losses)
+    last = losses[-1][0]
+    known = (total, total / len(losses), weighed, weighed / max(rows, 1), total / max(rows, 1), last)
+    return any(math.isclose(score, each, rel_tol=1e-4) for each in known if each)
+
+
 def innermost_optimizer(optimizer: Any) -> Any:
     """Return the optimizer that Accelerate and others wrap in one of theirs."""
     while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
@@ -63,6 +78,7 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
             if not inside[0]:
                 with recorder.guard():
                     note(scheduler)
+                    recorder.waited_for = recorder.waited_for or getattr(scheduler, "mode", "") == "max"
 
         return __init__
 
@@ -87,7 +103,9 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
                 with recorder.guard():
                     mode, metric = waited_for(scheduler, args, kwargs)
                     number = recorder.number(scheduler)
-                    recorder.add(ScheduleStep(where(), recorder.log.updates, number, mode, metric))
+                    of_losses = mode == "max" and is_of(metric, recorder.scored_losses)
+                    recorder.scored_losses.clear()
+                    recorder.add(ScheduleStep(where(), recorder.log.updates, number, mode, metric, of_losses))
             inside[0] += 1
             try:
                 return original(scheduler, *args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sized
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.run_events import TakenOut
 from snugfit.doctor.observe.script_events import (
     Backward,
     Compared,
@@ -20,8 +22,10 @@ from snugfit.doctor.observe.script_events import (
     SklearnScore,
     WrongAxis,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_shapes import look_at_scored_shapes
 
 _Call = Callable[..., Any]
 _METRICS = (
@@ -101,6 +105,13 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
             and one.numel() % last.rows == 0
         )
 
+    def of_rows(one: Any, other: Any) -> bool:
+        """Return whether what the last forward pass gave for each row is compared with something for each."""
+        both = (
+            isinstance(one, Tensor) and isinstance(other, Tensor) and recorder.active and not modules.inside
+        )
+        return both and one.shape == other.shape and one.shape[:1] == (modules.rows_in_batch,)
+
     def follows_evaluation() -> bool:
         """Return whether one of the last acts was a forward pass without a graph, behind which alone a comparison says something."""
         return any(isinstance(event, Forward) and not event.grad for event in recorder.log.events[-3:])
@@ -114,8 +125,12 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
                 return original(input, other, *args, **kwargs)
             with recorder.guard():
                 _look_at_columns(recorder, modules, input, other)
+                if follows and not modules.inside:
+                    look_at_scored_shapes(recorder, "the comparison", input, other)
                 if follows and scores(input, other):
                     recorder.add(Compared(where(), recorder.log.updates))
+                if follows and of_rows(input, other):
+                    look_at_loop(recorder, modules, mean=False)
             result = original(input, other, *args, **kwargs)
             with recorder.guard():
                 if follows and not original.__name__.strip("_").startswith("n"):
@@ -145,6 +160,19 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
         for name in _METRICS:
             patches.wrap(module, name, scoring)
 
+    def taking(original: _Call) -> _Call:
+        def numpy(values: Any, *args: Any, **kwargs: Any) -> Any:
+            last = recorder.log.events[-1] if recorder.log.events else None
+            if isinstance(last, Forward) and not (last.grad or recorder.looking) and recorder.here:
+                with recorder.guard():
+                    whole = values.dim() > 0 and len(values) == last.rows > 1 and not modules.inside
+                    if whole and recorder.active and is_own(sys._getframe(1).f_code.co_filename):
+                        recorder.add(TakenOut(where(), recorder.log.updates))
+            return original(values, *args, **kwargs)
+
+        return numpy
+
+    patches.wrap(Tensor, "numpy", taking)
     patches.after_import("sklearn.metrics", metrics_imported)
     for name in (
         "eq",

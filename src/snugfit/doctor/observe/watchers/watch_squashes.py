@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +12,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.graph_nodes import squashed_by
+from snugfit.doctor.observe.graph_nodes import mark_line, squashed_by
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import NotANumber, ScoresAsLogits
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 _OVER_ROWS = "snugfit softmax over the rows"
 _NAMES = ("softmax", "log_softmax", "sigmoid")
+_OF_POSITIVES = ("log", "sqrt", "rsqrt")
 
 
 def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -45,6 +47,11 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
 
         return squash
 
+    for name in _OF_POSITIVES:
+        in_c = getattr(torch, name)
+        for owner in (Tensor, torch):
+            patches.wrap(owner, name, _limited(recorder))
+        script_as(getattr(torch, name), in_c)
     for owner, names in ((Tensor, _NAMES), (torch, _NAMES), (functional, ("logsigmoid",))):
         for name in names:
             in_c = getattr(owner, name)
@@ -53,12 +60,42 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
                 script_as(getattr(owner, name), in_c)
 
 
+def _limited(recorder: Recorder) -> Callable[[_Call], _Call]:
+    """Return what wraps a function whose result, or whose gradient, is infinite at 0."""
+
+    def wrapped(original: _Call) -> _Call:
+        name = original.__name__
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and isinstance(result, Tensor)
+                and not torch.compiler.is_dynamo_compiling()
+                and is_own(sys._getframe(1).f_code.co_filename)
+                and recorder.here
+            ):
+                with recorder.guard():
+                    given = args[0] if args else kwargs.get("input")
+                    looked = isinstance(given, Tensor) and given.requires_grad and not given.is_complex()
+                    if looked and recorder.active and not bool((given.detach() > 0).all()):
+                        if bool(given.detach().isfinite().all()):
+                            recorder.add(NotANumber(where(), recorder.log.updates, name))
+            return result
+
+        return function
+
+    return wrapped
+
+
 def _look_at(
     recorder: Recorder, modules: ModuleWatch, name: str, given: Any, result: Tensor, axis: Any
 ) -> None:
     """Note probabilities that are squashed again, and a softmax over an axis as long as the batch, which is the first one."""
     if not isinstance(given, Tensor) or given.is_nested or not (result.requires_grad and recorder.active):
         return
+    mark_line(result, where())
     # of a number that is too large for its type a softmax gives none either
     if bool(result.isnan().any()) and not bool((given.isnan() | (given == math.inf)).any()):
         recorder.add(NotANumber(where(), recorder.log.updates, name))

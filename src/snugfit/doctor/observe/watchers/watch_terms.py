@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.differences import shown_by
-from snugfit.doctor.observe.graph_nodes import mark_constant_rows
+from snugfit.doctor.observe.graph_nodes import line_of, mark_constant_rows
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.loss_terms import (
     COSINE,
@@ -35,6 +35,7 @@ from snugfit.doctor.observe.term_events import (
     TermLeftOut,
 )
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_shapes import note_table
 
 _Call = Callable[..., Any]
 _CONSTANT, _USED = "snugfit constant", "snugfit differentiated"
@@ -64,7 +65,7 @@ class TermWatch:
         self.share: float | None = None
 
     def install(self, patches: Patches) -> None:
-        for name in ("__add__", "__iadd__", "__radd__"):
+        for name in ("__add__", "__iadd__", "__radd__", "add", "__sub__"):
             patches.wrap(Tensor, name, self._adding)
         in_c = torch.cosine_similarity
         for owner in (torch, functional):
@@ -94,9 +95,10 @@ class TermWatch:
 
     def _adding(self, original: _Call) -> _Call:
         recorder = self._recorder
+        adds = "sub" not in original.__name__
 
-        def add(one: Any, other: Any) -> Any:
-            result = original(one, other)
+        def add(one: Any, other: Any, **kwargs: Any) -> Any:
+            result = original(one, other, **kwargs)
             if (
                 recorder.detailed
                 and not recorder.looking
@@ -105,7 +107,9 @@ class TermWatch:
                 and recorder.here
             ):
                 with recorder.guard():
-                    _look_at_sum(recorder, one, other, result)
+                    _look_at_sum(recorder, one, other, result, adds=adds)
+                    if adds and isinstance(other, Tensor):
+                        note_table(recorder, one, other, result)
             return result
 
         return add
@@ -137,9 +141,9 @@ class TermWatch:
         for node in sums_in(value.grad_fn):
             for place, constant in (_metadata(node) or {}).get(_CONSTANT, ()):
                 recorder.add(ConstantTerm(place, update, constant))
-        factor = sum_beside_mean(value, rows, scale)
-        if factor is not None:
-            recorder.add(SummedTerm(at, update, rows, factor))
+        summed = sum_beside_mean(value, rows, scale)
+        if summed is not None:
+            recorder.add(SummedTerm(line_of(summed.node) or at, update, rows, summed.factor))
         alone = sum_alone(terms, rows)
         if alone:
             self._summed = at, rows, alone
@@ -177,14 +181,17 @@ class TermWatch:
                 self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, total.at))
 
 
-def _look_at_sum(recorder: Recorder, one: Tensor, other: Tensor | float, result: Tensor) -> None:
-    """Remember with a sum what of it has no graph: a number, or rows."""
+def _look_at_sum(
+    recorder: Recorder, one: Tensor, other: Tensor | float, result: Tensor, *, adds: bool
+) -> None:
+    """Remember with a sum what of it has no graph: a number, or rows, from which a difference takes nothing over."""
     if one.is_nested or (isinstance(other, Tensor) and other.is_nested):  # of no shape
         return
     if one.dim() == 0 and _is_number_without_graph(one, other) and recorder.active:
         _mark_constant(result, other if one.requires_grad else one)
     elif (
-        isinstance(other, Tensor)
+        adds
+        and isinstance(other, Tensor)
         and one.dim() > 0
         and one.requires_grad != other.requires_grad
         and one.shape == other.shape
@@ -201,6 +208,8 @@ def _is_number_without_graph(one: Tensor, other: Any) -> bool:
 
 def _mark_constant(total: Tensor, constant: Tensor | float) -> None:
     """Remember with a sum which number without a graph is in it; nothing stands for a sum that begins."""
+    if isinstance(constant, Tensor) and constant.is_complex():
+        return
     value, metadata = float(constant), _metadata(total.grad_fn)
     if value and metadata is not None:
         metadata.setdefault(_CONSTANT, []).append((where(), value))

@@ -84,8 +84,10 @@ def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any])
 def _reads_both_ways(module: nn.Module) -> bool:
     """Return whether a model attends to what follows a token, so that padding behind a text reaches it."""
     config, name = getattr(module, "config", None), type(module).__name__
-    decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
+    if getattr(config, "is_encoder_decoder", False):  # its encoder does
+        return takes_mask and name.endswith("ForConditionalGeneration")
+    decodes = getattr(config, "is_decoder", False)
     kinds = ("bert", "electra", "deberta", "mpnet", "distil", "albert", "roformer", "camembert")
     return takes_mask and not decodes and any(kind in name.lower() for kind in kinds)
 

@@ -12,7 +12,9 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
 from snugfit.doctor.observe.internals import not_compiled
+from snugfit.doctor.observe.leaves import Leaves
 from snugfit.doctor.observe.log import OptimizerSeen
+from snugfit.doctor.observe.overwritten_names import last_set
 from snugfit.doctor.observe.run_events import Move, SteppedAgain
 from snugfit.doctor.observe.script_events import (
     Backward,
@@ -24,7 +26,7 @@ from snugfit.doctor.observe.script_events import (
     Step,
     ZeroGrad,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, innermost, line_in, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_ranks import look_at_ranks
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
@@ -50,6 +52,8 @@ class Differentiated(NamedTuple):
         ratio: it over the mean that the loss function returned, None where they cannot be compared.
         graph: name of the function that made it.
         value: it without the loss scale; not finite where it is no single number.
+        made_at: the line that last set its name, where it has no graph; "" else.
+        of_inputs: whether leaves of its graph are no parameters.
     """
 
     at: str
@@ -59,6 +63,8 @@ class Differentiated(NamedTuple):
     graph: str
     finite: bool
     value: float
+    made_at: str = ""
+    of_inputs: bool = False
 
 
 class UpdateWatch:
@@ -74,6 +80,7 @@ class UpdateWatch:
     ) -> None:
         self.recorder, self.gradients, self.modules, self.seeds = recorder, gradients, modules, seeds
         self.terms = terms
+        self.leaves = Leaves(recorder, modules)
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
@@ -185,6 +192,9 @@ class UpdateWatch:
                         value.value,
                         called_directly("torch."),  # Tensor.backward calls what is wrapped
                         self._depth > 0,
+                        value.made_at,
+                        value.of_inputs,
+                        any(self.gradients.states[each].stale for each in touched),
                     )
                 )
 
@@ -204,7 +214,13 @@ class UpdateWatch:
                 self.terms.differentiated(value, self.modules.rows_in_batch, factor)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
-        return Differentiated(where(), before, factor, self._ratio(value, factor), graph, finite, amount)
+        made_at, of_inputs = "", False
+        if isinstance(value, Tensor) and value.grad_fn is None:
+            made_at = _line_of_name()
+        elif isinstance(value, Tensor) and self.recorder.detailed:
+            of_inputs = self.leaves.look_at(value)
+        ratio = self._ratio(value, factor)
+        return Differentiated(where(), before, factor, ratio, graph, finite, amount, made_at, of_inputs)
 
     def _ratio(self, value: Any, factor: float) -> float | None:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum; or over a mean of the script's own."""
@@ -228,7 +244,8 @@ class UpdateWatch:
             if not torch.compiler.is_dynamo_compiling() and self.recorder.active:
                 with self.recorder.guard():
                     cleared = [self.recorder.number(optimizer)]
-                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+                    moved = self.recorder.detailed and self.gradients.are_moved(cleared)
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared, moved))
             return original(optimizer, *args, **kwargs)
 
         return zero_grad
@@ -250,7 +267,8 @@ class UpdateWatch:
                     cleared = [
                         each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
                     ]
-                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+                    moved = self.recorder.detailed and self.gradients.are_moved(cleared)
+                    self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared, moved))
             return original(module, *args, **kwargs)
 
         return zero_grad
@@ -512,6 +530,13 @@ class UpdateWatch:
         if pairs and size > 0 and not rises:
             share = math.hypot(*(float((now - was).norm()) for now, was in pairs)) / size
             self.recorder.add(Move(where(), self.recorder.log.updates, number, share))
+
+
+def _line_of_name() -> str:
+    """Return the line that last set the name of what the script differentiates here; "" where its source does not show it."""
+    frame = innermost()
+    line = 0 if frame is None else last_set(frame.f_code.co_filename, frame.f_lineno)
+    return "" if frame is None or not line else line_in(frame, line)
 
 
 def _remembers(optimizer: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 
@@ -23,8 +24,8 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
     def viewing(original: _Call) -> _Call:
         name = original.__name__
 
-        def view(self: Any, *shape: Any, **kwargs: Any) -> Any:
-            result = original(self, *shape, **kwargs)
+        def view(input: Any, *shape: Any, **kwargs: Any) -> Any:
+            result = original(input, *shape, **kwargs)
             if (
                 recorder.detailed
                 and not recorder.looking
@@ -32,20 +33,28 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
                 and is_own(sys._getframe(1).f_code.co_filename)
                 and recorder.here
             ):
-                _look_at(recorder, name, self, result)
+                _look_at(recorder, name, input, result)
             return result
 
         return view
 
     for name in ("view", "reshape"):
         patches.wrap(Tensor, name, viewing)
+    in_c = torch.reshape
+    patches.wrap(torch, "reshape", viewing)
+    script_as(torch.reshape, in_c)
 
 
 def _look_at(recorder: Recorder, name: str, before: Tensor, after: Any) -> None:
     with recorder.guard():
-        if not (before.requires_grad and isinstance(after, Tensor) and recorder.active):
+        if not (isinstance(before, Tensor) and isinstance(after, Tensor) and recorder.active):
             return
-        if is_exchange(before.shape, after.shape) or is_exchange(after.shape, before.shape):
+        if not before.requires_grad:
+            if moves_channels(before.shape, after.shape):
+                what = f"pictures of {list(before.shape)} become {list(after.shape)}, and their values stay as they lie in memory"
+                fix = "pictures = pictures.permute(0, 3, 1, 2)   # moves the channels"
+                recorder.add(WrongAxis(where(), recorder.log.updates, name, what, fix))
+        elif is_exchange(before.shape, after.shape) or is_exchange(after.shape, before.shape):
             what = f"{list(before.shape)} becomes {list(after.shape)}, which has the sizes of exchanged axes, and the values as they lie in memory"
             fix = "x = x.transpose(0, 1)   # or x.view(batch, length, heads, -1).transpose(1, 2)"
             recorder.add(WrongAxis(where(), recorder.log.updates, name, what, fix))
@@ -70,6 +79,20 @@ def is_exchange(before: Sequence[int], after: Sequence[int]) -> bool:
         return False
     places = [place for place in range(1, len(new)) if new[place] == old[0]]
     return any(math.prod(new) == new[place] * old[1] for place in places)
+
+
+def moves_channels(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Return whether a view has the sizes of pictures whose channels, of which there are up to four, have gone from the last axis to the first, or back.
+
+    >>> moves_channels((64, 32, 32, 3), (64, 3, 32, 32)), moves_channels((64, 3072), (64, 3, 32, 32))
+    (True, False)
+    """
+    old, new = list(before[-3:]), list(after[-3:])
+    if len(before) != len(after) or len(before) < 3 or before[:-3] != after[:-3] or old == new:
+        return False
+    to_first, to_last = new == [old[2], *old[:2]], new == [*old[1:], old[0]]
+    channels = old[2] if to_first else old[0]
+    return (to_first or to_last) and 1 < channels <= 4 < min(size for size in old if size != channels)
 
 
 def _ends(sizes: Sequence[int]) -> set[int]:

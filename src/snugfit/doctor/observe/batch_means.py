@@ -1,0 +1,107 @@
+"""Means of the batches of an evaluation that a script averages, read in its source: whatever counts the batches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from snugfit.doctor.observe.overwritten_names import around, spans
+
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+@lru_cache(maxsize=512)
+def mean_of_batches(file: str, line: int) -> int:
+    """Return the line that averages what the statement of this line, in a loop, gives of each batch; 0 where none does.
+
+    What is multiplied before it is added up is weighed, as by the rows of its batch.
+    """
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return 0
+    scope, loops = around(tree, line)
+    if not loops:
+        return 0
+    loop = loops[-1]
+    names = {
+        each.targets[0].id
+        for each in ast.walk(loop)
+        if isinstance(each, ast.Assign) and spans(each, line) and isinstance(each.targets[0], ast.Name)
+    }
+    for total in _totals(loop, names, line):
+        for each in ast.walk(scope):
+            if getattr(each, "lineno", 0) > (loop.end_lineno or line) and _averages(each, total, loop):
+                return int(getattr(each, "lineno", 0))
+    return 0
+
+
+@lru_cache(maxsize=512)
+def takes_mean(file: str, line: int) -> bool:
+    """Return whether the statement of this line takes a mean, or divides."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    statements = [each for each in ast.walk(tree) if isinstance(each, ast.stmt) and spans(each, line)]
+    inner = max(statements, key=lambda each: each.lineno, default=None)
+    return inner is not None and any(_is_mean(each) or _divides(each) for each in ast.walk(inner))
+
+
+def _totals(loop: _Loop, names: set[str], line: int) -> Iterator[str]:
+    """Yield what a loop adds to, or appends to, of a name or of the statement of a line, as it is."""
+    for each in ast.walk(loop):
+        value: ast.expr | None = None
+        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add):
+            target, value = each.target, each.value
+        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and len(each.args) == 1:
+            if each.func.attr == "append":
+                target, value = each.func.value, each.args[0]
+        if value is None:
+            continue
+        own = spans(each, line) or any(isinstance(e, ast.Name) and e.id in names for e in ast.walk(value))
+        weighed = any(isinstance(e, ast.BinOp) and isinstance(e.op, ast.Mult) for e in ast.walk(value))
+        if own and not weighed:
+            yield ast.unparse(target)
+
+
+def _averages(node: ast.AST, total: str, loop: _Loop) -> bool:
+    """Return whether a node is a mean of a total over the passes of a loop."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+        return ast.unparse(node.target) == total and _counts(node.value, loop)
+    if isinstance(node, ast.BinOp) and _divides(node):
+        return _holds(node.left, total) and _counts(node.right, loop)
+    return isinstance(node, ast.Call) and _is_mean(node.func) and _holds(node, total)
+
+
+def _holds(node: ast.AST, total: str) -> bool:
+    return any(
+        isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and ast.unparse(each) == total
+        for each in ast.walk(node)
+    )
+
+
+def _counts(node: ast.expr, loop: _Loop) -> bool:
+    """Return whether an expression is the number of a loop's passes: a length, but for that of the data, or what is counted by ones."""
+    text = ast.unparse(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("len", "max"):
+        return "dataset" not in text
+    counted = {
+        ast.unparse(each.target)
+        for each in ast.walk(loop)
+        if isinstance(each, ast.AugAssign) and isinstance(each.value, ast.Constant) and each.value.value == 1
+    }
+    numbers = ast.unparse(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else ""
+    first = numbers.strip("()").partition(",")[0]
+    return text in counted or (bool(first) and text in (f"{first} + 1", f"({first} + 1)"))
+
+
+def _divides(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+
+
+def _is_mean(node: ast.AST) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name in ("mean", "fmean", "average", "nanmean")

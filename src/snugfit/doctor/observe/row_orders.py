@@ -1,0 +1,198 @@
+"""Orders of rows, read in a script's source: which permutation the inputs of a batch were drawn by, and which one its targets."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+from snugfit.doctor.observe.overwritten_names import around
+
+_PERMUTE = ("randperm", "permutation", "sort", "argsort", "topk")
+_SHUFFLE = "shuffle"
+MOST_STEPS = 8
+_Order = dict[str, int]
+"""Permutations, each with the line that takes rows by it."""
+
+
+@lru_cache(maxsize=256)
+def other_order(file: str, line: int, inputs: str, targets: str) -> int:
+    """Return the line that puts the rows of one of two names into an order that the other one's are not in; 0 where none does, or it does not show.
+
+    Each call that draws a permutation draws another one. Both names must be taken from some rows; targets that are computed from the inputs are in their order.
+    """
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return 0
+    scope, _ = around(tree, line)
+    text = ast.unparse(scope)
+    names = _Names(scope, line)
+    orders = [names.order(ast.Name(id=each, ctx=ast.Load()), 0) for each in (inputs, targets)]
+    if not (names.are_taken(inputs) and names.are_taken(targets)) or orders[0].keys() == orders[1].keys():
+        return 0
+    if any(
+        f"sort({name}" in text or f"{name}.sort(" in text or f"{name}.argsort(" in text
+        for name in names.permutations
+    ):
+        return 0  # what the model gives is put back into the order that the rows had
+    bases = names.bases(inputs), names.bases(targets)
+    if bases[0] & bases[1] or names.is_made_of(bases[1], bases[0]) or names.is_made_of(bases[0], bases[1]):
+        return 0
+    apart = {**orders[0], **orders[1]} if orders[1].keys() - orders[0].keys() else orders[0]
+    keys = (orders[1].keys() - orders[0].keys()) or (orders[0].keys() - orders[1].keys())
+    return max(apart[key] for key in keys)
+
+
+class _Names:
+    """The last assignments of the names of a function, or of a module, in front of a line or in its loops."""
+
+    def __init__(self, scope: ast.AST, line: int) -> None:
+        self._values: dict[str, list[ast.expr]] = {}
+        self._shuffled: dict[str, int] = {}
+        self._over: dict[str, ast.expr] = {}
+        self._given: set[str] = set()
+        slices = [each.slice for each in ast.walk(scope) if isinstance(each, ast.Subscript)]
+        self._indices = {e.id for each in slices for e in ast.walk(each) if isinstance(e, ast.Name)}
+        for each in ast.walk(scope):
+            if isinstance(each, ast.Assign) and each.lineno <= line:
+                for target in each.targets:
+                    self._assign(target, each.value)
+            elif isinstance(each, ast.For):
+                self._loop(each)
+            elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and each.value.args:
+                if _name_of(each.value.func) == _SHUFFLE and isinstance(each.value.args[0], ast.Name):
+                    self._shuffled[each.value.args[0].id] = each.lineno
+
+    @property
+    def permutations(self) -> list[str]:
+        """Return the names that a call which orders rows gives, and that rows are taken by."""
+        return [
+            name
+            for name, values in self._values.items()
+            if name in self._indices
+            and any(isinstance(each, ast.Call) and _name_of(each.func) in _PERMUTE for each in values)
+        ]
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(value, ast.Tuple)
+            and len(target.elts) == len(value.elts)
+        ):
+            for one, other in zip(target.elts, value.elts, strict=True):
+                self._assign(one, other)
+        elif (
+            isinstance(target, ast.Tuple) and isinstance(value, ast.Call) and _name_of(value.func) in _PERMUTE
+        ):
+            for one in target.elts:
+                self._assign(one, value)
+        elif isinstance(target, ast.Name):
+            self._values.setdefault(target.id, []).append(value)
+
+    def _loop(self, loop: ast.For) -> None:
+        target, over = loop.target, loop.iter
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(over, ast.Call)
+            and _name_of(over.func) == "enumerate"
+        ):
+            target, over = target.elts[-1], over.args[0]
+        if isinstance(target, ast.Name):
+            self._over[target.id] = over
+        elif isinstance(target, ast.Tuple):
+            self._given |= {each.id for each in target.elts if isinstance(each, ast.Name)}
+
+    def order(self, node: ast.expr, depth: int) -> _Order:
+        """Return the permutations by which the rows of an expression were taken, each with its line."""
+        node = _inner(node)
+        if depth > MOST_STEPS:
+            return {}
+        if isinstance(node, ast.Subscript):
+            key = self._permutation(node.slice, depth + 1)
+            return {**self.order(node.value, depth + 1), **({key: node.lineno} if key else {})}
+        if not isinstance(node, ast.Name):
+            return {}
+        found: _Order = {}
+        if node.id in self._shuffled:
+            found[node.id] = self._shuffled[node.id]
+        for value in self._values.get(node.id, []):
+            inner = _inner(value)
+            if isinstance(inner, ast.Subscript):
+                own = (
+                    isinstance(_inner(inner.value), ast.Name) and ast.unparse(_inner(inner.value)) == node.id
+                )
+                key = self._permutation(inner.slice, depth + 1)
+                found.update({key: inner.lineno} if key else {})
+                found.update({} if own else self.order(inner.value, depth + 1))
+            elif isinstance(inner, ast.Name) and inner.id != node.id:
+                found.update(self.order(inner, depth + 1))
+        return found
+
+    def _permutation(self, node: ast.expr, depth: int) -> str:
+        """Return the permutation that an index of rows is, or is taken from, "" for none: a call is one of its own, a name is one for all who use it."""
+        if isinstance(node, ast.Tuple) and node.elts:  # of columns it says nothing
+            node = node.elts[0]
+        for each in ast.walk(node):
+            if isinstance(each, ast.Call) and _name_of(each.func) in _PERMUTE:
+                return f"{each.lineno}:{each.col_offset}"
+        names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+        for name in names if depth <= MOST_STEPS else []:
+            for value in (*self._values.get(name, []), *([self._over[name]] if name in self._over else [])):
+                if found := self._permutation(value, depth + 1):
+                    return found
+        return ""
+
+    def bases(self, name: str) -> frozenset[str]:
+        """Return the names that the rows of a name are taken from, and itself."""
+        todo, seen = [name], set[str]()
+        while todo and len(seen) < 64:
+            each = todo.pop()
+            if each not in seen:
+                seen.add(each)
+                for value in self._values.get(each, []):
+                    inner = _inner(value)
+                    while isinstance(inner, ast.Subscript):
+                        inner = _inner(inner.value)
+                    if isinstance(inner, ast.Name):
+                        todo.append(inner.id)
+        return frozenset(seen)
+
+    def are_taken(self, name: str) -> bool:
+        """Return whether the rows of a name are some of others', by an index, or those that a loop gives."""
+        if self.bases(name) & self._given:
+            return True
+        values = [value for base in self.bases(name) for value in self._values.get(base, [])]
+        return any(isinstance(_inner(value), ast.Subscript) for value in values)
+
+    def is_made_of(self, names: frozenset[str], others: frozenset[str]) -> bool:
+        """Return whether one of these names is computed from one of the others."""
+        return any(
+            isinstance(part, ast.Name) and part.id in others
+            for name in names
+            for value in self._values.get(name, [])
+            if not isinstance(_inner(value), ast.Subscript)
+            for part in ast.walk(value)
+        )
+
+
+def _inner(node: ast.expr) -> ast.expr:
+    """Return what a chain of calls of methods, or a call of one value, is made for, such as X[rows] of torch.tensor(X[rows]).float()."""
+    while isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Subscript | ast.Call):
+            node = node.func.value
+        elif node.args and isinstance(node.args[0], ast.Subscript | ast.Call):
+            node = node.args[0]
+        else:
+            break
+    return node
+
+
+def _name_of(function: ast.expr) -> str:
+    return (
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else function.id
+        if isinstance(function, ast.Name)
+        else ""
+    )

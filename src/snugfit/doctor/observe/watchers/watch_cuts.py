@@ -1,0 +1,52 @@
+"""Watch where a script takes values out of a graph: by detach(), by reading a number, by calling a part of a model without a graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.graph_nodes import leaves_of
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+
+_Call = Callable[..., Any]
+MOST_CUTS = 64
+
+
+def watch_cuts(recorder: Recorder, patches: Patches) -> None:
+    """Record which parameters lie behind what the script itself detaches, in the first updates."""
+
+    def detaching(original: _Call) -> _Call:
+        def detach(self: Any) -> Any:
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and not torch.compiler.is_dynamo_compiling()
+                and is_own(sys._getframe(1).f_code.co_filename)
+                and recorder.here
+            ):
+                with recorder.guard():
+                    note_cut(recorder, self)
+            return original(self)
+
+        return detach
+
+    for name in ("detach", "detach_"):
+        patches.wrap(Tensor, name, detaching)
+
+
+def note_cut(recorder: Recorder, value: Any) -> None:
+    """Remember the parameters behind a value that is taken out of its graph at this line."""
+    if getattr(value, "grad_fn", None) is not None and recorder.active:
+        note_parameters(recorder, (each for each in leaves_of(value).values()))
+
+
+def note_parameters(recorder: Recorder, parameters: Iterable[Tensor]) -> None:
+    """Remember parameters that what is computed at this line has no graph to."""
+    at, cuts = where(), recorder.log.cuts
+    if at and at not in cuts and len(cuts) < MOST_CUTS:
+        cuts[at] = [recorder.number(each) for each in parameters if isinstance(each, nn.Parameter)]

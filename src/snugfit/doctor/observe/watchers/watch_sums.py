@@ -1,0 +1,73 @@
+"""Watch sums and means: the lines of the terms of a loss and of what is pooled, and sums over the likenesses of rows to themselves."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.graph_nodes import made_by, mark_line
+from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.term_events import OwnRowScored
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+
+_Call = Callable[..., Any]
+LEAST_LIKE = 8
+_SLACK = 1e-3
+
+
+def watch_sums(recorder: Recorder, patches: Patches) -> None:
+    """Keep with sums and means the line that took them, in the first updates."""
+
+    def reducing(original: _Call) -> _Call:
+        name = original.__name__
+
+        def reduce(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if (
+                recorder.detailed
+                and not recorder.looking
+                and isinstance(result, Tensor)
+                and not torch.compiler.is_dynamo_compiling()
+                and is_own(sys._getframe(1).f_code.co_filename)
+                and recorder.here
+            ):
+                with recorder.guard():
+                    if result.grad_fn is not None and recorder.active:
+                        mark_line(result, where())
+                        _look_at_likenesses(recorder, name, args[0] if args else None, result)
+            return result
+
+        return reduce
+
+    for name in ("sum", "mean", "logsumexp"):
+        in_c = getattr(torch, name)
+        for owner in (Tensor, torch):
+            patches.wrap(owner, name, reducing)
+        script_as(getattr(torch, name), in_c)
+
+
+def _look_at_likenesses(recorder: Recorder, name: str, values: Any, result: Tensor) -> None:
+    """Note a sum over the exponentials of all rows' likenesses to each other, each of which is largest to the row itself.
+
+    A kernel is 1 there, and no likeness over a temperature.
+    """
+    if not isinstance(values, Tensor) or values.dim() != 2 or name == "mean" or result.dim() not in (1, 2):
+        return
+    rows = values.shape[0]
+    if rows != values.shape[1] or rows < LEAST_LIKE or result.numel() != rows:
+        return
+    if name == "sum" and made_by(values.grad_fn) != "Exp":
+        return
+    scores = values.detach().float()
+    own = scores.diagonal()
+    least = math.e if name == "sum" else 1.0
+    largest = bool((own >= scores.amax(1) - _SLACK).all()) and float(own.min()) >= least * (1 - _SLACK)
+    same = float(own.max() - own.min()) <= _SLACK * float(own.abs().max())
+    if largest and same and torch.allclose(scores, scores.T, rtol=1e-3, atol=_SLACK):
+        recorder.add(OwnRowScored(where(), recorder.log.updates, rows))
