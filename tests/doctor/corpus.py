@@ -57,9 +57,9 @@ AT_ANOTHER_LINE = {
     "folder_order": "reported where the loss gets the rows, not where the loader hands them out",
     "gradual_unfreeze_head_only": "reported where the optimizer is made, not where it steps",
     "oversampled_before_split": "reported a line above the mark, which the formatter has moved to the end of the same statement",
-    "module_has_no_requires_grad": "reported where the model is called, not where the attribute is set",
-    "require_grad_misspelt": "reported where the model is called, not where the attribute is set",
-    **dict.fromkeys(ELSEWHERE_BY_THIRD_HAND, "as at first"),
+    **dict.fromkeys(
+        (each for each in ELSEWHERE_BY_THIRD_HAND if each != "encoder_without_graph"), "as at first"
+    ),
     "spectral_critic_scored_first": "reported where the statement begins, not where it ends",
     "critic_stays_frozen": "reported where the optimizer is made, not where its parameters are frozen",
     "heads_by_view": "reported where the statement begins, not where it ends",

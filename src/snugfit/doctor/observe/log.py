@@ -25,6 +25,7 @@ class ModelSeen:
             was pictures of no value below 0; `input_largest` the largest of them.
         misspelt: parameters and modules with an attribute that looks as if it froze them, and that torch does not read, and which;
             `misspelt_at` is where the script sets it, "" where its source does not show it.
+        called: the name that the script has for it, where it calls it first; "" where none was seen.
         bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
     """
@@ -48,6 +49,7 @@ class ModelSeen:
     bypasses: bool = False
     misspelt: dict[str, str] = field(default_factory=dict)
     misspelt_at: str = ""
+    called: str = ""
 
 
 @dataclass

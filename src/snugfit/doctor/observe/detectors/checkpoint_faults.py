@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
@@ -24,6 +25,7 @@ from snugfit.doctor.observe.script_events import (
 )
 
 LEAST_STEPS = 3
+_AVERAGE = re.compile(r"(^|_)(ema|swa|avg|shadow)(_|$)|averag|smoothed", re.IGNORECASE)
 NEXT_TO = 0.1
 """Part of the last update; a moving average lies some updates behind."""
 BACK = 0.5
@@ -101,6 +103,8 @@ def averaged_not_saved(log: Log) -> list[Finding]:
 def average_stands_still(log: Log) -> list[Finding]:
     """Detect a copy that is scored again and again and saved, and whose weights never move while the model learns."""
     trained = trained_models(log)
+    begun = {event.weights for event in log.of(Forward) if event.grad and event.weights}
+    averages = {model.id for model in log.models if _AVERAGE.search(model.called)}
     scored: dict[int, list[Forward]] = {}
     for place, event in enumerate(log.events):
         if not isinstance(event, Forward) or event.grad or event.module in trained or not event.weights:

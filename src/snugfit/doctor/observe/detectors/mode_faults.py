@@ -219,9 +219,20 @@ def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
         if not isinstance(event, Forward) or event.module not in trained or event.recalibrates:
             continue
         one_of_many = isinstance(before, Forward) and not before.grad and before.at == event.at
+        one_of_many = one_of_many or _is_repeated(log.events, place)
         if event.training and event.affected and not one_of_many and _is_compared(log.events, place):
             passes.append(event)
     return passes if 2 * len({each.update for each in passes}) <= log.updates else []
+
+
+def _is_repeated(events: list[Event], place: int) -> bool:
+    """Return whether the same line calls the model again, or has called it before, and no loader has given other rows between."""
+    at = events[place].at
+    for others in (events[place + 1 :], events[:place][::-1]):
+        other = next((each for each in others if not isinstance(each, TakenOut)), None)
+        if isinstance(other, Forward) and not other.grad and other.at == at:
+            return True
+    return False
 
 
 def _scored_together(log: Log, trained: set[int]) -> list[Forward]:

@@ -46,7 +46,7 @@ from snugfit.doctor.observe.swapped_weights import SwappedWeights
 from snugfit.doctor.observe.watchers.watch_best import look_for_aliases, look_for_best
 from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, own_frames, where
 from snugfit.doctor.observe.watchers.watch_texts import (
     is_of_transformers,
     look_at_labels,
@@ -472,6 +472,7 @@ class ModuleWatch:
             ),
             misspelt=(misspelt := misspelt_freezes(module)),
             misspelt_at=line_that_sets(misspelt.values()),
+            called=_name_in_script(module),
         )
         self._roots[number] = (weakref.ref(module), seen)
         self.recorder.log.models.append(seen)
@@ -630,3 +631,14 @@ class ModuleWatch:
         count = len(self.recorder.log.events)  # of a long run not all of them
         held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
         self.recorder.log.held_out = [place for place in held_out if place < count]
+
+
+def _name_in_script(module: nn.Module) -> str:
+    """Return the name that the script has for a module where it calls it: of a variable, or of an attribute of one."""
+    for frame in own_frames(2):
+        held = list(frame.f_locals.items())
+        inner = [pair for _, each in held for pair in list(getattr(each, "__dict__", {}).items())]
+        for name, each in [*held, *inner]:
+            if each is module and name != "self":
+                return str(name)
+    return ""
