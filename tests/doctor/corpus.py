@@ -60,6 +60,7 @@ AT_ANOTHER_LINE = {
     **dict.fromkeys(
         (each for each in ELSEWHERE_BY_THIRD_HAND if each != "encoder_without_graph"), "as at first"
     ),
+    "triplets_through_numpy": "reported on the line within the statement, not where that ends",
     "spectral_critic_scored_first": "reported where the statement begins, not where it ends",
     "critic_stays_frozen": "reported where the optimizer is made, not where its parameters are frozen",
     "heads_by_view": "reported where the statement begins, not where it ends",
