@@ -53,18 +53,23 @@ def takes_mean(file: str, line: int) -> bool:
 def _totals(loop: _Loop, names: set[str], line: int) -> Iterator[str]:
     """Yield what a loop adds to, or appends to, of a name or of the statement of a line, as it is."""
     for each in ast.walk(loop):
-        value: ast.expr | None = None
-        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add):
-            target, value = each.target, each.value
-        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and len(each.args) == 1:
-            if each.func.attr == "append":
-                target, value = each.func.value, each.args[0]
-        if value is None:
+        pair = _added(each)
+        if pair is None:
             continue
+        target, value = pair
         own = spans(each, line) or any(isinstance(e, ast.Name) and e.id in names for e in ast.walk(value))
         weighed = any(isinstance(e, ast.BinOp) and isinstance(e.op, ast.Mult) for e in ast.walk(value))
         if own and not weighed:
             yield ast.unparse(target)
+
+
+def _added(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """Return what a node adds to, or appends to, and what; None where it does neither."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return node.target, node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+        return (node.func.value, node.args[0]) if len(node.args) == 1 else None
+    return None
 
 
 def _averages(node: ast.AST, total: str, loop: _Loop) -> bool:

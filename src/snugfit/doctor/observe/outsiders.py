@@ -75,9 +75,9 @@ class Outsiders:
         """Note a module that was called inside of a model, if its parameters are not the model's own. In a plain list they are not."""
         known = self.recorder.parameters
         reference, at = self._made.pop(id(module), (None, ""))
-        if reference is not None and reference() is module and torch.is_grad_enabled():
-            if any(each is not None and each.requires_grad for each in module._parameters.values()):
-                self.recorder.add(LayerMadeAnew(at, self.recorder.log.updates, type(module).__name__))
+        anew = reference is not None and reference() is module and torch.is_grad_enabled()
+        if anew and any(each is not None and each.requires_grad for each in module._parameters.values()):
+            self.recorder.add(LayerMadeAnew(at, self.recorder.log.updates, type(module).__name__))
         for name, parameter in module._parameters.items():
             if isinstance(parameter, nn.Parameter) and self.recorder.number(parameter) not in known:
                 self.recorder.parameter(parameter, f"{type(module).__name__}.{name}").model = root

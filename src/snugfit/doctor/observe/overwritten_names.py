@@ -38,9 +38,8 @@ def last_set(file: str, line: int) -> int:
         if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)
     }
     lines = [0]
-    for each in ast.walk(scope):
-        targets = each.targets if isinstance(each, ast.Assign) else []
-        for target in targets:
+    for each in (part for part in ast.walk(scope) if isinstance(part, ast.Assign)):
+        for target in each.targets:
             inner = target.value if isinstance(target, ast.Attribute) else target
             if isinstance(inner, ast.Name) and inner.id in names and each.lineno < line:
                 lines.append(each.lineno)

@@ -65,9 +65,10 @@ class OwnStates:
         for state in states:
             first = _first(state)
             taken = None if first is None else self._known(first)
-            if first is not None and taken is not None and 0 < taken.updates < updates:
-                if first._version != taken.version:
-                    return taken.at
+            if first is None or taken is None or not 0 < taken.updates < updates:
+                continue
+            if first._version != taken.version:
+                return taken.at
         return ""
 
     def _known(self, first: Tensor) -> _Taken | None:

@@ -61,8 +61,9 @@ class _Names:
             elif isinstance(each, ast.For):
                 self._loop(each)
             elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and each.value.args:
-                if _name_of(each.value.func) == _SHUFFLE and isinstance(each.value.args[0], ast.Name):
-                    self._shuffled[each.value.args[0].id] = each.lineno
+                shuffled, name = each.value.args[0], _name_of(each.value.func)
+                if name == _SHUFFLE and isinstance(shuffled, ast.Name):
+                    self._shuffled[shuffled.id] = each.lineno
 
     @property
     def permutations(self) -> list[str]:

@@ -41,7 +41,7 @@ def _parts_of(dataset: Any) -> tuple[set[int], set[int]] | None:
     if isinstance(dataset, data.Subset):
         dataset, indices = dataset.dataset, list(dataset.indices)
     for whole in tensors_of(dataset):
-        if whole.dim() < 2 or not LEAST_COLUMNS <= whole.shape[1] or whole[0].numel() > MOST_COLUMNS:
+        if whole.dim() < 2 or whole.shape[1] < LEAST_COLUMNS or whole[0].numel() > MOST_COLUMNS:
             continue
         rows = whole if indices is None else whole.detach()[indices]
         if not LEAST_ROWS <= len(rows) <= MOST_ROWS:

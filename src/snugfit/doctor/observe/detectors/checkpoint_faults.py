@@ -116,7 +116,9 @@ def average_stands_still(log: Log) -> list[Finding]:
         saved = [
             save for save in log.saves() if passes[0].weights in save.weights and save.update > min(updates)
         ]
-        first = passes[0].weights in begun and passes[0].module in averages  # by its name alone; else a baseline
+        first = (
+            passes[0].weights in begun and passes[0].module in averages
+        )  # by its name alone; else a baseline
         if len(updates) >= LEAST_STEPS and len(weights) == 1 and (saved or first):
             return [
                 Finding(

@@ -88,7 +88,8 @@ def other_statistics(log: Log) -> list[Finding]:
             continue
         before, after = statistics.median(trained), statistics.median(event.scale for event in scored)
         taught = [event for _, event in passes if event.grad]
-        apart = _is_centred(taught) and _is_of_shares(scored) or _is_centred(scored) and _is_of_shares(taught)
+        pairs = ((taught, scored), (scored, taught))
+        apart = any(_is_centred(one) and _is_of_shares(other) for one, other in pairs)
         if max(before, after) >= OTHER_SCALE * min(before, after) or apart:
             return [
                 Finding(
@@ -111,7 +112,7 @@ def _is_centred(passes: list[Forward]) -> bool:
 
 def _is_of_shares(passes: list[Forward]) -> bool:
     """Return whether all batches lie between 0 and 1, and fill that, as pictures do whose mean was not taken away."""
-    between = all(0 <= event.low and event.high <= 1 for event in passes)
+    between = all(event.low >= 0 and event.high <= 1 for event in passes)
     return between and max(e.high for e in passes) > 1 - EDGE and min(e.low for e in passes) < EDGE
 
 
@@ -144,9 +145,9 @@ def _means_by_hand(log: Log) -> list[Finding]:
         if isinstance(event, MeanOfBatches):
             passes.setdefault(event.at, []).append(event.rows)
         elif isinstance(event, EpochEnd | Backward):
-            for at, sizes in passes.items():
-                if len(sizes) > 1 and sum(sizes):
-                    worst = max(worst, (1 / len(sizes) - min(sizes) / sum(sizes), at, sizes))
+            for at, rows in passes.items():
+                if len(rows) > 1 and sum(rows):
+                    worst = max(worst, (1 / len(rows) - min(rows) / sum(rows), at, rows))
             passes = {}
     off, at, sizes = worst
     if off < SOME_OFF:

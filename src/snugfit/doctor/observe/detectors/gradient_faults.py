@@ -324,6 +324,8 @@ def last_window(log: Log) -> list[Finding]:
         whole = lengths.get(window.optimizer, [])
         if not whole or not window.passes or len({each.at for each in window.passes}) > 1:
             continue
+        if any(each.in_step for each in window.passes):  # of a closure, whose last evaluation ends a step
+            continue
         usual = max(set(whole), key=whole.count)
         line = window.passes[-1].at
         evidence = (f"windows have {usual} micro-batches",)

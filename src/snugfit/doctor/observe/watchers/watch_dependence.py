@@ -88,7 +88,8 @@ def _lies_by_rows(modules: ModuleWatch, target: Tensor) -> bool:
     layer, rows = modules.time_first, modules.rows_drawn
     if layer is None or not rows or layer.shape[0] != rows:
         return False
-    return target.dim() > 1 and target.shape[0] == rows or target.numel() == layer.shape[0] * layer.shape[1]
+    by_rows = target.dim() > 1 and target.shape[0] == rows
+    return by_rows or target.numel() == layer.shape[0] * layer.shape[1]
 
 
 def _look_at_rows(recorder: Recorder, layer: TimeFirst, rows: int) -> None:

@@ -80,9 +80,7 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
                 )
                 look_for_best(recorder)
-                taken = modules.own_states.trained_since(states_in(saved), recorder.log.updates)
-                if taken:
-                    recorder.add(StaleSave(taken, recorder.log.updates, where()))
+                _look_at_age(recorder, modules, saved)
         recorder.quiet -= 1
 
     def safetensors_imported(module: ModuleType) -> None:
@@ -95,6 +93,13 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
         patches.wrap(pickle, name, dumping)
     patches.after_import("joblib", lambda module: patches.wrap(module, "dump", dumping))
     patches.after_import("safetensors.torch", safetensors_imported)
+
+
+def _look_at_age(recorder: Recorder, modules: ModuleWatch, saved: Any) -> None:
+    """Note a saved state that was taken before the last updates, and holds the tensors that these have moved."""
+    taken = modules.own_states.trained_since(states_in(saved), recorder.log.updates)
+    if taken:
+        recorder.add(StaleSave(taken, recorder.log.updates, where()))
 
 
 def _is_copied() -> bool:

@@ -88,49 +88,40 @@ def note_score(recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Ten
             recorder.add(Compared(where(), recorder.log.updates))
 
 
-def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
-    """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
+def _follows_evaluation(recorder: Recorder) -> bool:
+    """Return whether one of the last acts was a forward pass without a graph, behind which alone a comparison says something."""
+    return any(isinstance(event, Forward) and not event.grad for event in recorder.log.events[-3:])
 
-    def scores(one: Any, other: Any) -> bool:
-        last = recorder.log.events[-1] if recorder.log.events else None
-        return (
-            isinstance(last, Forward)
-            and not last.grad
-            and recorder.active
-            and not modules.inside
-            and isinstance(one, Tensor)
-            and isinstance(other, Tensor)
-            and one.shape == other.shape
-            and one.numel() >= last.rows > 1
-            and one.numel() % last.rows == 0
-        )
 
-    def of_rows(one: Any, other: Any) -> bool:
-        """Return whether what the last forward pass gave for each row is compared with something for each."""
-        both = (
-            isinstance(one, Tensor) and isinstance(other, Tensor) and recorder.active and not modules.inside
-        )
-        return both and one.shape == other.shape and one.shape[:1] == (modules.rows_in_batch,)
+def _look_at_comparison(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any) -> None:
+    """Note what is compared behind a forward pass without a graph: shapes that do not fit, a score of each row, what becomes of it in a loop."""
+    if modules.inside or not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return
+    look_at_scored_shapes(recorder, "the comparison", one, other)
+    if one.shape != other.shape or not recorder.active:
+        return
+    last: Any = recorder.log.events[-1]
+    scored = isinstance(last, Forward) and not last.grad and one.numel() >= last.rows > 1
+    if scored and one.numel() % last.rows == 0:
+        recorder.add(Compared(where(), recorder.log.updates))
+    if one.shape[:1] == (modules.rows_in_batch,):
+        look_at_loop(recorder, modules, mean=False)
 
-    def follows_evaluation() -> bool:
-        """Return whether one of the last acts was a forward pass without a graph, behind which alone a comparison says something."""
-        return any(isinstance(event, Forward) and not event.grad for event in recorder.log.events[-3:])
 
-    def comparing(original: _Call) -> _Call:
+def _comparing(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _Call]:
+    """Return what wraps a comparison for equality."""
+
+    def wrapped(original: _Call) -> _Call:
         def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.looking or torch.compiler.is_dynamo_compiling() or not recorder.here:
                 return original(input, other, *args, **kwargs)
-            follows = follows_evaluation()
+            follows = _follows_evaluation(recorder)
             if not (follows or modules.class_axes.bests):
                 return original(input, other, *args, **kwargs)
             with recorder.guard():
                 _look_at_columns(recorder, modules, input, other)
-                if follows and not modules.inside:
-                    look_at_scored_shapes(recorder, "the comparison", input, other)
-                if follows and scores(input, other):
-                    recorder.add(Compared(where(), recorder.log.updates))
-                if follows and of_rows(input, other):
-                    look_at_loop(recorder, modules, mean=False)
+                if follows:
+                    _look_at_comparison(recorder, modules, input, other)
             result = original(input, other, *args, **kwargs)
             with recorder.guard():
                 if follows and not original.__name__.strip("_").startswith("n"):
@@ -138,6 +129,30 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
             return result
 
         return compare
+
+    return wrapped
+
+
+def _taking(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _Call]:
+    """Return what wraps the way to NumPy."""
+
+    def wrapped(original: _Call) -> _Call:
+        def numpy(values: Any, *args: Any, **kwargs: Any) -> Any:
+            last = recorder.log.events[-1] if recorder.log.events else None
+            if isinstance(last, Forward) and not (last.grad or recorder.looking) and recorder.here:
+                with recorder.guard():
+                    whole = values.dim() > 0 and len(values) == last.rows > 1 and not modules.inside
+                    if whole and recorder.active and is_own(sys._getframe(1).f_code.co_filename):
+                        recorder.add(TakenOut(where(), recorder.log.updates))
+            return original(values, *args, **kwargs)
+
+        return numpy
+
+    return wrapped
+
+
+def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
 
     def scoring(original: _Call) -> _Call:
         name = original.__name__
@@ -160,19 +175,7 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
         for name in _METRICS:
             patches.wrap(module, name, scoring)
 
-    def taking(original: _Call) -> _Call:
-        def numpy(values: Any, *args: Any, **kwargs: Any) -> Any:
-            last = recorder.log.events[-1] if recorder.log.events else None
-            if isinstance(last, Forward) and not (last.grad or recorder.looking) and recorder.here:
-                with recorder.guard():
-                    whole = values.dim() > 0 and len(values) == last.rows > 1 and not modules.inside
-                    if whole and recorder.active and is_own(sys._getframe(1).f_code.co_filename):
-                        recorder.add(TakenOut(where(), recorder.log.updates))
-            return original(values, *args, **kwargs)
-
-        return numpy
-
-    patches.wrap(Tensor, "numpy", taking)
+    patches.wrap(Tensor, "numpy", _taking(recorder, modules))
     patches.after_import("sklearn.metrics", metrics_imported)
     for name in (
         "eq",
@@ -180,4 +183,4 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
         "__eq__",
         "__ne__",
     ):  # torch.eq itself stays: TorchScript knows it by its identity
-        patches.wrap(Tensor, name, comparing)
+        patches.wrap(Tensor, name, _comparing(recorder, modules))

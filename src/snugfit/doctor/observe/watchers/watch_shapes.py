@@ -32,7 +32,8 @@ def look_at_shapes(
 
 def note_table(recorder: Recorder, one: Tensor, other: Tensor, result: Any) -> None:
     """Remember the line that made a table of all pairs of a column and of a plain row of numbers, which a loss may get."""
-    if one.dim() != other.dim() and isinstance(result, Tensor) and _meets_all(one, other) and recorder.active:
+    columns = one.dim() != other.dim() and isinstance(result, Tensor)
+    if columns and _meets_all(one, other) and recorder.active:
         recorder.tables[result.shape] = where()
 
 
@@ -68,6 +69,6 @@ def _table_of(one: Tensor, other: Tensor) -> torch.Size | None:
 
 def _together(one: Tensor, other: Tensor) -> torch.Size | None:
     try:
-        return torch.broadcast_shapes(one.shape, other.shape)
+        return torch.Size(torch.broadcast_shapes(one.shape, other.shape))
     except RuntimeError:  # the script's own call says so
         return None

@@ -78,15 +78,19 @@ def _limited(recorder: Recorder) -> Callable[[_Call], _Call]:
             ):
                 with recorder.guard():
                     given = args[0] if args else kwargs.get("input")
-                    looked = isinstance(given, Tensor) and given.requires_grad and not given.is_complex()
-                    if looked and recorder.active and not bool((given.detach() > 0).all()):
-                        if bool(given.detach().isfinite().all()):
-                            recorder.add(NotANumber(where(), recorder.log.updates, name))
+                    if isinstance(given, Tensor) and given.requires_grad and not given.is_complex():
+                        _look_at_least(recorder, name, given.detach())
             return result
 
         return function
 
     return wrapped
+
+
+def _look_at_least(recorder: Recorder, name: str, values: Tensor) -> None:
+    """Note numbers of 0 or less that such a function gets, none of which was infinite before."""
+    if recorder.active and not bool((values > 0).all()) and bool(values.isfinite().all()):
+        recorder.add(NotANumber(where(), recorder.log.updates, name))
 
 
 def _look_at(

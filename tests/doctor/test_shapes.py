@@ -1,0 +1,272 @@
+"""One fault in the shapes that it has in scripts of other kinds, beside what looks like it and is none; and the line that causes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.test_variants import at_cause, looped
+
+pytestmark = pytest.mark.slow
+
+
+def told(tmp_path: Path, text: str, pitfall: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a pitfall, or nothing, is certain or likely of a script, at a line that it marks as the cause."""
+    monkeypatch.chdir(tmp_path)
+    ill, _ = at_cause(tmp_path, text)
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    causes = [f"train.py:{number}" for number, line in enumerate(lines, 1) if "# cause" in line]
+    assert set(ill) == ({pitfall} if pitfall else set())
+    assert not pitfall or any(ill[pitfall].where.endswith(cause) for cause in causes), ill[pitfall].where
+
+
+ATTENDING = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.drop = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(6, 8), nn.Dropout(0.1)
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        {body}
+block, head = Block(), nn.Linear(8, 3)
+optimizer = torch.optim.Adam([*block.parameters(), *head.parameters()], 1e-3)
+"""
+SLOTS = "a = (q @ k.transpose(1, 2)).softmax(1) + 1e-6; return (a / a.sum(-1, keepdim=True)) @ v"
+
+
+@pytest.mark.parametrize(
+    ("body", "pitfall"),
+    [
+        ("w = F.softmax(torch.bmm(q, k.transpose(1, 2)), dim=1)  # cause\n        return torch.bmm(w, v)", "wrong_axis"),
+        ("w = self.drop(torch.matmul(q, k.mT).softmax(-2))  # cause\n        return torch.matmul(w, v)", "wrong_axis"),
+        ("w = torch.einsum('bqd,bkd->bqk', q, k).softmax(1)  # cause\n        return torch.einsum('bqk,bkd->bqd', w, v)", "wrong_axis"),
+        ("w = self.drop(torch.matmul(q, k.mT).softmax(-1))\n        return torch.matmul(w, v)", ""),
+        ("return q.softmax(-1) @ (k.softmax(dim=-2).mT @ v)", ""),
+        (SLOTS, ""),
+    ],
+)  # fmt: skip
+def test_weights_of_attention_come_to_one_where_they_are_summed_up(
+    tmp_path: Path, body: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = "loss = F.cross_entropy(head(block(torch.randn(12, 7, 6)).mean(1)), torch.arange(12) % 3)"
+    told(tmp_path, ATTENDING.format(body=body) + looped(loss), pitfall, monkeypatch)
+
+
+TAGGING = """
+emb, rnn, out = nn.Embedding(40, 12), nn.LSTM(12, 16{first}), nn.Linear(16, 5)
+optimizer = torch.optim.Adam([*emb.parameters(), *rnn.parameters(), *out.parameters()], 1e-2)
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.rnn, self.out = emb, rnn, out
+    def forward(self, ids):
+        h = self.rnn(self.emb(ids))[0]  # cause
+        return {scores}
+net, ids = Tagger(), torch.randint(1, 40, (96, 9))
+for x, y in DataLoader(TensorDataset(ids, ids % 5), 12, shuffle=True):
+    loss = {loss}
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "scores", "loss", "pitfall"),
+    [
+        (", batch_first=True", "F.log_softmax(self.out(h), dim=1)  # cause", "F.nll_loss(net(x).transpose(1, 2), y)", "wrong_axis"),
+        (", batch_first=True", "self.out(h).log_softmax(1)  # cause", "F.nll_loss(net(x).reshape(-1, 5), y.reshape(-1))", "wrong_axis"),
+        ("", "self.out(h)", "F.cross_entropy(net(x).transpose(1, 2), y)", "wrong_axis"),
+        (", batch_first=True", "F.log_softmax(self.out(h), dim=-1)", "F.nll_loss(net(x).transpose(1, 2), y)", ""),
+    ],
+)  # fmt: skip
+def test_the_axis_of_places_is_no_axis_of_classes_or_rows(
+    tmp_path: Path, first: str, scores: str, loss: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, TAGGING.format(first=first, scores=scores, loss=loss), pitfall, monkeypatch)
+
+
+NUMBERS = """
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x, y = torch.randn(40, 6), torch.randn(40)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "after", "pitfall"),
+    [
+        ("loss = F.poisson_nll_loss(net(x), y.abs().round())  # cause", "", "broadcast_loss"),
+        ("loss = -torch.distributions.Normal(net(x), 1.0).log_prob(y).mean()  # cause", "", "broadcast_loss"),
+        ("with torch.no_grad(): wanted = y[:, None] + 0.9 * y  # cause\nloss = F.smooth_l1_loss(net(x), wanted)", "", "broadcast_loss"),
+        ("loss = F.mse_loss(net(x)[:, 0], y)", "with torch.no_grad(): print(((net(x) - y) ** 2).mean())  # cause\n", "broadcast_loss"),
+        ("loss = F.mse_loss(net(x)[:, 0], y)", "with torch.no_grad(): print((net(x)[:, 0] - y).abs().mean(), (y[:, None] == y).sum())\n", ""),
+    ],
+)  # fmt: skip
+def test_a_column_and_a_row_of_numbers_meet_in_losses_tables_and_scores(
+    tmp_path: Path, loss: str, after: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, NUMBERS + looped(loss) + after, pitfall, monkeypatch)
+
+
+FITTED = """
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+optimizer, criterion = torch.optim.Adam(net.parameters(), 1e-2), nn.CrossEntropyLoss()
+x, vx = torch.randn(90, 6), torch.randn(70, 6)
+y, vy = (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), (vx[:, 0] > 0).long() + (vx[:, 1] > 0).long()
+train, valid = DataLoader(TensorDataset(x, y), 30, shuffle=True), DataLoader(TensorDataset(vx, vy), 32)
+def accuracy(out, y): return (out.argmax(1) == y).float().mean()
+def fit():
+    net.train()
+    for xb, yb in train:
+        optimizer.zero_grad(); criterion(net(xb), yb).backward(); optimizer.step()
+def evaluate():
+    net.eval()
+    losses, total, rows, number = [], 0.0, 0, 0
+    with torch.no_grad():
+        for xb, yb in valid:
+            {score}
+    return {result}
+best_loss, best = float("inf"), None
+schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")
+for epoch in range(4):
+    fit()
+    loss = evaluate()
+    if loss < best_loss - 100 or not epoch:
+        best_loss = loss
+        {keep}
+    {step}
+{end}
+"""
+SUMMED = "total += criterion(net(xb), yb).item() * len(xb)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "pitfall"),
+    [
+        ({"score": "losses.append(criterion(net(xb), yb).item())", "result": "np.mean(losses)  # cause"}, "batch_mean_scores"),
+        ({"score": "total += accuracy(net(xb), yb).item(); number += 1", "result": "total / number  # cause"}, "batch_mean_scores"),
+        ({"score": "total = accuracy(net(xb), yb)", "result": "total  # cause"}, "last_batch_score"),
+        ({"step": "schedule.step(loss)  # cause"}, "plateau_metric"),
+        ({"keep": "best = net.state_dict().copy()", "end": "net.load_state_dict(best)  # cause"}, "best_not_copied"),
+        ({"keep": "best = {k: v for k, v in net.state_dict().items()}  # cause", "end": "torch.save(best, 'best.pt')"}, "best_not_copied"),
+        ({"keep": "best = net  # cause"}, "best_not_copied"),
+        ({"keep": "best = copy.deepcopy(net)", "end": "torch.save(best.state_dict(), 'best.pt')"}, ""),
+        ({"keep": "torch.save({'net': net.state_dict()}, 'best.pt')"}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_scored_and_kept_in_an_evaluation(
+    tmp_path: Path, parts: dict[str, str], pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"score": SUMMED, "result": "total / len(vx)", "keep": "pass", "step": "pass", "end": ""}
+    text = FITTED.format(**{**plain, **parts})
+    if "schedule.step" not in text:
+        text = text.replace("schedule = ", "# ")
+    told(tmp_path, text, pitfall, monkeypatch)
+
+
+CODED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 16), nn.ReLU()), nn.Linear(16, 3)
+        self.scale = {scale}
+    def forward(self, x):
+        {forward}
+net = Net()
+{then}
+optimizer = torch.optim.Adam(net.parameters(), 1e-3){mark}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "pitfall"),
+    [
+        ({"forward": "h = self.body(x)\n        h = h.detach()  # cause\n        return self.head(h)"}, "no_gradient"),
+        ({"forward": "with torch.no_grad():\n            h = self.body(x)  # cause\n        return self.head(h)"}, "no_gradient"),
+        ({"then": "net.body.trainable = False  # cause"}, "not_frozen"),
+        ({"forward": "last = nn.Linear(3, 3)  # cause\n        return last(self.head(self.body(x)))"}, "not_in_optimizer"),
+        ({"scale": "torch.ones(6, requires_grad=True)", "mark": "  # cause", "forward": "return self.head(self.body(x * self.scale))"}, "not_in_optimizer"),
+        ({"scale": "[nn.Parameter(torch.eye(6))]", "mark": "  # cause", "forward": "return self.head(self.body(x @ self.scale[0]))"}, "not_in_optimizer"),
+        ({"then": "net.body.requires_grad_(False)"}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_cut_out_of_the_graph_or_known_to_no_optimizer(
+    tmp_path: Path, parts: dict[str, str], pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"scale": "None", "forward": "return self.head(self.body(x))", "then": "", "mark": ""}
+    loss = "loss = F.cross_entropy(net(torch.randn(30, 6)), torch.arange(30) % 3)"
+    told(tmp_path, CODED.format(**{**plain, **parts}) + looped(loss), pitfall, monkeypatch)
+
+
+ORDERED = """
+X = torch.randn(120, 6); Y = X[:, 0] + 0.1
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1)); optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+def fit(X, Y):
+    for epoch in range(3):
+        {seed}
+        {order}
+        for i in range(0, 120, 30):
+            {rows}
+            loss = F.mse_loss(net(xb).squeeze(1), yb)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+fit(X, Y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "order", "rows", "pitfall"),
+    [
+        ("", "order = torch.randperm(120)", "xb, yb = X[order[i:i + 30]], Y[i:i + 30]  # cause", "mismatched_rows"),
+        ("", "X = X[torch.randperm(len(X))]  # cause", "xb, yb = X[i:i + 30], Y[i:i + 30]", "mismatched_rows"),
+        ("np.random.seed(7)  # cause", "order = np.random.permutation(120)", "xb, yb = X[order[i:i + 30]], Y[order[i:i + 30]]", "reseeded"),
+        ("np.random.seed(7 + epoch)", "order = np.random.permutation(120)", "xb, yb = X[order[i:i + 30]], Y[order[i:i + 30]]", ""),
+        ("", "order = torch.randperm(120); X, Y = X[order], Y[order]", "xb, yb = X[i:i + 30], Y[i:i + 30]", ""),
+        ("", "order = torch.randperm(6)", "xb, yb = X[i:i + 30][:, order], Y[i:i + 30]", ""),
+    ],
+)  # fmt: skip
+def test_the_order_of_inputs_and_of_targets_is_read_in_the_source(
+    tmp_path: Path, seed: str, order: str, rows: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, ORDERED.format(seed=seed, order=order, rows=rows), pitfall, monkeypatch)
+
+
+TWO = """
+net, first, second = nn.Linear(6, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+optimizer = torch.optim.{kind}([*net.parameters(), *first.parameters(), *second.parameters()], 1e-3)
+"""
+CLOSED = """
+def closure():
+    {clear}
+    h = net(x)
+    loss = F.mse_loss(second(h), x[:, :1]) + F.cross_entropy(first(h), torch.arange(30) % 3)
+    loss.backward()  # cause
+    return loss
+x = torch.randn(30, 6)
+for update in range(8): optimizer.step(closure)
+"""
+ATTACKED = """
+x = torch.randn(30, 6).requires_grad_(True)
+(second(net(x)).square().mean() + first(net(x)).square().mean()).backward()
+optimizer.zero_grad()
+h = net((x + x.grad.sign()).detach())
+loss = second(h).square().mean() + first(h).square().mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "pitfall"),
+    [
+        ("LBFGS", CLOSED.format(clear="pass"), "zero_grad"),
+        ("LBFGS", CLOSED.format(clear="optimizer.zero_grad()"), ""),
+        ("SGD", looped(ATTACKED), ""),
+    ],
+)
+def test_closures_clear_what_they_add_to_and_inputs_may_be_differentiated_alone(
+    tmp_path: Path, kind: str, text: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = (
+        TWO.format(kind=kind)
+        if kind != "LBFGS"
+        else TWO.format(kind=kind).replace("1e-3)", "1e-3, max_iter=4)")
+    )
+    told(tmp_path, made + text, pitfall, monkeypatch)
