@@ -297,7 +297,7 @@ class Search(Trials):
 
         A CPU may be faster in several passes, by its caches.
         """
-        if not self._may_be_faster(added):
+        if not self._may_be_faster(added) or self._has_no_room(added):
             return False
         if self._limit(self.level(added)) < math.inf and not self._on_cpu:
             self._trace(added, self._sizes[0])  # tells the least time of it
@@ -305,7 +305,7 @@ class Search(Trials):
 
     def _look(self, added: Techniques) -> bool:
         """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
-        if self._overfills_host(added) or self._keeps_too_much(added):
+        if self._has_no_room(added):
             return False
         largest, smallest = self._ends
         last = self._trace(added, smallest)
@@ -390,7 +390,7 @@ class Search(Trials):
         """Return whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more."""
         mine = self._techniques(added)
         host = self.budget.host_bytes
-        if self._keeps_too_much(added):
+        if self._has_no_room(added):
             return False
         return self._may_be_faster(added) and not any(
             self._fits_in_no_size(each) and saves_less(mine, each.techniques)
@@ -418,6 +418,10 @@ class Search(Trials):
         mine, limit = self._techniques(added), self._limit(self.level(added))
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
+
+    def _has_no_room(self, added: Techniques) -> bool:
+        """Return whether a set of rungs fits in no micro-batch, by what lasts on the device or on the host."""
+        return self._keeps_too_much(added) or self._overfills_host(added)
 
     def _keeps_too_much(self, added: Techniques) -> bool:
         """Return whether weights and states, or the step, take more than there is, whatever is done to activations."""

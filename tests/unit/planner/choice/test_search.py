@@ -755,6 +755,25 @@ def test_activations_are_placed_nowhere_where_the_step_alone_takes_more_than_the
     assert away and not any("recompute" in names and "gradient_offload" not in names for names in away)
 
 
+@pytest.mark.parametrize("megabytes", [200, 245])
+def test_a_set_whose_states_are_known_to_be_too_many_is_not_run(
+    megabytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = searched(Stateful(), megabytes, Fidelity.COMPACT)
+    trace, too_many = search._trace, []
+
+    def traced(added: tuple[Technique, ...], size: int) -> Candidate | None:
+        looked, lasting = search.looked, search.lasting_bytes(added)
+        made = trace(added, size)
+        if search.looked > looked and lasting > search.budget.usable:
+            too_many.append([label(each) for each in added])
+        return made
+
+    monkeypatch.setattr(search, "_trace", traced)
+    search.best()
+    assert search.looked and not too_many
+
+
 class Heavy(Laws):
     """Whose states take most of the memory."""
 
