@@ -81,6 +81,8 @@ class Goal:
             coarser = [_seconds(each) for each in fitting if each.level > max(level, FREE)]
             limit = min(limit, self.worth * min(coarser, default=float("inf")))
             same = [each for each in fitting if each.level is level or (each.level <= FREE and level <= FREE)]
+        if level > FREE:  # what is not worth it bounds nothing: a little faster, and it would be
+            same = [each for each in same if _seconds(each) <= limit]
         # beside the one that is taken of those that are alike: beside the fastest, the two tolerances would add up
         return min(limit, _seconds(fastest(same)) / ALIKE) if same else limit
 
@@ -96,14 +98,14 @@ def worthwhile(
     cost: Callable[[Plan], float],
     worth: float,
 ) -> Plan:
-    """Return the best plan down to `mixed`, or one of a level below that costs `worth` times less than what was taken so far."""
-    groups = [[each for each in plans if level(each) <= FREE]]
-    groups += [[each for each in plans if level(each) is below] for below in Fidelity if below > FREE]
-    first, *rest = (best(group) for group in groups if group)
-    taken = first
-    for each in rest:
-        if worth * cost(each) <= cost(taken):
-            taken = each
+    """Return the best plan down to `mixed`, or of a level below the best of those that cost `worth` times less than what was taken so far."""
+    free = [each for each in plans if level(each) <= FREE]
+    taken = best(free) if free else None
+    for below in (each for each in Fidelity if each > FREE):
+        group = [each for each in plans if level(each) is below]
+        worthy = [each for each in group if taken is None or worth * cost(each) <= cost(taken)]
+        taken = best(worthy) if worthy else taken
+    assert taken is not None, "there is a plan"
     return taken
 
 

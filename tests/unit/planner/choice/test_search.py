@@ -536,6 +536,23 @@ def test_a_plan_is_the_choice_beside_a_coarser_one_only_while_that_is_not_worth_
     assert Goal("finest").limit(Fidelity.MIXED, [adapters]) == math.inf
 
 
+def test_what_is_nearly_worth_it_keeps_nothing_from_being_so() -> None:
+    search = searched(Laws(), 4000, Fidelity.ADAPTERS)
+    lora, bf16 = find("lora")(), find("bf16")()
+
+    def plan(added: Sequence[Technique], seconds: float) -> Candidate:
+        made = search._trace(tuple(added), ROWS)
+        assert made is not None
+        return replace(made, prediction=replace(made.prediction, seconds_per_update=seconds))
+
+    finer, goal = plan([bf16], 15.0), Goal(worth=1.5)
+    near, worth_it = plan([lora], 10.2), plan([lora, bf16], 9.9)
+    assert goal.choose([finer, near]) is finer
+    assert goal.limit(Fidelity.ADAPTERS, [finer, near]) == 10.0, "what takes 3% less is looked at"
+    assert goal.choose([finer, near, worth_it]) is worth_it, "though the simpler one is as fast but for 5%"
+    assert goal.limit(Fidelity.ADAPTERS, [finer, near, worth_it]) == worth_it.prediction.seconds_per_update / 1.05
+
+
 def test_what_is_offloaded_gives_its_place_to_what_is_faster() -> None:
     alone = Offloaded().law([], ROWS)
     chosen = searched(Offloaded(), alone.reserved_bytes / MB - 100).best()
