@@ -208,4 +208,4 @@ def test_each_level_has_its_plans_and_what_was_not_searched_is_marked_as_an_esti
         "3,600",
     ]
     assert rows[place + 1].split() == ["at", "best"]
-    assert rows[-1].startswith("Estimates are of the arithmetic alone; --frontier")
+    assert rows[-1].startswith("Estimates are of the arithmetic alone; snugfit plan --frontier")
