@@ -220,6 +220,7 @@ for epoch in range(4):
     [
         ("train", "train", "((net(valid) - wanted) ** 2).mean()", "train_mode"),
         ("train", "train", "(wanted.sub(net(valid))).abs().mean()", "train_mode"),
+        ("train", "train", "np.abs(net(valid).numpy() - wanted.numpy()).mean()", "train_mode"),
         ("eval", "eval", "F.mse_loss(net(valid), wanted)", "train_mode"),
         ("train", "eval", "((net(valid) - wanted) ** 2).mean()", ""),
     ],

@@ -146,7 +146,7 @@ def _means_by_hand(log: Log) -> list[Finding]:
             passes.setdefault(event.at, []).append(event.rows)
         elif isinstance(event, EpochEnd | Backward):
             for at, rows in passes.items():
-                if len(rows) > 1 and sum(rows):
+                if len(rows) > 1 and sum(rows) > 0:
                     worst = max(worst, (1 / len(rows) - min(rows) / sum(rows), at, rows))
             passes = {}
     off, at, sizes = worst
