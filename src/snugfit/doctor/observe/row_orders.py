@@ -114,9 +114,9 @@ class _Names:
             return {**self.order(node.value, depth + 1), **({key: node.lineno} if key else {})}
         if not isinstance(node, ast.Name):
             return {}
-        found: _Order = {}
+        orders: _Order = {}
         if node.id in self._shuffled:
-            found[node.id] = self._shuffled[node.id]
+            orders[node.id] = self._shuffled[node.id]
         for value in self._values.get(node.id, []):
             inner = _inner(value)
             if isinstance(inner, ast.Subscript):
@@ -124,11 +124,11 @@ class _Names:
                     isinstance(_inner(inner.value), ast.Name) and ast.unparse(_inner(inner.value)) == node.id
                 )
                 key = self._permutation(inner.slice, depth + 1)
-                found.update({key: inner.lineno} if key else {})
-                found.update({} if own else self.order(inner.value, depth + 1))
+                orders.update({key: inner.lineno} if key else {})
+                orders.update({} if own else self.order(inner.value, depth + 1))
             elif isinstance(inner, ast.Name) and inner.id != node.id:
-                found.update(self.order(inner, depth + 1))
-        return found
+                orders.update(self.order(inner, depth + 1))
+        return orders
 
     def _permutation(self, node: ast.expr, depth: int) -> str:
         """Return the permutation that an index of rows is, or is taken from, "" for none: a call is one of its own, a name is one for all who use it."""
@@ -140,8 +140,8 @@ class _Names:
         names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
         for name in names if depth <= MOST_STEPS else []:
             for value in (*self._values.get(name, []), *([self._over[name]] if name in self._over else [])):
-                if found := self._permutation(value, depth + 1):
-                    return found
+                if orders := self._permutation(value, depth + 1):
+                    return orders
         return ""
 
     def bases(self, name: str) -> frozenset[str]:

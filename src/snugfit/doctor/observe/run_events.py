@@ -51,7 +51,7 @@ class ScaledTogether(Event):
 
 @dataclass(frozen=True)
 class TakenOut(Event):
-    """What a forward pass without a graph gave for each of its rows was made an array of NumPy's, as predictions are that are scored there."""
+    """The output of a forward pass without a graph for each of its rows was made an array of NumPy's, as predictions are that are scored there."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ SAMPLED, MOST_LOADERS = 512, 8
 
 
 class SharedWindows:
-    """Of the rows of each loader what they are but for their last, and but for their first column."""
+    """Digests of the rows of each loader without their last column, and without their first."""
 
     def __init__(self) -> None:
         self._parts: dict[int, tuple[set[int], set[int]]] = {}
@@ -24,15 +24,15 @@ class SharedWindows:
         parts = _parts_of(dataset) if len(self._parts) < MOST_LOADERS else None
         if parts is None:
             return []
-        found = []
+        pairs = []
         for other, known in self._parts.items():
             shared = max(len(parts[0] & known[1]), len(parts[1] & known[0]))
             # the same windows are another fault
             rows = min(len(parts[0]), len(known[0]))
             if 2 * shared >= rows and not parts[0] & known[0]:
-                found.append((other, shared, rows))
+                pairs.append((other, shared, rows))
         self._parts[loader] = parts
-        return found
+        return pairs
 
 
 def _parts_of(dataset: Any) -> tuple[set[int], set[int]] | None:

@@ -124,7 +124,7 @@ def _cleared_for_another(log: Log) -> list[Finding]:
     cleared: ZeroGrad | None = None
     lost: dict[str, list[ZeroGrad]] = {}
     second: dict[str, Backward] = {}
-    kept: set[str] = set()
+    used_lines: set[str] = set()
     for event in log.events:
         if event.update >= FIRST_UPDATES:  # later it is not looked whether inputs are differentiated
             break
@@ -135,24 +135,24 @@ def _cleared_for_another(log: Log) -> list[Finding]:
                 second[pending.at] = event
                 lost.setdefault(pending.at, []).append(cleared)
             elif pending is not None:
-                kept.add(pending.at)
+                used_lines.add(pending.at)
             used = event.touched and not (event.in_step or event.of_inputs)
             pending, cleared = (event if used else None), None
         elif isinstance(event, ZeroGrad) and pending is not None:
             if (
                 event.moved
             ):  # the gradients were used by hand, as where a step goes to the sharpest point first
-                kept.add(pending.at)
+                used_lines.add(pending.at)
             cleared = event if set(pending.touched) <= set(event.optimizers) else cleared
         elif isinstance(event, Step):
             if pending is not None and cleared is None:
-                kept.add(pending.at)
+                used_lines.add(pending.at)
             if event.rescaled:
-                kept.update(second)
-                kept.update(lost)
+                used_lines.update(second)
+                used_lines.update(lost)
             pending, cleared = None, None
     for at, events in lost.items():
-        if at not in kept and len({event.update for event in events}) >= LEAST_WASTED:
+        if at not in used_lines and len({event.update for event in events}) >= LEAST_WASTED:
             return [
                 Finding(
                     "zero_grad",

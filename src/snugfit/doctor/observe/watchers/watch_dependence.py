@@ -126,9 +126,9 @@ def _note_padding(recorder: Recorder, scores: Tensor, gradient: Tensor, padding:
     if text:
         share = float(sizes[padding].mean()) / text
         # a convolution before masked attention reads the next places of padding, not all
-        everywhere = bool(sizes[padding].all())
-        attends = everywhere and attends_over(scores.grad_fn, padding.shape[1])
-        pooled = pooled_at(scores.grad_fn, *padding.shape) if everywhere else ""
+        all_read = bool(sizes[padding].all())
+        attends = all_read and attends_over(scores.grad_fn, padding.shape[1])
+        pooled = pooled_at(scores.grad_fn, *padding.shape) if all_read else ""
         update, count = recorder.log.updates, int(padding.sum())
         recorder.add(PaddingRead(pooled or where(), update, share, count, attends, bool(pooled)))
 
