@@ -274,6 +274,9 @@ def _states(args: Arguments) -> int:
     return int(4 * steps * examples * args[2].shape[1])
 
 
+_LSTM: Any = torch.ops.aten.mkldnn_rnn_layer.default
+
+
 def hidden_result_bytes(func: Any, args: Arguments) -> int:
     """Return bytes that the real results of `func` have and fake ones lack.
 
@@ -281,7 +284,7 @@ def hidden_result_bytes(func: Any, args: Arguments) -> int:
 
     Source: measured; the gates, and eleven states for each step and ten besides.
     """
-    if func is not torch.ops.aten.mkldnn_rnn_layer.default or not args[15]:
+    if func is not _LSTM or not args[15]:
         return 0
     steps, examples = args[0].shape[:2]
     width = args[2].shape[1]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import nn
 
@@ -152,7 +153,11 @@ class Planner:
     def depth(self) -> int:
         """Return how many blocks the model has, or is asked to have."""
         more = self.wanted - self.blocks.count if self.wanted and self.blocks is not None else 0
-        return len(repeated_blocks(self._models[None])) + more
+        return self._own_depth + more
+
+    @cached_property
+    def _own_depth(self) -> int:
+        return len(repeated_blocks(self._models[None]))
 
     def _run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
         question = plan, tuple(techniques)

@@ -50,11 +50,8 @@ class KnownValues:
     def call(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Tensor]
     ) -> tuple[bool, Any]:
-        """Return what an operator gives where only a value tells it: whether that is so, and the answer."""
-        operator = Operator.of(func)
-        if not operator.asks:
-            return False, None
-        number = operator.is_number
+        """Return what an operator that `asks` gives where only a value tells it: whether that is so, and the answer."""
+        number = Operator.of(func).is_number
         if func is _aten._pack_padded_sequence.default:
             return True, self._packed(*args)
         if not number and by_places(func, args):
@@ -79,7 +76,7 @@ class KnownValues:
     ) -> None:
         """Learn, after an operator, the value of what it gave, or forget what it overwrote."""
         operator = Operator.of(func)
-        overwritten = written(func, args, kwargs)
+        overwritten = written(func, args, kwargs) if operator.written else []
         if (
             operator.computes
             and all(map(_worth, made))  # which is quickly said, and mostly not so

@@ -167,8 +167,8 @@ class Result(NamedTuple):
 
 def _anew(how: Any, given: Sequence[Tensor], mode: FakeTensorMode, made: list[Tensor]) -> Any:
     """Return what is made so. No closure, which would be a part of itself, and keep its tensors until garbage is looked for."""
-    if how is None:
-        return None
+    if how is None or type(how) is int:
+        return how
     if type(how) in (list, tuple):
         return type(how)([_anew(each, given, mode, made) for each in how])
     made.append(how.make(given, mode))
@@ -194,8 +194,8 @@ class OperatorCache:
             return
         if any(tag in func.tags for tag in _BEYOND) and not by_places(func, args):
             return
-        if result is None and not call.tensors:
-            return  # it was called for something else than its result
+        if isinstance(result, int) or (result is None and not call.tensors):
+            return  # it was called for something else than its result, or tells what is set elsewhere
         if call_of(func, args, kwargs).kind != call.kind:
             return  # it has made something else of an argument
         try:
@@ -210,8 +210,8 @@ class _NotTold(Exception):
 
 def _how(result: Any, given: Sequence[Tensor]) -> Any:
     """Return how each tensor of a result is made."""
-    if result is None:
-        return None
+    if result is None or type(result) is int:  # such as the lengths that kernels of attention give back
+        return result
     if type(result) in (list, tuple):
         new = [each for each in result if isinstance(each, Tensor)]
         parts = type(result)([_how(each, given) for each in result])

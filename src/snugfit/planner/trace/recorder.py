@@ -212,13 +212,15 @@ class Recorder(TorchDispatchMode):
             if kind not in _PLAIN and issubclass(kind, Tensor):
                 return NotImplemented  # a tensor of several parts: what it does with them is recorded
         kwargs = kwargs or {}
-        if Operator.of(func).namespace == "prim":  # a question about a tensor
-            return func(*args, **kwargs)
         if func is _ADD and self._adds_up(args[0]):
             func = _ADD_IN_PLACE  # fake gradients are added up beside each other, real ones in place
         operator = Operator.of(func)
+        if operator.namespace == "prim":  # a question about a tensor
+            return func(*args, **kwargs)
         call = call_of(func, args, kwargs)
-        answered, result = self.values.call(func, args, kwargs, call.tensors)
+        answered, result = (
+            self.values.call(func, args, kwargs, call.tensors) if operator.asks else (False, None)
+        )
         known = None if answered else self.operators.find(call)
         if known is not None:
             result, made = known.make(call.tensors, self.values.mode)
@@ -358,7 +360,7 @@ class Recorder(TorchDispatchMode):
             number = self._known[id(storage)][1] if id(storage) in self._known else -1
             if number not in within:
                 return plain  # which all have in common
-            made = plain.detach().clone()
+            made = plain.clone()
             if number in left or made.untyped_storage().nbytes() != storage.nbytes():
                 raise _OfSeveral
             left[number] = made.untyped_storage()
@@ -366,9 +368,10 @@ class Recorder(TorchDispatchMode):
 
         self._silent = True
         try:
-            copies = map_tree(
-                lambda tensor: skeleton.like(tensor, copied), remains.of(like.part), copy.deepcopy
-            )
+            with torch.no_grad():
+                copies = map_tree(
+                    lambda tensor: skeleton.like(tensor, copied), remains.of(like.part), copy.deepcopy
+                )
         except _OfSeveral:
             return False
         finally:

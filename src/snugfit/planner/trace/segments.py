@@ -81,10 +81,12 @@ def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment
     starts = np.array([op.event for op in trace.ops] + [len(trace.events)])
     changes = (place for place in range(1, len(keys)) if keys[place] is not keys[place - 1])
     bounds = [0, *(place for place in changes if keys[place] != keys[place - 1]), len(keys)]
-    pieces = []
-    for first, last in itertools.pairwise(bounds):
-        pieces.append(_segment(trace, keys[first], range(first, last), starts, live, host, costs))
-    return pieces
+    times = np.array([op.times for op in trace.ops])
+    spent = np.array([costs(op) for op in trace.ops]) * times[:, None]
+    return [
+        _segment(trace, keys[first], range(first, last), starts, live, host, spent)
+        for first, last in itertools.pairwise(bounds)
+    ]
 
 
 def copies_of_blocks(ops: Sequence[Op], parts: Parts) -> list[Op]:
@@ -101,7 +103,7 @@ def _segment(
     starts: npt.NDArray[np.int64],
     live: Bytes,
     host: npt.NDArray[np.int64],
-    costs: Callable[[Op], Costs],
+    spent: Costs,
 ) -> Segment:
     ops = trace.ops[places.start : places.stop]
     begin, end = int(starts[places.start]), int(starts[places.stop])
@@ -121,14 +123,13 @@ def _segment(
             peak, at = window[:, highest].copy(), place
             peak[workspace] += extra
     op = trace.ops[max(at, places.start)]
-    times = np.array([each.times for each in ops])
     return Segment(
         key,
         peak,
         int(host[begin : end + 1].max()),
         op.name,
         op.place.module,
-        (np.array([costs(each) for each in ops]) * times[:, None]).sum(axis=0),
+        spent[places.start : places.stop].sum(axis=0),
         sum(each.flops * each.times for each in ops),
         hash(tuple(each.name for each in ops)),
         copies=len(copies_of_blocks(ops, trace.parts)),

@@ -164,6 +164,16 @@ def test_an_operator_of_others_is_asked_each_time() -> None:
         assert [grow(rows).shape[0] for _ in range(3)] == [1, 2, 3]
 
 
+def test_numbers_beside_tensors_are_remembered_and_a_number_alone_is_asked_for() -> None:
+    def attention(given: Tensor) -> Any:
+        torch._fused_sdp_choice(given, given, given)  # which follows switches of torch too
+        return aten._scaled_dot_product_flash_attention(given, given, given)
+
+    alone, again, answered = twice(attention, 1, 2, 8, 8)
+    assert again == alone
+    assert answered == ["aten._scaled_dot_product_flash_attention.default"]
+
+
 def test_numbers_that_are_equal_and_of_other_types_are_told_apart() -> None:
     with FakeTensorMode() as mode, Recorder(KnownValues(mode)):
         whole = torch.zeros(3, dtype=torch.int64)
