@@ -284,8 +284,8 @@ def answers(story: Story) -> str:
             for place in places
             if number < len(rows := shown[place]["rows"])
         ]
-        expected = mapping(row).get("expected")
-        cells += [["of the row", str(expected)]] if expected else []
+        reference = mapping(row).get("expected")
+        cells += [["of the row", str(reference)]] if reference else []
         body += f"<h3>{escape(str(mapping(row).get('prompt', '')))}</h3>{table(['update', 'answer'], cells, numbers=1)}"
     names = list(mapping(shown[-1].get("scores")))
     if names:

@@ -67,14 +67,14 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
         device = next(model.parameters()).device
         predictions = replace(predictor, model=model, device=device, use=asking).predict(rows)
         column = asking.columns[0]
-        told: list[dict[str, str]] = []
-        beside: list[tuple[str, Sequence[int]]] = []
+        shown: list[dict[str, str]] = []
+        pairs: list[tuple[str, Sequence[int]]] = []
         for (row, target), each in zip(asked, predictions, strict=True):
-            told.append({"prompt": _in_words(row), "answer": each[column]})
+            shown.append({"prompt": _in_words(row), "answer": each[column]})
             if target:
-                beside.append((each[column], target))
-                told[-1]["expected"] = decode(target).strip()
-        return "answers", {"rows": told, "scores": text_scores(beside, metrics) if beside else {}}
+                pairs.append((each[column], target))
+                shown[-1]["expected"] = decode(target).strip()
+        return "answers", {"rows": shown, "scores": text_scores(pairs, metrics) if pairs else {}}
 
     return answers
 
