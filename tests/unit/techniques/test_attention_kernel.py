@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
+from transformers.integrations.flex_attention import flex_attention_forward
 
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
@@ -42,6 +47,28 @@ def test_a_kernel_that_cannot_run_here_is_refused_with_the_way_out() -> None:
     ):
         used_by("cudnn", nn.Linear(2, 2), query)
     assert used_by("flash", nn.Linear(2, 2), query) == {"flash"}, "the restriction has stayed behind"
+
+
+def with_dropout(query: Tensor, key: Tensor, value: Tensor) -> Any:
+    return flex_attention_forward(nn.Module(), query, key, value, None, dropout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("attend", "words"),
+    [
+        (flex_attention, "'flex_attention' has no backward on cpu, by torch. Use 'sdpa'"),
+        (with_dropout, "'flex_attention' drops no scores, .* Set its attention_dropout to 0, or use 'sdpa'"),
+    ],
+    ids=["backward", "dropout"],
+)
+def test_what_flex_attention_does_not_compute_is_refused_with_the_way_out(
+    attend: Callable[[Tensor, Tensor, Tensor], Any], words: str
+) -> None:
+    seams = AttentionKernel(kernel="flex_attention").seams(context())
+    query = torch.randn(1, 2, 4, 8, requires_grad=True)
+    assert seams.modules is not None
+    with pytest.raises(SettingError, match=words), seams.modules(BATCH):
+        attend(query, query, query)
 
 
 def test_other_errors_of_the_model_pass_through() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -36,6 +36,21 @@ _OPERATIONS = {
     "flex_attention": "flex_attention",
     "_varlen_attn": "flash_varlen",
 }
+
+_CANNOT = (
+    "cannot compute this model's attention on {}, with these types, masks and head sizes",
+    "Use 'sdpa', which takes what can.",
+)
+_REFUSALS = {
+    "No available kernel": _CANNOT,
+    "No viable backend": _CANNOT,
+    "FlexAttention does not support backward": ("has no backward on {}, by torch", "Use 'sdpa'."),
+    "`flex_attention` does not support `dropout`": (
+        "drops no scores, and the configuration of this model asks for that",
+        "Set its attention_dropout to 0, or use 'sdpa'.",
+    ),
+}
+"""Errors of torch and transformers by a part of their text, as what is wrong and what to do."""
 
 
 @contextmanager
@@ -138,20 +153,17 @@ class AttentionKernel(Technique):
     def seams(self, context: Context) -> Seams:
         @contextmanager
         def forward(_batch: Batch) -> Iterator[None]:
-            if self.kernel not in BACKENDS:
-                yield
-                return
+            backend = BACKENDS.get(self.kernel)
             try:
-                with sdpa_kernel(BACKENDS[self.kernel]):
+                with nullcontext() if backend is None else sdpa_kernel(backend):
                     yield
-            except RuntimeError as error:
-                if not str(error).startswith(("No available kernel", "No viable backend")):
+            except (RuntimeError, ValueError) as error:
+                refusal = next((words for text, words in _REFUSALS.items() if text in str(error)), None)
+                if refusal is None:
                     raise
+                problem, remedy = refusal
                 raise SettingError(
-                    "attention_kernel.kernel",
-                    f"'{self.kernel}' cannot compute this model's attention on {context.device}, with these types, masks "
-                    "and head sizes",
-                    "Use 'sdpa', which takes what can.",
+                    "attention_kernel.kernel", f"'{self.kernel}' {problem.format(context.device)}", remedy
                 ) from error
 
         return Seams(modules=forward)
