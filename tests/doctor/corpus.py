@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand`, `third_hand` and `sixth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand`, `sixth_hand` and `seventh_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -26,8 +26,8 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
-SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND = (
-    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth", "sixth")
+SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND = (
+    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth", "sixth", "seventh")
 )
 MARK = "# <- here"
 
@@ -270,6 +270,70 @@ MISSED_OF_SIXTH_HAND = (
     "rates_by_accelerate",
 )
 """Faults of `sixth_hand` that they missed, or found as worth a look alone."""
+
+FOUND_OF_SEVENTH_HAND = (
+    "answers_2",
+    "birds_2",
+    "birds_3",
+    "boxes_1",
+    "boxes_2",
+    "cells_2",
+    "corridor_ppo_1",
+    "ddp_rain_1",
+    "ddp_rain_2",
+    "keywords_2",
+    "load_1",
+    "loans_1",
+    "mini_lm_2",
+    "moods_peft_1",
+    "numerals_2",
+    "pendulum_1",
+    "pendulum_2",
+    "reviews_2",
+    "seasons_cycle_1",
+    "shapes_vae_1",
+    "shapes_vae_2",
+    "sounds_2",
+    "sounds_3",
+    "spiral_ddpm_2",
+    "stars_1",
+    "tides_1",
+    "tides_2",
+)
+"""Faults of `seventh_hand` that the detectors as they were found at a marked line."""
+
+ELSEWHERE_OF_SEVENTH_HAND = (
+    "birds_4",
+    "captions_clip_1",
+    "cells_1",
+    "leaves_1",
+    "mini_lm_3",
+    "papers_gcn_1",
+    "questions_1",
+    "reviews_1",
+    "rings_gan_1",
+    "stars_2",
+)
+"""Faults of `seventh_hand` that they found at a line that is not marked."""
+
+MISSED_OF_SEVENTH_HAND = (
+    "answers_1",
+    "birds_1",
+    "distil_digits_1",
+    "distil_digits_2",
+    "loans_2",
+    "loans_3",
+    "mini_lm_1",
+    "numerals_1",
+    "papers_gcn_2",
+    "patches_moco_1",
+    "ratings_1",
+    "ratings_2",
+    "sounds_1",
+    "spiral_ddpm_1",
+    "keywords_1",
+)
+"""Faults of `seventh_hand` that they missed, or found as worth a look alone."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""

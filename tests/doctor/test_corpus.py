@@ -16,11 +16,13 @@ from tests.doctor.corpus import (
     AT_ANOTHER_LINE,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
+    ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_FIFTH_HAND,
     FOUND_OF_FOURTH_HAND,
+    FOUND_OF_SEVENTH_HAND,
     FOUND_OF_SIXTH_HAND,
     FOURTH_HAND,
     MARK,
@@ -29,11 +31,13 @@ from tests.doctor.corpus import (
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_SECOND_HAND,
+    MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
     OTHERWISE_NAMED,
     RANKS_OF_THIRD_HAND,
     SECOND_HAND,
+    SEVENTH_HAND,
     SIXTH_HAND,
     THIRD_HAND,
     TRUE_AFTER_ALL,
@@ -127,12 +131,14 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    "hand", [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND], ids=attrgetter("name")
+    "hand",
+    [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND],
+    ids=attrgetter("name"),
 )
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
     lines = (hand / "SHA256SUMS").read_text().splitlines()
     before = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
-    names = ["expected.json", *(f"{each.parent.name}/{each.name}" for each in hand.glob("*/*.py"))]
+    names = ["expected.json", *(each.relative_to(hand).as_posix() for each in hand.rglob("*.py"))]
     assert before == {name: hashlib.sha256((hand / name).read_bytes()).hexdigest() for name in names}
 
 
@@ -190,6 +196,24 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
         ), name
     at_first = [FOUND_OF_SIXTH_HAND, ELSEWHERE_OF_SIXTH_HAND, MISSED_OF_SIXTH_HAND]
     assert [len(names) for names in at_first] == [22, 7, 10], "what was found at first stays published"
+    assert sorted(faulty) == sorted(name for names in at_first for name in names)
+
+
+def test_the_seventh_hand_says_what_it_planted_where_from_and_what_the_detectors_made_of_it() -> None:
+    table = expected(SEVENTH_HAND)
+    faulty, clean = (
+        {each.stem for each in scripts(f"seventh_hand/{folder}")} for folder in ("faulty", "clean")
+    )
+    assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
+    assert (len(faulty), len(clean)) == (52, 30)
+    for name, row in table["faulty"].items():
+        assert row["source"] and set(row["pitfalls"]) <= set(PITFALLS) and row["twin"] in clean, name
+        for file, spans in row["lines"].items():
+            lines = (SEVENTH_HAND / "faulty" / file).read_text().splitlines()
+            marked = [number for number, line in enumerate(lines, 1) if line.endswith(MARK)]
+            assert marked and all(any(a <= each <= b for a, b in spans) for each in marked), file
+    at_first = [FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND]
+    assert [len(names) for names in at_first] == [27, 10, 15], "what was found at first stays published"
     assert sorted(faulty) == sorted(name for names in at_first for name in names)
 
 
