@@ -388,3 +388,8 @@ for _ in range(2):
     torch._dynamo.reset()
     assert (log.failure, log.complete, log.updates, log.traced) == ("", True, 6, ["torch.compile"])
     assert [str(each.message) for each in warned if "Dynamo" in str(each.message)] == []
+
+
+def test_a_sampler_without_weak_references_has_a_number_of_its_own() -> None:
+    recorder, sampler = Recorder(8, None, None), range(4)
+    assert recorder.number(sampler) == recorder.number(sampler) != recorder.number([0, 1])

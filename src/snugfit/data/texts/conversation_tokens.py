@@ -229,8 +229,8 @@ def without_oldest_turns(conversation: Conversation) -> list[Conversation]:
         if messages[begin]["role"] == "user":
             cut = begin - first
             scored = tuple(place - cut for place in conversation.scored if place >= begin)
-            kept = (*messages[:first], *messages[begin:])
-            shorter.append(replace(conversation, messages=kept, scored=scored))
+            remaining = (*messages[:first], *messages[begin:])
+            shorter.append(replace(conversation, messages=remaining, scored=scored))
     return shorter
 
 

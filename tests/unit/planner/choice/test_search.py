@@ -550,7 +550,10 @@ def test_what_is_nearly_worth_it_keeps_nothing_from_being_so() -> None:
     assert goal.choose([finer, near]) is finer
     assert goal.limit(Fidelity.ADAPTERS, [finer, near]) == 10.0, "what takes 3% less is looked at"
     assert goal.choose([finer, near, worth_it]) is worth_it, "though the simpler one is as fast but for 5%"
-    assert goal.limit(Fidelity.ADAPTERS, [finer, near, worth_it]) == worth_it.prediction.seconds_per_update / 1.05
+    assert (
+        goal.limit(Fidelity.ADAPTERS, [finer, near, worth_it])
+        == worth_it.prediction.seconds_per_update / 1.05
+    )
 
 
 def test_what_is_offloaded_gives_its_place_to_what_is_faster() -> None:

@@ -135,6 +135,14 @@ def called_directly(past: str = "") -> bool:
     return frame is not None and is_own(frame.f_code.co_filename)
 
 
+def _reference(thing: Any) -> Callable[[], Any]:
+    """Return what gives an object while it lives; one without weak references, as a range or a list, is kept."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: thing
+
+
 def _has_room(frames: int) -> bool:
     """Return whether this many more frames fit under the limit of recursion."""
     try:
@@ -240,7 +248,7 @@ class Recorder:
         self._begun: float | None = None
         self._flushed = time.monotonic()
         self._thread = threading.get_ident()
-        self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._numbers: dict[int, tuple[int, Callable[[], Any]]] = {}
         self._next = 1
         self._process = os.getpid()
         self._inherited: int | None = None
@@ -273,7 +281,7 @@ class Recorder:
             return 0
         known = self._numbers.get(id(thing))
         if known is None or known[1]() is not thing:
-            self._numbers[id(thing)] = known = (self._next, weakref.ref(thing))
+            self._numbers[id(thing)] = known = (self._next, _reference(thing))
             self._next += 1
         return known[0]
 
