@@ -56,7 +56,7 @@ class TakenOut(Event):
 
 @dataclass(frozen=True)
 class WindowsShared(Event):
-    """How many of the windows of a loader lie beside one of another loader, with all but one of their steps in it.
+    """The number of windows of a loader that lie beside one of another loader, with all but one of their steps in it.
 
     Args:
         loader, other: the two; `rows` are those of the smaller.
