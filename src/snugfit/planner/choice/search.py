@@ -80,7 +80,7 @@ class Search(Trials):
         made.tried = list(self.tried)
         made._sized, made._too_heavy, made._exact = self._sized, self._too_heavy, list(self._exact)
         made._least_seconds, made._least_bytes = self._least_seconds, self._least_bytes
-        made._short = self._short
+        made._misses = self._misses
         return made
 
     def shrink(self) -> None:

@@ -33,6 +33,9 @@ from snugfit.step.micro_batching import sizes
 MOST = 120
 """Predictions of one search."""
 
+_DOUBTED = 3
+"""Plans that turn out not to fit, after which no other is believed: what one was short of another may not be, and each costs a prediction in full."""
+
 Progress = Callable[[int, int, Candidate | None, Fidelity | None], None]
 
 
@@ -71,7 +74,9 @@ class Trials:
     looked: int = 0
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
     _exact: list[Candidate] = field(default_factory=list)  # predicted in full
-    _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
+    _misses: list[float] = field(
+        default_factory=list
+    )  # times what was predicted of few micro-batches that plans needed which did not fit
 
     def __post_init__(self) -> None:
         self.tried = [self.asked]
@@ -186,7 +191,7 @@ class Trials:
     def _checked(self, one: Candidate, prediction: Prediction) -> Candidate:
         """Return a plan that was tried, predicted anew in full, and kept so.
 
-        Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
+        Where it does not fit after all, as others before did not, all that were not predicted in full are taken to be short by as much.
         """
         made = replace(one, prediction=prediction, fits=self.budget.holds(prediction))
         self.tried[self.tried.index(one)] = made
@@ -196,7 +201,7 @@ class Trials:
                 (prediction.most_bytes, one.prediction.most_bytes),
                 (prediction.host_peak_bytes, one.prediction.host_peak_bytes),
             )
-            self._short = max([self._short, *(full / rough for full, rough in pairs if rough)])
+            self._misses.append(max([1.0, *(full / rough for full, rough in pairs if rough)]))
             self.tried = [
                 each if each in self._exact else replace(each, fits=self._holds(each.prediction))
                 for each in self.tried
@@ -205,7 +210,8 @@ class Trials:
 
     def _holds(self, prediction: Prediction) -> bool:
         """Return whether a plan fits that was not predicted in full."""
-        return self.budget.has(prediction.most_bytes * self._short, prediction.host_peak_bytes * self._short)
+        short = max(self._misses) if len(self._misses) >= _DOUBTED else 1.0
+        return self.budget.has(prediction.most_bytes * short, prediction.host_peak_bytes * short)
 
     def _refuse(self, added: Techniques, refusal: Exception) -> None:
         known = isinstance(refusal, SnugfitError)

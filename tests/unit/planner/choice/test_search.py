@@ -485,6 +485,17 @@ def test_the_search_goes_on_where_its_choice_turns_out_not_to_fit(megabytes: int
     assert chosen.prediction.seconds_per_update <= 1.05 * best
 
 
+def test_what_one_plan_was_short_of_another_may_not_be_until_three_were() -> None:
+    search = searched(Laws(), 905)
+    search.best()
+    first, *others = (each for each in search.tried if each.fits)
+    believed = []
+    for each in others[:3]:
+        search._checked(each, replace(each.prediction, reserved_bytes=1000 * search.budget.usable))
+        believed.append(next(one.fits for one in search.tried if one.same(first)))
+    assert believed == [True, True, False]
+
+
 class Accumulating(Laws):
     """Where several passes hold gradients that one does not."""
 
