@@ -85,6 +85,11 @@ class Target:
 
     def __post_init__(self) -> None:
         check_numbers(self.worth, self.slower, self.price)
+        for name in ("devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise SettingError(
+                    name, f"got {getattr(self, name)}, expected at least 1", "Give how many there are."
+                )
         if self.seconds is not None and not self.seconds > 0:
             raise SettingError(
                 "seconds", f"got {self.seconds:g}, expected more than 0", "Give how long the search may take."

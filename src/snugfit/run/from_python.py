@@ -416,6 +416,16 @@ class ModulePlan(Answer):
         return render_plan(self)
 
 
+_OF_PLAN = {
+    "memory": "budget",
+    "host_memory": "host_budget",
+    "budget.fidelity": "fidelity",
+    **{f"plan.{name}": name for name in ("goal", "worth", "slower", "price")},
+}
+"""Keywords of `plan` by the settings that errors of the planner name."""
+
+
+@by_keywords(_OF_PLAN)
 def plan(
     model: nn.Module,
     batch: Any,
@@ -496,7 +506,7 @@ def plan(
         network=network,
     )
     here = Plan(micro_batch=micro_batch, device=find_device("auto"))
-    with search_line(quiet=display is None) as watch, by_keywords(_OF_BUDGET):
+    with search_line(quiet=display is None) as watch:
         answer = plan_module(
             model,
             window,
@@ -512,9 +522,6 @@ def plan(
         )
     return ModulePlan(**{**vars(answer), "why": tuple(map(_in_python, answer.why))})
 
-
-_OF_BUDGET = {"memory": "budget", "host_memory": "host_budget", "budget.fidelity": "fidelity"}
-"""Keywords of `plan` by the settings that errors of the planner name."""
 
 _KEYWORDS = (
     (r"snugfit plan --seconds (\d+)", r"seconds=\1"),

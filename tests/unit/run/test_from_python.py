@@ -578,6 +578,24 @@ def test_a_plan_from_python_is_of_the_module_as_it_is() -> None:
     assert measured.prediction.confidence["memory"].startswith("measured with 1 and 2 examples")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"goal": "fast"}, "^goal: there is no goal 'fast'"),
+        ({"goal": "cheapest"}, "^price: is missing"),
+        ({"worth": 0.5}, "^worth: got 0.5"),
+        ({"slower": 0.5}, "^slower: got 0.5"),
+        ({"updates": 0}, "^updates: must be"),
+        ({"micro_batch": 0}, "^micro_batch: must be"),
+        ({"devices": 0}, "^devices: got 0, expected at least 1"),
+        ({"nodes": 0}, "^nodes: got 0, expected at least 1"),
+    ],
+)
+def test_a_plan_from_python_refuses_settings_by_its_keywords(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        sf.plan(nn.Linear(3, 2), (torch.randn(4, 3), torch.randint(2, (4,))), **settings)
+
+
 class Undecided(nn.Module):
     """A model that goes by the numbers."""
 
