@@ -72,14 +72,13 @@ def model_class(name: str) -> Any:
 @contextmanager
 def imported_later(functions: Mapping[str, str]) -> Iterator[None]:
     """Temporarily let each of these functions, by its module, be imported without loading that: it is loaded when the function is called."""
-    modules = {
-        name: _StandIn(name, function) for name, function in functions.items() if name not in sys.modules
-    }
-    sys.modules.update(modules)
+    modules = [_StandIn(name, function) for name, function in functions.items() if name not in sys.modules]
+    for module in modules:
+        sys.modules.setdefault(module.__name__, module)  # another thread may have begun to import it
     try:
         yield
     finally:
-        for module in modules.values():
+        for module in modules:
             module.leave()
 
 

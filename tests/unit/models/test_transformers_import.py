@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
+from snugfit.models import transformers_import
 from snugfit.models.transformers_import import imported_later
 
 ALL = """
@@ -79,3 +81,18 @@ def test_a_module_that_is_there_stays() -> None:
     with imported_later({"colorsys": "rgb_to_hsv"}):
         assert sys.modules["colorsys"] is colorsys
     assert sys.modules["colorsys"] is colorsys
+
+
+@pytest.mark.usefixtures("_not_imported")
+def test_a_module_that_another_thread_begins_to_import_meanwhile_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made_late(name: str, function: str) -> transformers_import._StandIn:
+        importlib.import_module(name)
+        return stand_in(name, function)
+
+    stand_in = transformers_import._StandIn
+    monkeypatch.setattr(transformers_import, "_StandIn", made_late)
+    with imported_later({"colorsys": "rgb_to_hsv"}):
+        assert sys.modules["colorsys"].__file__
+    assert sys.modules["colorsys"].__file__
