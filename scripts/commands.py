@@ -99,7 +99,10 @@ def _escaped(text: str) -> str:
 
 
 def write_page() -> None:
-    PAGE.write_text(render(), encoding="utf-8")
+    """Write the page where it is not current: tests read it while the documentation is built beside them."""
+    page = render()
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
+        PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
