@@ -26,18 +26,24 @@ _BEST = Ours("evaluate.best", "best")
 _HOOKS = Ours("hooks.on_update", "on_update")
 _TRACK = Ours("track", "track")
 _UPDATES = Ours("train.updates", "updates")
+_SCORED = Ours("evaluate.batch", "evaluate_batch")
+_EVERY = Ours("evaluate.every", "evaluate_every")
+_SAVES = Ours("checkpoint.every", "checkpoint_every")
 
 OTHER_NAMES: Mapping[str, Ours] = {
     "batch_size": _BATCH,
     "train_batch_size": _BATCH,
     "per_device_train_batch_size": _BATCH,
-    "per_device_eval_batch_size": Ours("evaluate.batch", "evaluate_batch"),
+    "evaluate.batch_size": _SCORED,  # in a section of ours it is of that
+    "per_device_eval_batch_size": _SCORED,
     "gradient_accumulation_steps": Ours("plan.micro_batch", "micro_batch"),
     "accumulate_grad_batches": Ours("plan.micro_batch", "micro_batch"),
     "num_train_epochs": Ours("train.epochs", "epochs"),
     "max_epochs": Ours("train.epochs", "epochs"),
     "steps": _UPDATES,
     "max_steps": _UPDATES,
+    "evaluate.steps": _EVERY,
+    "checkpoint.steps": _SAVES,
     "lr": _RATE,
     "learning_rate": _RATE,
     "scheduler": _SCHEDULE,
@@ -60,10 +66,10 @@ OTHER_NAMES: Mapping[str, Ours] = {
     "eval_dataset": _VALIDATION,
     "val_data": _VALIDATION,
     "compute_metrics": Ours("evaluate.metrics", "metrics"),
-    "eval_steps": Ours("evaluate.every", "evaluate_every"),
+    "eval_steps": _EVERY,
     "metric_for_best_model": _BEST,
     "load_best_model_at_end": _BEST,
-    "save_steps": Ours("checkpoint.every", "checkpoint_every"),
+    "save_steps": _SAVES,
     "save_total_limit": Ours("checkpoint.keep", "checkpoint_keep"),
     "early_stopping_patience": Ours("early_stopping.patience", "patience"),
     "dataloader_num_workers": Ours("plan.num_workers", "num_workers"),
@@ -75,3 +81,12 @@ OTHER_NAMES: Mapping[str, Ours] = {
     "verbose": Ours("", "display"),
 }
 """Of HF Trainer, Lightning, Accelerate and Keras; those that ours are near to by their letters are left out."""
+
+
+def our_name(key: str) -> Ours | None:
+    """Return the setting that an unknown key of a recipe, by its whole name, may stand for; None where there is none.
+
+    >>> our_name("train.batch_size").recipe, our_name("evaluate.batch_size").recipe
+    ('train.global_batch', 'evaluate.batch')
+    """
+    return OTHER_NAMES.get(key) or OTHER_NAMES.get(key.rpartition(".")[2])

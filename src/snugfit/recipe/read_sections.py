@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from snugfit.core.other_names import OTHER_NAMES
+from snugfit.core.other_names import our_name
 from snugfit.core.settings import Section, Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
@@ -50,7 +50,9 @@ def _read(
         elif each.required and not any(_is_meant(name, key, declared) for key in unknown):
             problems.append(places.error(here, "is missing", f"Give it {each.takes} ({each.meaning})."))
     for key in unknown:
-        problems.append(places.error((*keys, key), "there is no such setting", _suggestion(key, declared)))
+        problems.append(
+            places.error((*keys, key), "there is no such setting", _suggestion((*keys, key), declared))
+        )
     if len(problems) > before:
         return None
     try:
@@ -78,9 +80,10 @@ def _default(each: Setting) -> str:
     return "" if plain else f" The default is {shown(each.default)}."
 
 
-def _suggestion(name: str, declared: Mapping[str, Setting]) -> str:
+def _suggestion(keys: Keys, declared: Mapping[str, Setting]) -> str:
     """Return where a setting that is not known in its section may belong."""
-    if (ours := OTHER_NAMES.get(name)) is not None and ours.recipe:
+    name = keys[-1]
+    if (ours := our_name(".".join(keys))) is not None and ours.recipe:
         return f"Did you mean {ours.recipe}?"
     near = nearest(name, declared)
     if near.startswith("Did you mean"):

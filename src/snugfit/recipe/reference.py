@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from snugfit.core.job import keywords
-from snugfit.core.other_names import OTHER_NAMES
+from snugfit.core.other_names import our_name
 from snugfit.core.settings import Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
@@ -209,7 +209,7 @@ def _near(key: str, known: Sequence[str]) -> str:
     same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
     if same:
         return f"Did you mean {' or '.join(same)}?"
-    if (ours := OTHER_NAMES.get(key.rpartition(".")[2])) is not None and ours.recipe:
+    if (ours := our_name(key)) is not None and ours.recipe:
         return f"Did you mean {ours.recipe}?"
     near = nearest(key, known)
     return near if near.startswith("Did you mean") else "All of them: snugfit recipe"

@@ -154,6 +154,7 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         ("optimizer.adamw.learning_rate", r"Settings of a technique: snugfit techniques adamw$"),
         ("zzz", "All of them: snugfit recipe"),
         ("train.batch_size", r"Did you mean train\.global_batch\?"),
+        ("evaluate.batch_size", r"Did you mean evaluate\.batch\?"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(key: str, words: str) -> None:
