@@ -99,7 +99,7 @@ def _chatml(tokenizer: PreTrainedTokenizerBase) -> str:
 def special_marks(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
     """Return the special tokens of a tokenizer, as texts hold them."""
     added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return frozenset((*added, *tokenizer.all_special_tokens))
+    return frozenset(filter(None, (*added, *tokenizer.all_special_tokens)))  # "" is in every text
 
 
 def check_marks(messages: Sequence[Message], marks: Collection[str]) -> None:

@@ -186,3 +186,10 @@ def test_without_a_template_a_row_of_more_than_two_texts_is_named(answer: dict[s
     row = {"messages": [{"role": "user", "content": "two and two?"}, {"role": "assistant", **answer}]}
     with pytest.raises(BadRow, match=words):
         coder.examples(conversation_of(row, "messages", text=["text"], completion="completion"))
+
+
+def test_an_empty_special_token_is_in_no_text() -> None:
+    coder = coder_of("bytes")
+    coder.tokenizer.pad_token = ""
+    coder = Coder(coder.tokenizer, InstructSettings("a.jsonl", max_length=100))
+    assert answers_in(coder, coded(coder, "two and two?", "four")) == ["four<|im_end|>"]
