@@ -226,6 +226,7 @@ def test_a_result_scores_rows_by_the_best_model(bare: bool, tmp_path: Path) -> N
     assert text.startswith("Evaluation: 24 rows of the data, by ") and len(text.splitlines()) <= 12
     assert "&lt;h1&gt;Evaluation&lt;/h1&gt;" in page and "The worst rows" in page
     json.dumps(found.as_dict())
+    assert result.evaluate(fresh, bad_rows="skip").metrics == found.metrics
     own = result.evaluate(fresh, {"high": lambda outputs, batch: outputs.max(dim=1).values})
     assert own.metrics["high"] == pytest.approx(logits.max(dim=1).values.mean().item(), rel=1e-6)
     with pytest.raises(SettingError, match="no metric 'acuracy'. Did you mean 'accuracy'"):

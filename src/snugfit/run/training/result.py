@@ -80,9 +80,15 @@ class RunResult(Shown):
         """Return the best model's prediction for each row, as `TrainedModel.predict`."""
         return self.trained.predict(rows)
 
-    def evaluate(self, data: Any, metrics: Sequence[str] | Mapping[str, str | RowMetric] = ()) -> Evaluation:
+    def evaluate(
+        self,
+        data: Any,
+        metrics: Sequence[str] | Mapping[str, str | RowMetric] = (),
+        *,
+        bad_rows: str = "fail",
+    ) -> Evaluation:
         """Return the best model's scores on labelled rows, as `TrainedModel.evaluate`."""
-        return self.trained.evaluate(data, metrics)
+        return self.trained.evaluate(data, metrics, bad_rows=bad_rows)
 
     @property
     def history(self) -> Any:
