@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -273,10 +274,12 @@ def read_conversations(
     """
     table = read_table(source, setting="data", folder=folder)
     form = settings.format or recognise(table.columns, settings.text, settings.completion)
-    if MESSAGES in table.columns:
+    needed = columns_of_form(form, settings.text, settings.completion)
+    learned = answered and {*table.columns}.issuperset(itertools.chain(*needed.values()))
+    if MESSAGES in table.columns and not learned:
         form = MESSAGES
-    if form == MESSAGES or conversation is None:
         needed = columns_of_form(form, settings.text, settings.completion)
+    if form == MESSAGES or conversation is None:
         check_columns(
             table,
             {name: columns for name, columns in needed.items() if answered or name != "data.completion"},

@@ -316,6 +316,14 @@ def test_a_plain_text_is_one_text_however_long(tokenizer, tmp_path):
     assert read == ids
 
 
+def test_what_is_scored_has_the_form_of_what_is_learned_where_rows_have_both(tokenizer, tmp_path):
+    rows = [{"messages": chat, "text": f"{place}?", "completion": "no"} for place, chat in enumerate(CHATS)]
+    path = str(lines(tmp_path / "a.jsonl", rows))
+    given = InstructSettings(path, validation=path, max_length=40, seed=SEED)
+    streamed = stream_instruct(given, StreamSettings(BUFFER, 10, 2), tokenizer).validation
+    assert list(map(str, streamed)) == list(map(str, load_instruct(given, tokenizer).validation))
+
+
 def test_conversations_are_those_of_a_file_that_is_read_as_a_whole(tokenizer, tmp_path):
     path = lines(tmp_path / "a.jsonl", [{"messages": chat} for chat in CHATS])
     given = InstructSettings(str(path), validation=None, max_length=40, seed=SEED)
