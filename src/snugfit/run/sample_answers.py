@@ -37,7 +37,7 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
     require_whole_model("track.answers", recipe.all_techniques(), recipe.plan.strategy, afterwards)
     predictor = predictor_of(nn.Module(), task.meta, task.tokenizer, "cpu", "the model")
     use = predictor.use
-    if use is None or use.with_generation is None or not task.example_rows:
+    if use is None or use.with_generation is None:
         raise SettingError(
             "track.answers",
             f"is of tasks whose models write texts, and the task is {recipe.task}",
@@ -112,4 +112,4 @@ def _in_words(row: Mapping[str, Any]) -> str:
     """Return a row as a reader sees it: its last message, or its columns."""
     if messages := row.get("messages"):
         return str(messages[-1]["content"])
-    return "\n".join(str(value) for value in row.values() if value)
+    return "\n".join(str(value) for name, value in row.items() if value and name != "tools")

@@ -396,9 +396,7 @@ def rows_to_answer(
 ) -> list[tuple[dict[str, Any], Conversation]]:
     """Return the first rows as they are when their answers are asked for, each with the conversation up to that answer.
 
-    A row has the columns of the prompt, or the messages before the last answer.
-
-    Rows whose messages are more than plain texts, such as calls of tools, are left out.
+    A row has the columns of the prompt, or the messages before the last answer, and the functions that may be called.
     """
     asked: list[tuple[dict[str, Any], Conversation]] = []
     for row in rows:
@@ -411,10 +409,23 @@ def rows_to_answer(
         last = max(place for place, message in enumerate(whole.messages) if message["role"] == "assistant")
         before = whole.messages[:last]
         answered = replace(whole, messages=whole.messages[: last + 1], scored=(last,))
+        tools = {"tools": whole.tools} if whole.tools else {}
         if form == PAIRS and not lists_turns(row[text[0]]):
-            asked.append(({column: row[column] for column in text}, answered))
-            continue
-        if before and all(isinstance(message.get("content"), str) for message in before):
-            plain = [{"role": message["role"], "content": message["content"]} for message in before]
-            asked.append(({"messages": plain}, answered))
+            asked.append(({**{column: row[column] for column in text}, **tools}, answered))
+        elif before:
+            asked.append(({"messages": list(before), **tools}, answered))
     return asked
+
+
+def plain_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows to be answered whose messages are plain texts, without functions to call: the input of models that are registered or exported."""
+    plain: list[dict[str, Any]] = []
+    for row in rows:
+        own = {key: value for key, value in row.items() if key != "tools"}
+        messages = own.get(MESSAGES)
+        if messages is not None:
+            if any("tool_calls" in each or not each["content"].strip() for each in messages):
+                continue
+            own = {MESSAGES: [{"role": each["role"], "content": each["content"]} for each in messages]}
+        plain.append(own)
+    return plain

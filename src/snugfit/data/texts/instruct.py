@@ -32,6 +32,7 @@ from snugfit.data.texts.conversations import (
     columns_of_form,
     conversation_of,
     hint_of_form,
+    plain_rows,
     recognise,
     rows_to_answer,
 )
@@ -87,8 +88,8 @@ class InstructData:
 
     @property
     def example_rows(self) -> Sequence[dict[str, Any]]:
-        """Return the first of the rows to be answered."""
-        return [each.row for each in self.asked[:_EXAMPLE_ROWS]]
+        """Return the first of the rows to be answered whose messages are plain texts."""
+        return plain_rows(each.row for each in self.asked)[:_EXAMPLE_ROWS]
 
 
 def load_instruct(

@@ -13,8 +13,8 @@ from tokenizers import AddedToken
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.texts.conversation_tokens import Coded, Coder
-from snugfit.data.texts.conversations import conversation_of
-from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.conversations import conversation_of, plain_rows
+from snugfit.data.texts.instruct import InstructSettings, asked_of, load_instruct
 from tests.unit.data.texts.published import PUBLISHED, template_of, text_of, tokenizer_of
 
 Messages = list[dict[str, Any]]
@@ -231,6 +231,26 @@ def test_an_answer_to_nothing_stands_once(name: str, content: str) -> None:
     said = content.strip() if name == "llama3_2" else content.lstrip()  # Llama's template trims
     assert scored(coder, example).strip() == f"{said}{published.end}"
     assert text_of(coder.tokenizer, example.ids).count("four") == 1
+
+
+@pytest.mark.parametrize("form", ["messages", "prompt_completion"])
+def test_an_answer_is_asked_for_with_the_calls_and_functions_of_its_row(form: str) -> None:
+    ask, answer = {"role": "user", "content": "one?"}, {"role": "assistant", "content": "two"}
+    called = [ask, _CALL, {"role": "tool", "name": "add", "content": "2"}, answer]
+    both: dict[str, list[dict[str, Any]]] = {
+        "messages": [{"messages": each, "tools": [_ADD]} for each in (called, [ask, answer])],
+        "prompt_completion": [{"text": "one?", "completion": "two", "tools": [_ADD]}],
+    }
+    coder, given = coder_of("qwen2_5"), InstructSettings("a.jsonl", max_length=10**5)
+    asked = asked_of(both[form], form, given, coder)
+    names: dict[str, Any] = {"text": ["text"], "completion": "completion"}
+    for row, each in zip(both[form], asked, strict=True):
+        (whole,) = coder.examples(conversation_of(row, form, **{**names, "scored": "last"}))
+        own = "messages" if "messages" in each.row else form
+        prompt = coder.prompt(conversation_of(each.row, own, **names, answered=False))
+        assert [*prompt, *each.answer] == whole.ids
+    plain = [{"messages": [ask]}] if form == "messages" else [{"text": "one?"}]
+    assert plain_rows(each.row for each in asked) == plain
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

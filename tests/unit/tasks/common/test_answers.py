@@ -430,11 +430,11 @@ def test_a_prompt_without_a_position_behind_it_is_not_asked_while_a_model_trains
     assert [row["prompt"] for row in told["rows"]] == ["red?", "blue?"]
     with pytest.raises(SettingError, match=r"track\.answers: is 65, and a model is asked 64 prompts at most"):
         sample_answers(recipe, task, 65)
-    longest = replace(task, asked=task.asked[:1])
-    with pytest.raises(
-        SettingError, match=r"track\.answers: no example that it could ask has a prompt that leaves"
-    ):
-        sample_answers(recipe, longest, 2)
+    for none in (replace(task, asked=task.asked[:1]), replace(task, asked=(), example_rows=[])):
+        with pytest.raises(
+            SettingError, match=r"track\.answers: no example that it could ask has a prompt that leaves"
+        ):
+            sample_answers(recipe, none, 2)
 
 
 @pytest.mark.parametrize(
