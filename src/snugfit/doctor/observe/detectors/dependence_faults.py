@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.mode_faults import trained_models
+from snugfit.doctor.observe.detectors.mode_faults import is_one_batch, trained_models
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
-    Event,
     Forward,
     Hits,
     LabelColumn,
@@ -93,16 +92,6 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
                 )
             ]
     return []
-
-
-def is_one_batch(events: list[Event]) -> bool:
-    """Return whether all passes have one batch, as those of a graph have."""
-    passes = [
-        (event.rows, event.scale)
-        for event in events
-        if isinstance(event, Forward) and event.grad and event.scale
-    ]
-    return len(passes) >= LEAST_PASSES and len(set(passes)) == 1
 
 
 def inverted_padding(log: Log) -> list[Finding]:

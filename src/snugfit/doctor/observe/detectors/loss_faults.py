@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.dependence_faults import is_one_batch
+from snugfit.doctor.observe.detectors.mode_faults import is_one_batch
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import (
     OVER_ROWS,
@@ -156,6 +156,17 @@ def wrong_scores(log: Log) -> list[Finding]:
                     else "loss = F.ctc_loss(scores.log_softmax(2), texts, input_lengths, text_lengths)"
                     if paths
                     else "loss = F.cross_entropy(scores, labels)   # or F.nll_loss(F.log_softmax(scores, dim=1), labels)",
+                )
+            ]
+        if loss.given == "logarithms of targets" and loss.grad:
+            return [
+                Finding(
+                    "wrong_scores",
+                    Certainty.CERTAIN,
+                    f"{loss.function} gets the logarithms of probabilities as its targets; without log_target=True it wants the probabilities.",
+                    loss.at,
+                    ("no target is above 0, and the exponentials of each row come to 1",),
+                    'loss = F.kl_div(log_probabilities, target, reduction="batchmean", log_target=True)',
                 )
             ]
         if loss.given == "bounded" and loss.grad:

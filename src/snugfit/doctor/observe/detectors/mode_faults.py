@@ -15,6 +15,7 @@ from snugfit.doctor.observe.script_events import (
     Drop,
     Event,
     Forward,
+    Hits,
     Loss,
     Restore,
     SklearnScore,
@@ -22,6 +23,7 @@ from snugfit.doctor.observe.script_events import (
 )
 
 TINY_ROWS = 8
+LEAST_PASSES = 3
 SMALL_ROWS = 32
 FEW_PICTURES, FEW_ACCUMULATED = 2, 4
 """Rows of a batch whose many pixels are no more than so many pictures."""
@@ -39,9 +41,20 @@ def trained_models(log: Log) -> set[int]:
     return {each.model for each in log.parameters if each.id in used}
 
 
+def _models_of_optimizers(log: Log) -> dict[int, set[int]]:
+    """For each optimizer, the models of its parameters."""
+    models = {each.id: each.model for each in log.parameters}
+    return {
+        each.id: {models[number] for number in each.parameters if number in models} for each in log.optimizers
+    }
+
+
 def trains_in_evaluation_mode(log: Log) -> list[Finding]:
-    """Detect that every forward pass of an update ran with dropout and batch norm switched off."""
-    models, trained = _models(log), trained_models(log)
+    """Detect that every forward pass of an update ran with dropout and batch norm switched off.
+
+    Passes of models that the optimizer does not move, such as a teacher's that was trained before, are none of its update.
+    """
+    models, trained, moved = _models(log), trained_models(log), _models_of_optimizers(log)
     bad: list[Forward] = []
     updates = 0
     window: list[Forward] = []
@@ -57,10 +70,11 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
         elif isinstance(event, Backward):
             differentiated = differentiated or bool(event.touched)
         elif isinstance(event, Step):
-            if window and differentiated:
+            own = [each for each in window if each.module in moved.get(event.optimizer, ())]
+            if own and differentiated:
                 updates += 1
                 if not any(each.training for each in window):
-                    bad.append(window[0])
+                    bad.append(own[0])
             window, differentiated = [], False
     if not bad or (len(bad) < 2 and updates > 1) or _is_frozen_norm_tuning(log, bad[0]):
         return []
@@ -111,7 +125,12 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
             alone and not event.grad and is_scored(log.events, place, compared=False)
         ):
             bad.append(event)
-    bad = bad or _compared_by_hand(log, trained) or _scored_together(log, trained)
+    bad = (
+        bad
+        or _compared_by_hand(log, trained)
+        or _scored_together(log, trained)
+        or _scored_in_part(log, trained)
+    )
     if not bad:
         return []
     modal = _models(log)[bad[0].module].modal
@@ -249,6 +268,33 @@ def _scored_together(log: Log, trained: set[int]) -> list[Forward]:
             if sum(each.rows for each in passes) == event.rows:
                 bad += [each for each in wrong if each not in bad]
     return bad
+
+
+def _scored_in_part(log: Log, trained: set[int]) -> list[Forward]:
+    """Return passes in training mode, without a graph, of a batch that is always the same, as a graph is, and of which some rows are scored."""
+    bad: list[Forward] = []
+    last: Forward | None = None
+    for event in log.events:
+        if isinstance(event, Forward):
+            last = event
+        elif isinstance(event, Backward | Step):
+            last = None
+        elif isinstance(event, Hits) and last is not None and event.batch == last.rows > event.rows:
+            wrong = last.training and last.affected and not (last.grad or last.recalibrates)
+            if wrong and last.module in trained:
+                bad.append(last)
+            last = None
+    return bad if bad and is_one_batch(log.events) else []
+
+
+def is_one_batch(events: list[Event]) -> bool:
+    """Return whether all passes have one batch, as those of a graph have."""
+    passes = [
+        (event.rows, event.scale)
+        for event in events
+        if isinstance(event, Forward) and event.grad and event.scale
+    ]
+    return len(passes) >= LEAST_PASSES and len(set(passes)) == 1
 
 
 def _is_compared(events: list[Event], place: int) -> bool:
