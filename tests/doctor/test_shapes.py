@@ -270,3 +270,89 @@ def test_closures_clear_what_they_add_to_and_inputs_may_be_differentiated_alone(
         else TWO.format(kind=kind).replace("1e-3)", "1e-3, max_iter=4)")
     )
     told(tmp_path, made + text, pitfall, monkeypatch)
+
+
+TAUGHT = """
+def net():
+    return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 3))
+teacher, student = net(), net()
+x, y = torch.randn(40, 6), torch.arange(40) % 3
+first = torch.optim.Adam(teacher.parameters(), 1e-3)
+for _ in range(4):
+    loss = F.cross_entropy(teacher(x), y)
+    first.zero_grad(); loss.backward(); first.step()
+teacher.eval(){frozen}
+optimizer = torch.optim.Adam(student.parameters(), 1e-3)
+{mode}
+"""
+
+
+@pytest.mark.parametrize(
+    ("frozen", "mode", "pitfall"),
+    [(".requires_grad_(False)", "", ""), ("", "", ""), ("", "student.eval()", "train_mode")],
+)
+def test_a_teacher_in_evaluation_mode_is_none_of_the_update_of_its_student(
+    tmp_path: Path, frozen: str, mode: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "given = student(x)  # cause\nloss = F.mse_loss(given, teacher(x).detach())"
+    if not mode:  # no module with a mode is called
+        body = "loss = F.mse_loss(student[3](student[0](x)), teacher(x).detach())"
+    told(tmp_path, TAUGHT.format(frozen=frozen, mode=mode) + looped(body), pitfall, monkeypatch)
+
+
+PIECES = """
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.out = nn.Embedding(60, 16), nn.Linear(16, 60)
+    def forward(self, ids):
+        return self.out(self.emb(ids).cumsum(1))
+net, text = Reader(), torch.randint(0, 60, (700,))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+parts = {{"train": text[:600], "val": text[{first}:]}}
+def piece(part):
+    starts = torch.randint(len(parts[part]) - 9, (16,))
+    rows = torch.stack([parts[part][s : s + 9] for s in starts.tolist()])
+    return rows[:, :-1], rows[:, 1:]
+def loss_of(part):
+    x, y = piece(part)
+    return F.cross_entropy(net(x).transpose(1, 2), y)  # cause
+"""
+
+
+@pytest.mark.parametrize(("first", "pitfall"), [(600, ""), (200, "leakage")])
+def test_the_loss_of_both_parts_is_estimated_at_one_line(
+    tmp_path: Path, first: int, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = """    if update % 10 == 9:
+        with torch.no_grad():
+            print([loss_of(part).item() for part in ("train", "val") for _ in range(4)])
+"""
+    told(
+        tmp_path,
+        PIECES.format(first=first) + looped("loss = loss_of('train')", 30) + after,
+        pitfall,
+        monkeypatch,
+    )
+
+
+MEMORY = """
+net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+states = torch.rand({rows}, 3)
+{values}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "pitfall"),
+    [
+        (20, "values = states.sin().sum(1)", ""),
+        (400, "values = (states[:, 1] * 3).round(); states[:, 1] = (values + 0.5) / 4", "leakage"),
+    ],
+)
+def test_rows_that_were_drawn_twice_have_their_target_twice(
+    tmp_path: Path, rows: int, values: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "drawn = torch.randint(len(states), (64,))\nloss = F.mse_loss(net(states[drawn])[:, 0], values[drawn])  # cause"
+    told(tmp_path, MEMORY.format(rows=rows, values=values) + looped(body), pitfall, monkeypatch)

@@ -8,7 +8,8 @@ from torch import Tensor
 MOST_COLUMNS = 4096
 LEAST_ROWS = 8
 LEAST_REPEATED = 6
-"""Rows beyond one of each class, which a column that has nothing to do with the classes fits by chance."""
+"""Different rows beyond one of each class: a column that has nothing to do with the classes does not fit so many by chance. A row that was
+drawn twice, as from the memory of an agent, has its target twice, and says nothing."""
 
 
 def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | None:
@@ -35,8 +36,9 @@ def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | N
     if len(classes) < 2 or bool(classes.isnan().any()):
         return None
     if rows - len(classes) >= LEAST_REPEATED:
-        place = _one_value_each(columns, wanted, classes)
-        exact = False
+        place, exact = _one_value_each(columns, wanted, classes), False
+        if place is not None and len(columns.unique(dim=0)) - len(classes) < LEAST_REPEATED:
+            return None
     else:
         last = torch.equal(columns[:, -1], wanted.to(columns.dtype))  # another one is what an exercise learns
         place, exact = (columns.shape[1] - 1 if last else None), True

@@ -169,6 +169,7 @@ class Overlap:
         loader: 0 where none handed them out.
         whole: all that was trained on is among them.
         drawn: they were drawn anew for nearly every pass, as pieces of a long text are.
+        apart: no loader handed them out, and whole passes have none that was trained on while others do, as where both parts are scored.
     """
 
     loader: int
@@ -177,6 +178,7 @@ class Overlap:
     shared: int
     whole: bool
     drawn: bool = False
+    apart: bool = False
 
 
 @dataclass

@@ -20,6 +20,8 @@ MOST_STREAMED = 128
 """Passes without a loader, most of which bring new rows, after which they are taken for a stream."""
 MOST_KNOWN = 8
 """Passes in turn that bring no new row, after which there are none."""
+LEAST_APART, TIMES_APART = 3, 4
+"""Passes without a trained row from which on they are a part that was held out, and how many times as many they are as by chance."""
 _BITS = {1: torch.int8, 2: torch.int16}
 """Types to read numbers as that NumPy does not have."""
 _FACTORS = np.random.Generator(np.random.PCG64(23)).integers(-(2**62), 2**62, 2 * SAMPLED) | 1
@@ -84,6 +86,7 @@ class _Evaluated:
     rows: set[int] = field(default_factory=set)
     times: int = 0
     rounds: set[int] = field(default_factory=set)
+    passes: list[set[int]] = field(default_factory=list)
 
 
 class Rows:
@@ -161,6 +164,8 @@ class Rows:
         seen.rows.update(passed.rows)
         seen.times += len(passed.rows)
         seen.rounds.add(self._passes)
+        if not passed.loader and passed.rows:
+            seen.passes.append(set(passed.rows))
 
     def held_out(self) -> list[int]:
         """Return the places of the passes without a graph on rows that no model was trained on, before or after.
@@ -188,5 +193,17 @@ class Rows:
                 shared = len(seen.rows & trained)
                 drawn = len(seen.rounds) > 1 and 2 * len(seen.rows) > seen.times
                 whole = trained <= seen.rows
-                shared_rows.append(Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn))
+                apart = _are_of_two_kinds(seen.passes, trained)
+                shared_rows.append(Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn, apart))
         return shared_rows
+
+
+def _are_of_two_kinds(passes: list[set[int]], trained: set[int]) -> bool:
+    """Return whether far more passes have no row that was trained on than if those rows lay among all of them by chance: both parts are scored."""
+    rows = sum(map(len, passes))
+    if not rows:
+        return False
+    share = sum(len(each & trained) for each in passes) / rows
+    without = sum(each.isdisjoint(trained) for each in passes)
+    by_chance = sum((1 - share) ** len(each) for each in passes)
+    return without >= LEAST_APART and without >= TIMES_APART * by_chance

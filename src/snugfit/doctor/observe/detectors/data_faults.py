@@ -42,7 +42,7 @@ def leakage(log: Log) -> list[Finding]:
             continue  # pieces of the training text are scored beside others, and few of them were drawn twice
         loader = loaders.get(overlap.loader)
         on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
-        if loader is not None and loader.dataset_id in trained:
+        if overlap.apart or (loader is not None and loader.dataset_id in trained):
             on_purpose = True
         findings.append(
             Finding(
