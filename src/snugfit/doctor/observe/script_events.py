@@ -83,7 +83,8 @@ class Loss(Event):
 
     Args:
         given: what the scores were: "" (anything), "probabilities", "log probabilities", "rectified" (a ReLU made them), "bounded" (a tanh
-            did), or, where log-probabilities were asked for, "raw scores".
+            did), or, where log-probabilities were asked for, "raw scores"; "logarithms of targets" where the targets are, and were to be
+            probabilities.
         mean: whether it averaged.
         counted: labels that count; `ignored` those that do not.
         unknown: the first label outside of the classes, None if all are inside.

@@ -22,6 +22,7 @@ from snugfit.doctor.observe.watchers.watch_squashes import softmax_over_rows
 MOST_FRAMES = 3
 LEAST_TOKENS = 32
 LEAST_ROWS = 3
+SLACK = 1e-3
 NEXT = 0.99
 """Share of the labels that are the next token, from which on they are next tokens."""
 
@@ -48,7 +49,13 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         place, columns, exact = column
         recorder.add(LabelColumn(where(), recorder.log.updates, place, columns, batch.shape[0], exact))
     one_each = target.dim() > 0 and target.shape[0] == target.numel() == batch.shape[0]
-    if one_each and (line := softmax_over_rows(scores.grad_fn, batch.shape[0])):
+    shares = (
+        target.dim() == 2
+        and target.shape == scores.shape
+        and target.shape[1] > 1
+        and _are_shares_of_rows(target)
+    )
+    if (one_each or shares) and (line := softmax_over_rows(scores.grad_fn, batch.shape[0])):
         what = f"it runs over the {batch.shape[0]} rows of the batch, each of which has a target of its own"
         recorder.add(WrongAxis(line, recorder.log.updates, OVER_ROWS, what, "scores.softmax(dim=-1)"))
     if modules.time_first is not None and one_each:
@@ -59,6 +66,14 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         _look_at_padding(recorder, modules, scores)
     elif recorder.tokens is not None and not _look_at_future(recorder, modules, scores, target):
         _look_at_padded_places(recorder, modules, scores, target)
+
+
+def _are_shares_of_rows(target: Tensor) -> bool:
+    """Return whether each column of targets comes to 1 over the rows, and the rows do not."""
+    if not target.is_floating_point() or bool((target < 0).any()):
+        return False
+    down, along = (target.detach().float().sum(axis) for axis in (0, 1))
+    return bool(((down - 1).abs() < SLACK).all()) and not bool(((along - 1).abs() < SLACK).all())
 
 
 def _look_at_orders(recorder: Recorder, batch: Tensor, target: Tensor) -> None:

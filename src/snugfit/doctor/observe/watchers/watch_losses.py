@@ -547,6 +547,8 @@ def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, optio
     seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")
     if name == "kl_div" and recorder.detailed and float(scores.detach().amax()) > _SLACK:
         return replace(seen, given="raw scores")
+    if name == "kl_div" and recorder.detailed and not options.get("log_target") and _are_logarithms(target):
+        return replace(seen, given="logarithms of targets")
     rows = target.numel()
     if not name.startswith("binary") or not rows or rows != target.shape[0]:
         return seen
@@ -556,6 +558,14 @@ def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, optio
     weighted = any(options.get(weight) is not None for weight in ("weight", "pos_weight"))
     labels = {label: count for label, count in (("0", negative), ("1", positive)) if count}
     return replace(seen, counted=rows, labels=labels, weighted=weighted)
+
+
+def _are_logarithms(target: Tensor) -> bool:
+    """Return whether targets are log-probabilities: none is above 0, and the exponentials of each row come to 1."""
+    if target.dim() < 2 or not target.is_floating_point() or not target.numel():
+        return False
+    rows = target.detach().float()
+    return bool((rows <= 0).all()) and bool(((rows.exp().sum(-1) - 1).abs() < _SLACK).all())
 
 
 def _seen(
