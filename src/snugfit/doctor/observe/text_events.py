@@ -35,10 +35,16 @@ class HeadTokens(Event):
 
 @dataclass(frozen=True)
 class Labels(Event):
-    """A causal language model of transformers got labels; `shifted` is the share that equals the next input."""
+    """A causal language model of transformers got labels for `rows` of tokens, of which `bare` have none that counts.
+
+    Args:
+        shifted: the share of the labels that equals the next input; `same` that which equals the input.
+    """
 
     shifted: float
     same: float
+    rows: int = 0
+    bare: int = 0
 
 
 @dataclass(frozen=True)

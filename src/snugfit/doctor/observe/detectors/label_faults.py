@@ -13,6 +13,8 @@ from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens,
 
 NEARLY_ALL = 0.99
 MANY_CUT = 0.5
+MANY_BARE = 0.25
+"""Share of the texts without a label, for which a few long questions that were cut do not account."""
 LEAST_LABELS = 100
 LARGE_RATIO = 20
 FEW_PADDING = 0.05
@@ -69,7 +71,7 @@ def ignored_labels(log: Log) -> list[Finding]:
     empty = [loss for loss in losses if not loss.counted]
     counted, ignored = sum(loss.counted for loss in losses), sum(loss.ignored for loss in losses)
     if not empty and (not ignored or ignored < NEARLY_ALL * (counted + ignored)):
-        return []
+        return _bare_rows(log)
     first = empty[0] if empty else losses[0]
     return [
         Finding(
@@ -80,6 +82,24 @@ def ignored_labels(log: Log) -> list[Finding]:
             first.at,
             (),
             "Check how labels are masked: only padding and the prompt should be -100.",
+        )
+    ]
+
+
+def _bare_rows(log: Log) -> list[Finding]:
+    """Return texts of which no token is learned, beside others of which some are: what marks the answer is not found in them, or was cut."""
+    seen = [each for each in log.of(Labels) if each.bare]
+    rows, bare = sum(each.rows for each in log.of(Labels)), sum(each.bare for each in seen)
+    if len(seen) < 2 or bare < MANY_BARE * rows:
+        return []
+    return [
+        Finding(
+            "ignored_labels",
+            Certainty.LIKELY,
+            f"{bare} of {rows} texts have no label that counts: they are computed, and nothing is learned of them.",
+            seen[0].at,
+            (f"in {len(seen)} batches; others have labels",),
+            "Check that what marks the answer is found in each text, as tokens, and is not cut off.",
         )
     ]
 

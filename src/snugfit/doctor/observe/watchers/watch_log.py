@@ -273,7 +273,7 @@ class Recorder:
         self.tokens: torch.Tensor | None = None
         self.reader: Any = None
         self._padding: int | None = None
-        self._vocabulary = 0
+        self.vocabulary = 0
 
     def number(self, thing: Any) -> int:
         """Return a number for this object, while it lives; 0 for None."""
@@ -309,7 +309,7 @@ class Recorder:
     def token_batch(self, reader: Any, tokens: torch.Tensor) -> None:
         """Note tokens that went into the model, and the embedding that reads them."""
         self.reader, self._padding, vocabulary = reader, reader.padding_idx, reader.num_embeddings
-        self.tokens, self._vocabulary = tokens.detach(), vocabulary
+        self.tokens, self.vocabulary = tokens.detach(), vocabulary
         self._tokens = self.tokens.reshape(-1)
 
     def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
@@ -333,7 +333,7 @@ class Recorder:
             return -1.0
         if (
             tokens is None
-            or classes != self._vocabulary
+            or classes != self.vocabulary
             or tokens.shape != labels.shape
             or tokens.device != labels.device
             or bool((labels == ignored).all())

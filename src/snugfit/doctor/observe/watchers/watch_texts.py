@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
-SMALL_VOCABULARY = 16
+FEW, SMALL_VOCABULARY = 4, 16
+"""Entries of an embedding that are segments or types, not tokens; and those that are letters, unless a model of the script reads words too."""
 _IGNORED = -100
 
 
 def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) -> None:
     """Note the token that the rows of an embedding's input begin with; positions and segments are not tokens."""
     few = tokens.dim() != 2 or tokens.shape[0] < 2 or tokens.shape[1] < 4
-    if few or embedding.num_embeddings <= SMALL_VOCABULARY or bool((tokens == tokens[:1]).all()):
+    size = embedding.num_embeddings
+    types = size <= FEW or (size <= SMALL_VOCABULARY and size < recorder.vocabulary)
+    if few or types or bool((tokens == tokens[:1]).all()):
         return
     recorder.token_batch(embedding, tokens)
     if not torch.is_grad_enabled():
@@ -114,6 +117,8 @@ def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]
             recorder.log.updates,
             shifted=_share(labels[:, :-1], tokens[:, 1:]),
             same=_share(labels, tokens),
+            rows=len(labels),
+            bare=int((labels == _IGNORED).all(1).sum()) if torch.is_grad_enabled() else 0,
         )
     )
 
