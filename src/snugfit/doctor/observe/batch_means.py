@@ -40,14 +40,21 @@ def mean_of_batches(file: str, line: int) -> int:
 
 @lru_cache(maxsize=512)
 def takes_mean(file: str, line: int) -> bool:
-    """Return whether the statement of this line takes a mean, or divides."""
+    """Return whether the statement of this line takes a mean, or divides, or one behind it in its loop does that with the name it sets."""
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return False
     statements = [each for each in ast.walk(tree) if isinstance(each, ast.stmt) and spans(each, line)]
     inner = max(statements, key=lambda each: each.lineno, default=None)
-    return inner is not None and any(_is_mean(each) or _divides(each) for each in ast.walk(inner))
+    if inner is None:
+        return False
+    later: list[ast.stmt] = []
+    loops = around(tree, line)[1]
+    if loops and isinstance(inner, ast.Assign) and isinstance(inner.targets[0], ast.Name):
+        name = inner.targets[0].id
+        later = [each for each in loops[-1].body if each.lineno > line and _holds(each, name)]
+    return any(_is_mean(each) or _divides(each) for part in (inner, *later) for each in ast.walk(part))
 
 
 def _totals(loop: _Loop, names: set[str], line: int) -> Iterator[str]:
