@@ -26,8 +26,8 @@ from snugfit.doctor.observe.script_events import (
 
 LEAST_STEPS = 3
 _AVERAGE = re.compile(r"(^|_)(ema|swa|avg|shadow)(_|$)|averag|smoothed", re.IGNORECASE)
-NEXT_TO = 0.1
-"""Part of the last update; a moving average lies some updates behind."""
+NEXT_TO = 0.25
+"""Part of the last update: with a decay of d an average lies d / (1 - d) updates behind those that go one way, so less than a fifth of it is kept."""
 BACK = 0.5
 MOSTLY = 0.8
 """A new head is drawn on purpose; nearly all matrices are not."""
