@@ -42,7 +42,7 @@ def trained_models(log: Log) -> set[int]:
 
 
 def _models_of_optimizers(log: Log) -> dict[int, set[int]]:
-    """For each optimizer, the models of its parameters."""
+    """Return the models of the parameters of each optimizer."""
     models = {each.id: each.model for each in log.parameters}
     return {
         each.id: {models[number] for number in each.parameters if number in models} for each in log.optimizers
