@@ -47,9 +47,9 @@ def random_validation(log: Log) -> list[Finding]:
                     "Each pass over the validation has "
                     + ("other pictures and masks" if moved else "the same labels and other inputs")
                     + ": they are augmented at random.",
-                    scored.at,
+                    loader.at if moved else scored.at,
                     (
-                        f"{loader.redrawn + moved + 1} passes of the loader made at {loader.at}",
+                        f"{loader.redrawn + moved + 1} passes of the loader made at {loader.at}, scored at {scored.at}",
                         f"data: {loader.dataset}",
                     ),
                     "train = Subset(Data(transform=augment), rows)\nvalid = Subset(Data(transform=None), other_rows)   # two data sets",

@@ -326,11 +326,29 @@ def made_anew(log: Log) -> list[Finding]:
 
 
 def _likely_home(log: Log) -> OptimizerSeen:
-    """Return the optimizer that was meant for a model which is in none: one that has another's parameters, else the first."""
+    """Return the optimizer that was meant for a model which is in none: one that steps without gradients of its own, or has another's parameters; else the first."""
+    unfed = next((each for each in log.optimizers if _is_unfed(log, each)), None)
+    if unfed is not None:
+        return unfed
     for place, optimizer in enumerate(log.optimizers):
         if any(set(optimizer.parameters) & set(each.parameters) for each in log.optimizers[:place]):
             return optimizer
     return log.optimizers[0]
+
+
+def _is_unfed(log: Log, optimizer: OptimizerSeen) -> bool:
+    """Return whether no step of an optimizer follows a backward pass that changed its gradients, though each follows one."""
+    steps, passes, fed = 0, 0, False
+    for event in log.events:
+        if isinstance(event, Backward):
+            passes, fed = passes + 1, fed or optimizer.id in event.touched
+        elif isinstance(event, Step):
+            if event.optimizer == optimizer.id:
+                if fed or not passes:
+                    return False
+                steps += 1
+            passes, fed = 0, False
+    return steps >= 2
 
 
 def _shares_model(log: Log, numbers: list[int], model: int) -> bool:
@@ -360,13 +378,14 @@ def twice_in_optimizer(log: Log) -> list[Finding]:
             both = set(first.parameters) & set(second.parameters)
             if both and _in_turns([each for each in order if each in (first.id, second.id)]):
                 doubled = [names[number] for number in first.parameters if number in both]
+                wrong, right = (first, second) if _is_unfed(log, first) else (second, first)
                 findings.append(
                     Finding(
                         "twice_in_optimizer",
                         Certainty.LIKELY,
                         f"{len(doubled)} parameters are in two optimizers that step in turns: each keeps its own momentum of them.",
-                        second.at,
-                        (named(doubled), f"the other optimizer: {first.at}"),
+                        wrong.at,
+                        (named(doubled), f"the other optimizer: {right.at}"),
                         "Give each parameter to one optimizer, and what differs to its groups.",
                     )
                 )
