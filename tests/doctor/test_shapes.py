@@ -356,3 +356,101 @@ def test_rows_that_were_drawn_twice_have_their_target_twice(
 ) -> None:
     body = "drawn = torch.randint(len(states), (64,))\nloss = F.mse_loss(net(states[drawn])[:, 0], values[drawn])  # cause"
     told(tmp_path, MEMORY.format(rows=rows, values=values) + looped(body), pitfall, monkeypatch)
+
+
+TEXTS = """
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.out = nn.Embedding(9, 16), nn.Linear(16, 9)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    def forward(self, ids, mask=None):
+        return self.out(self.block(self.emb(ids), src_mask=mask))
+net, text = Reader(), torch.randint(0, 9, (16, 13))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+ahead = nn.Transformer.generate_square_subsequent_mask(12)
+"""
+
+
+@pytest.mark.parametrize(("mask", "pitfall"), [("", "sees_the_future"), (", ahead", "")])
+def test_letters_are_tokens_too(
+    tmp_path: Path, mask: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"scores = net(text[:, :-1]{mask})\nloss = F.cross_entropy(scores.transpose(1, 2), text[:, 1:])  # cause"
+    told(tmp_path, TEXTS + looped(body), pitfall, monkeypatch)
+
+
+DISTILLED = """
+net, given = nn.Linear(6, 4), torch.randn(40, 4)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shares", "target", "option", "pitfall"),
+    [
+        ("F.log_softmax(net(x), 1)", "given.log_softmax(1)", "", "wrong_scores"),
+        ("F.log_softmax(net(x), 1)", "given.log_softmax(1)", ", log_target=True", ""),
+        ("F.log_softmax(net(x), 0)", "given.softmax(0)", "", "wrong_axis"),
+        ("F.log_softmax(net(x), 1)", "given.softmax(1)", "", ""),
+    ],
+)
+def test_a_divergence_is_of_shares_of_each_row(
+    tmp_path: Path, shares: str, target: str, option: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = "  # cause" if pitfall == "wrong_scores" else ""
+    body = f"x = torch.randn(40, 6)\nshares = {shares}  # cause\nloss = F.kl_div(shares, {target}, reduction='batchmean'{option}){last}"
+    if pitfall == "wrong_scores":  # of which no number comes
+        body += "\nloss = loss.nan_to_num() + shares.square().mean()"
+    told(tmp_path, DISTILLED + looped(body), pitfall, monkeypatch)
+
+
+SCORED = """
+net = nn.Linear(6, 4)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x, y = torch.randn(72, 6), torch.arange(72) % 4
+loader = DataLoader(TensorDataset(torch.randn(67, 6), torch.arange(67) % 4), 32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "mean", "pitfall"),
+    [
+        ("hits.float().mean().item()", "right / len(loader)  # cause", "batch_mean_scores"),
+        ("hits.sum().item()", "right / len(loader.dataset)", ""),
+        ("hits.float().mean().item() * len(b)", "right / len(loader.dataset)", ""),
+    ],
+)
+def test_a_mean_of_hits_may_be_taken_behind_the_comparison(
+    tmp_path: Path, kept: str, mean: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = f"right = 0\nwith torch.no_grad():\n    for a, b in loader:\n        hits = net(a).argmax(1).eq(b)\n        right += {kept}\nscore = {mean}\n"
+    told(tmp_path, SCORED + looped("loss = F.cross_entropy(net(x), y)") + after, pitfall, monkeypatch)
+
+
+FOLLOWED = """
+import copy
+net = nn.Linear(6, 4)
+mine = copy.deepcopy(net)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x, y = torch.randn(40, 6), torch.arange(40) % 4
+def follow():
+    with torch.no_grad():
+        for old, new in zip(mine.parameters(), net.parameters()):
+            {moved}
+"""
+
+
+@pytest.mark.parametrize(
+    ("moved", "pitfall"),
+    [
+        ("old = old.data * 0.9 + new.data * 0.1  # cause", "average_stands_still"),
+        ("old.data = old.data * 0.9 + new.data * 0.1", ""),
+        ("old *= 0.9; old += 0.1 * new", ""),
+    ],
+)
+def test_a_name_that_is_set_moves_no_weight(
+    tmp_path: Path, moved: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "loss = F.cross_entropy(net(x), y)\nfollow()"
+    told(tmp_path, FOLLOWED.format(moved=moved) + looped(body), pitfall, monkeypatch)

@@ -201,6 +201,7 @@ class Log:
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         train_calls: before which updates a module was switched to training.
         cuts: parameters behind what was taken out of a graph in the first updates, by the line that did.
+        moves_nothing_at: where its source has a loop over the parameters of two models that sets names alone; "" without.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -225,6 +226,7 @@ class Log:
     switches: dict[str, str] = field(default_factory=dict)
     cuts: dict[str, list[int]] = field(default_factory=dict)
     profiled: bool = False
+    moves_nothing_at: str = ""
     exchanges: int = 0
     gradients_exchanged: int = 0
     exchanged_at: str = ""

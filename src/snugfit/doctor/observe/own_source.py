@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 import sys
@@ -32,6 +33,49 @@ def line_that_splits() -> str:
     return _first_line(
         lambda lines, number: bool(_SPLITS.search(lines[number])) and "import" not in lines[number]
     )
+
+
+def line_that_moves_nothing() -> str:
+    """Return file:line of a loop over the parameters of two models that only sets its own names anew, by which no weight moves; "" without."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py") or not is_own(file):
+            continue
+        text = "".join(linecache.getlines(file))
+        if "zip(" not in text or "parameters()" not in text:
+            continue
+        for loop in (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.For)):
+            if _moves_nothing(loop):
+                return f"{shown(file)}:{loop.body[-1].lineno}"
+    return ""
+
+
+def _moves_nothing(loop: ast.For) -> bool:
+    """Return whether a loop goes over parameters of several models, and all it does is to compute one of its names of the others.
+
+    >>> _moves_nothing(ast.parse("for a, b in zip(x.parameters(), y.parameters()): b = 0.9 * b + 0.1 * a").body[0])
+    True
+    >>> _moves_nothing(ast.parse("for a, b in zip(x.parameters(), y.parameters()): b.data = 0.9 * b + 0.1 * a").body[0])
+    False
+    """
+    over = loop.iter
+    if not isinstance(over, ast.Call) or ast.unparse(over.func) != "zip" or len(over.args) < 2:
+        return False
+    if not all(ast.unparse(each).endswith("parameters()") for each in over.args):
+        return False
+    names = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+    for statement in loop.body:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if (
+            not isinstance(statement, ast.Assign)
+            or not isinstance(target, ast.Name)
+            or target.id not in names
+        ):
+            return False
+        calls = [each.func for each in ast.walk(statement.value) if isinstance(each, ast.Call)]
+        if any(isinstance(each, ast.Attribute) and each.attr.endswith("_") for each in calls):
+            return False  # in place
+    return True
 
 
 def _first_line(matches: Callable[[Sequence[str], int], bool]) -> str:

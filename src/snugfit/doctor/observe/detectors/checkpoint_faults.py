@@ -133,6 +133,22 @@ def average_stands_still(log: Log) -> list[Finding]:
     return []
 
 
+def average_by_name(log: Log) -> list[Finding]:
+    """Detect a loop over the parameters of a model and of its average that sets a name anew in place of the weights."""
+    if not log.moves_nothing_at or not log.updates:
+        return []
+    return [
+        Finding(
+            "average_stands_still",
+            Certainty.LIKELY,
+            "The loop over the parameters of two models computes new ones and puts them into a name: no weight moves.",
+            log.moves_nothing_at,
+            ("a name that is set in a loop is another value from there on, not the parameter's",),
+            "mine.data.lerp_(other.data, 1 - decay)   # in place; or mine.data = decay * mine.data + (1 - decay) * other.data",
+        )
+    ]
+
+
 def average_follows(log: Log) -> list[Finding]:
     """Detect a moving average that is next to the model at each evaluation, nearer than its last update: its decay is meant the other way round."""
     trained = trained_models(log)
@@ -377,6 +393,7 @@ DETECTORS = (
     pickle,
     averaged_not_saved,
     average_stands_still,
+    average_by_name,
     average_follows,
     average_left_in,
     average_and_best,

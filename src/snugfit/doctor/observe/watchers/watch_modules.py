@@ -36,7 +36,7 @@ from snugfit.doctor.observe.module_facts import (
     misspelt_freezes,
 )
 from snugfit.doctor.observe.outsiders import Outsiders
-from snugfit.doctor.observe.own_source import line_that_sets
+from snugfit.doctor.observe.own_source import line_that_moves_nothing, line_that_sets
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
@@ -503,7 +503,8 @@ class ModuleWatch:
 
     def optimizer_built(self) -> None:
         """Note which parameters are frozen now: an optimizer that filters does not get them."""
-        number = self.recorder.number
+        number, log = self.recorder.number, self.recorder.log
+        log.moves_nothing_at = log.moves_nothing_at or line_that_moves_nothing()
         self.recorder.frozen_at_build = {
             number(each) for module in list(self._all.values()) for each in module._parameters.values()
             if each is not None and not each.requires_grad
