@@ -186,8 +186,8 @@ def unrestored_range_test(log: Log) -> list[Finding]:
         if goes_on:
             rates = [event.rate for _, event in steps[:tested]]
             # a finder in a module of its own is not to be mended where training goes on
-            elsewhere = steps[0][1].at.rpartition(":")[0] != optimizer.at.rpartition(":")[0]
-            at, other = (optimizer.at, goes_on[-1].at) if elsewhere else (goes_on[-1].at, optimizer.at)
+            in_module = steps[0][1].at.rpartition(":")[0] != optimizer.at.rpartition(":")[0]
+            at, other = (optimizer.at, goes_on[-1].at) if in_module else (goes_on[-1].at, optimizer.at)
             return [
                 Finding(
                     "range_test_kept",
@@ -195,7 +195,7 @@ def unrestored_range_test(log: Log) -> list[Finding]:
                     f"{tested} steps at rates from {rates[0]:.1g} to {rates[-1]:.2g} test the learning rate, and training goes on with "
                     "the weights that they leave.",
                     at,
-                    (f"{'training' if elsewhere else 'the test'} has its optimizer from {other}",),
+                    (f"{'training' if in_module else 'the test'} has its optimizer from {other}",),
                     "start = copy.deepcopy(model.state_dict())   # before the test\nmodel.load_state_dict(start)   # after it",
                 )
             ]
