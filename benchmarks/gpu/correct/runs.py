@@ -20,7 +20,7 @@ CLOSE = 2e-3
 @contextmanager
 def logits_turned() -> Iterator[None]:
     """Temporarily let predictions turn what the model puts out around, as where a device's results came in another order."""
-    from snugfit.deliver.predict import Predictor
+    from snugfit.deliver.predictor import Predictor
 
     run: Any = Predictor._run
 
@@ -54,7 +54,7 @@ def scores(run: Path, rows: str, metrics: list[str], settings: Settings) -> dict
     """
     from snugfit.data.loader import Loader
     from snugfit.data.order import Order
-    from snugfit.deliver.predict import BATCH_ROWS, load_predictor
+    from snugfit.deliver.predictor import BATCH_ROWS, load_predictor
     from snugfit.step.evaluate import evaluate
 
     by_place: dict[str, dict[str, float]] = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snugfit.data.files.file_rows import FileRows
-    from snugfit.deliver.predict import Predictor
+    from snugfit.deliver.predictor import Predictor
     from snugfit.step.evaluate import RowObserver
     from snugfit.tasks.inference import Inference, Prediction
 

@@ -12,7 +12,7 @@ from snugfit.data.bad_rows import Fault, settle
 from snugfit.data.files.file_kinds import SOURCE_LINE
 from snugfit.deliver.generation_memory import in_numbers, within_memory
 from snugfit.deliver.model_registry import resolve_model
-from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
+from snugfit.deliver.predictor import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import DataError, ModelError
 from snugfit.kit.generation import Generation, positions_of, writes_another_text
 from snugfit.system.disk_files import whole_file

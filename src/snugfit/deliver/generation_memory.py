@@ -13,7 +13,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves
-from snugfit.deliver.predict import BATCH_ROWS, Predictor
+from snugfit.deliver.predictor import BATCH_ROWS, Predictor
 from snugfit.errors import ModelError, SettingError, Untraceable, nearest
 from snugfit.kit.generation import Generation, room, writes_another_text
 from snugfit.kit.placement import place_

@@ -16,7 +16,7 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # MLflow ha
     """Rows in, one row of predictions for each out, as `snugfit predict` gives them; of series the steps after them, of pixels a PNG."""
 
     def load_context(self, context: Any) -> None:
-        from snugfit.deliver.predict import load_predictor
+        from snugfit.deliver.predictor import load_predictor
 
         self.predictor = load_predictor(context.artifacts["bundle"])
 

@@ -18,7 +18,7 @@ from snugfit.step.metrics.text_metrics import OfWrittenTexts, text_scores
 
 if TYPE_CHECKING:
     from snugfit.data.files.file_rows import FileRows
-    from snugfit.deliver.predict import Predictor
+    from snugfit.deliver.predictor import Predictor
     from snugfit.step.evaluate import RowObserver
     from snugfit.step.metrics.metric import RowMetric
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.deliver.ensemble import bundles_of
-from snugfit.deliver.predict import BATCH_ROWS, Predictor, load_predictor
+from snugfit.deliver.predictor import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import ModelError, SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.metric_directions import name_and_direction

@@ -53,7 +53,7 @@ class Afterwards:
             RunFolderError: the run has none.
             ModelError: it is damaged, or predicts nothing.
         """
-        from snugfit.deliver.predict import extended, predictor_of
+        from snugfit.deliver.predictor import extended, predictor_of
 
         task, material = self._task, self._task.material
         if self._folder is None:

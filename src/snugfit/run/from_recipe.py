@@ -306,7 +306,7 @@ def _base_of(recipe: Recipe) -> Base | None:
 def _register(
     name: str, base: Base | None, task: Task, folder: RunFolder, uri: str, run_id: str | None
 ) -> Mapping[str, Any]:
-    from snugfit.deliver.predict import load_predictor
+    from snugfit.deliver.predictor import load_predictor
 
     registered = register_best(
         folder.path,

@@ -28,7 +28,7 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
         SettingError: models of the task write no texts, or this one could not while it trains.
     """
     from snugfit.data.texts.conversations import MOST_ASKED
-    from snugfit.deliver.predict import predictor_of
+    from snugfit.deliver.predictor import predictor_of
     from snugfit.kit.generation import Generation
     from snugfit.step.metrics.text_metrics import OfWrittenTexts, text_scores
     from snugfit.tasks.decoded import decoder_of

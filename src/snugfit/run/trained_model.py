@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.files.file_rows import MapStyle
     from snugfit.data.loader import Collate
-    from snugfit.deliver.predict import Predictor
+    from snugfit.deliver.predictor import Predictor
     from snugfit.run.evaluation import Evaluation
     from snugfit.run.events import Display
     from snugfit.run.training.result import RunResult
@@ -212,7 +212,7 @@ def load(
         RunFolderError, TrackingError: there is none.
     """
     from snugfit.deliver.model_registry import resolve_model
-    from snugfit.deliver.predict import load_predictor
+    from snugfit.deliver.predictor import load_predictor
 
     folder = resolve_model(source, uri=uri)
     predictor = load_predictor(folder, device, model=model, allow_code=allow_code)

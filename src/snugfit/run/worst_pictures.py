@@ -37,7 +37,7 @@ def worst_pictures(recipe: Recipe, task: Task, count: int) -> ModelObserver:
         SettingError: there are none, or the model does not tell one class of each.
         MissingExtra: matplotlib is not installed.
     """
-    from snugfit.deliver.predict import predictor_of
+    from snugfit.deliver.predictor import predictor_of
     from snugfit.report.chart_pictures import require_matplotlib
 
     afterwards = "Leave it out; afterwards: snugfit evaluate RUN DATA --page page.html"

@@ -13,7 +13,7 @@ from torch import nn
 
 import snugfit as sf
 from snugfit.cli.app import main
-from snugfit.deliver.predict import extended, load_predictor
+from snugfit.deliver.predictor import extended, load_predictor
 from snugfit.errors import CodeRefused, ModelError, SettingError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.recipe import load_recipe

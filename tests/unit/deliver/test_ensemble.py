@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from snugfit.deliver import soup
-from snugfit.deliver.predict import evaluate_file, predict_file, predictor_of
+from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.deliver.predictor import predictor_of
 from snugfit.deliver.soup import check_alike, make_soup
 from snugfit.errors import ModelError, RunFolderError, SettingError
 from snugfit.recipe import load_recipe

@@ -56,9 +56,9 @@ def predict(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _stand_in_for_the_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("snugfit.deliver.predict")
+    module = types.ModuleType("snugfit.deliver.predictor")
     module.load_predictor = LengthPredictor  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "snugfit.deliver.predict", module)
+    monkeypatch.setitem(sys.modules, "snugfit.deliver.predictor", module)
 
 
 @pytest.fixture(scope="module")

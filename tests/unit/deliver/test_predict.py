@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.losses import cross_entropy
-from snugfit.deliver import predict
-from snugfit.deliver.predict import evaluate_file, extended, load_predictor, predictor_of
+from snugfit.deliver import predict, predictor
+from snugfit.deliver.predict import evaluate_file
+from snugfit.deliver.predictor import extended, load_predictor, predictor_of
 from snugfit.errors import DataError, ModelError, UserError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.step.evaluate import evaluate
@@ -50,12 +51,10 @@ class Classifier(nn.Module):
 def test_a_bundle_predicts_in_the_precision_it_was_trained_in(numerics: str, dtype: torch.dtype) -> None:
     model = Classifier()
     meta = {"task": "python", "loss": "cross_entropy", "numerics": numerics}
-    predictor = predictor_of(model, meta, None, "cpu", "best")
+    ready = predictor_of(model, meta, None, "cpu", "best")
     batch = Batch.of({"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([1])})
-    predictor.predict([{"input_ids": torch.tensor([1, 2])}])
-    scored = dataclasses.replace(
-        predictor, use=dataclasses.replace(predictor.inference, loss=cross_entropy)
-    ).scored()
+    ready.predict([{"input_ids": torch.tensor([1, 2])}])
+    scored = dataclasses.replace(ready, use=dataclasses.replace(ready.inference, loss=cross_entropy)).scored()
     with scored.forward(batch):
         scored.run(batch)
     assert model.seen == [dtype, dtype]
@@ -101,7 +100,7 @@ def test_a_model_that_its_task_makes_is_changed_as_it_was_when_it_trained(
     model = technique.prepare(net())
     save_bundle(tmp_path / "best", model, {"task": "python", "extended_by": [as_entry(technique)]})
     card = dataclasses.replace(known("text-regression"), make_model=net, inference=None)
-    monkeypatch.setattr(predict, "_card", lambda *_: card)
+    monkeypatch.setattr(predictor, "_card", lambda *_: card)
     images = torch.randn(1, 1, 8, 8)
     assert torch.equal(load_predictor(tmp_path / "best").model(images), model(images))
 
@@ -114,18 +113,20 @@ def test_a_bundle_of_a_deterministic_run_computes_as_the_run_did_on_a_device_of_
     model = Classifier()
     model.register_forward_hook(lambda *_: modes.append(torch.get_deterministic_debug_mode()))
     meta = {"task": "python", "loss": "cross_entropy", **({} if kind is None else {"deterministic": kind})}
-    predictor = predictor_of(model, meta, None, "cpu", "best")
+    ready = predictor_of(model, meta, None, "cpu", "best")
     batch = Batch.of({"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([1])})
-    predictor.predict([{"input_ids": torch.tensor([1, 2])}])
-    own = dataclasses.replace(predictor.inference, loss=cross_entropy)
-    evaluate(dataclasses.replace(predictor, use=own).scored(), [batch], {})
+    ready.predict([{"input_ids": torch.tensor([1, 2])}])
+    own = dataclasses.replace(ready.inference, loss=cross_entropy)
+    evaluate(dataclasses.replace(ready, use=own).scored(), [batch], {})
     assert modes == [mode, mode]
     assert torch.get_deterministic_debug_mode() == 0
 
 
 def test_a_prediction_rounds_products_on_a_gpu_as_the_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[torch.device] = []
-    monkeypatch.setattr(predict, "products_as_chosen", lambda device: devices.append(device) or nullcontext())
+    monkeypatch.setattr(
+        predictor, "products_as_chosen", lambda device: devices.append(device) or nullcontext()
+    )
     predictor_of(Classifier(), {"task": "python"}, None, "cpu", "best").predict(
         [{"input_ids": torch.tensor([1, 2])}]
     )
@@ -140,9 +141,9 @@ def test_rows_of_texts_are_mappings_and_say_so_where_they_are_not() -> None:
         "label_column": "label",
         "max_length": 8,
     }
-    predictor = predictor_of(Classifier(), meta, None, "cpu", "best")
+    ready = predictor_of(Classifier(), meta, None, "cpu", "best")
     with pytest.raises(DataError, match="rows: row 2 is str, and a row has its columns by name"):
-        predictor.predict([{"text": "fine"}, "fine"])  # type: ignore[list-item]
+        ready.predict([{"text": "fine"}, "fine"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.json", "out.ndjson", "out.Parquet", "out.tsv"])
@@ -184,3 +185,7 @@ def test_predictions_do_not_replace_the_rows_that_they_are_of(tmp_path: Path) ->
         with pytest.raises(DataError, match="is the file of the rows. Name another file"):
             predict.predict_file("no-run-is-looked-for", str(rows), output)
     assert rows.read_text() == "text\nfine\n"
+
+
+def test_code_of_models_that_were_registered_before_finds_what_loads_them() -> None:
+    assert vars(predict)["load_predictor"] is load_predictor, "their code imports it from there"

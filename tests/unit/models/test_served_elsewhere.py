@@ -13,7 +13,7 @@ from transformers import (
     pipeline,
 )
 
-from snugfit.deliver.predict import load_predictor
+from snugfit.deliver.predictor import load_predictor
 from snugfit.models.bundle import save_bundle
 from snugfit.models.tokenizer import load_tokenizer
 

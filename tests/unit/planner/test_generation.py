@@ -281,7 +281,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from snugfit.core.batch import Batch
 from snugfit.core.losses import causal_lm
 from snugfit.deliver.generation_memory import within_memory
-from snugfit.deliver.predict import Predictor
+from snugfit.deliver.predictor import Predictor
 from snugfit.kit.generation import Generation
 from snugfit.step.evaluate import evaluate
 from snugfit.tasks.inference import Inference

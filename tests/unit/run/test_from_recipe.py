@@ -19,7 +19,8 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel, P
 from snugfit.core.tree import leaves
 from snugfit.data.texts import token_cache
 from snugfit.deliver.model_registry import register_best
-from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
+from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.deliver.predictor import load_predictor
 from snugfit.display.terminal import TerminalDisplay
 from snugfit.errors import (
     DataError,

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import Subset
 
 from snugfit.data.examples import FILE, Examples
-from snugfit.deliver.predict import Predictor, load_predictor
+from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.errors import SettingError
 from snugfit.models.small import write_small_picture_model
 from snugfit.recipe import load_recipe

@@ -14,7 +14,8 @@ import torch
 from snugfit.core.batch import Batch
 from snugfit.data.texts.text_to_text import TextToTextData, TextToTextSettings, load_text_to_text_rows
 from snugfit.deliver.generate import generate_file, load_generator
-from snugfit.deliver.predict import evaluate_file, load_predictor, predict_file
+from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.deliver.predictor import load_predictor
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.generation import Generation
 from snugfit.models.tokenizer import load_tokenizer

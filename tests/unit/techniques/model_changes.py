@@ -17,7 +17,7 @@ from transformers import (
 
 import snugfit as sf
 from snugfit.core.technique import Technique
-from snugfit.deliver.predict import extended
+from snugfit.deliver.predictor import extended
 from snugfit.models.bundle import load_bundle
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from snugfit.cli import main
 from snugfit.core.entry import as_entry
-from snugfit.deliver.predict import extended
+from snugfit.deliver.predictor import extended
 from snugfit.errors import CodeRefused, SettingError
 from snugfit.recipe import Recipe, json_schema, load_recipe
 from snugfit.system import code_consent, plugins

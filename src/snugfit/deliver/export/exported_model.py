@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from snugfit.deliver.model_registry import resolve_model
-from snugfit.deliver.predict import Predictor, load_predictor
+from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled

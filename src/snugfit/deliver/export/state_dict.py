@@ -27,7 +27,7 @@ model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
 """
 
 _USAGE_OF_CHANGED = """\
-from snugfit.deliver.predict import extended
+from snugfit.deliver.predictor import extended
 
 model = extended(model, ENTRIES)  # before the weights are loaded
 

@@ -32,7 +32,8 @@ def write_out_of_fold(
     Raises:
         DataError: it cannot be written.
     """
-    from snugfit.deliver.predict import cell, load_predictor
+    from snugfit.deliver.predict import cell
+    from snugfit.deliver.predictor import load_predictor
 
     card = find(recipe.task)
     # answers take long, and are scored by other means

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from snugfit.deliver.export.export_model import export_source
-from snugfit.deliver.predict import load_predictor
+from snugfit.deliver.predictor import load_predictor
 from snugfit.errors import ModelError
 from snugfit.kit.adapters.adapters import adapted, merged
 from snugfit.models.bundle import save_bundle

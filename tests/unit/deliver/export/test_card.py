@@ -14,7 +14,7 @@ from snugfit.deliver.export.export_format import ExportOptions, Written
 from snugfit.deliver.export.exported_model import subject_of
 from snugfit.deliver.export.formats import FORMATS
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.predict import predictor_of
+from snugfit.deliver.predictor import predictor_of
 from snugfit.tracking.spool import Spool
 
 LABELS = ["bad", "good"]

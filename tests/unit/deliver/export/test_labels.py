@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snugfit.deliver.export.export_model import export_source
-from snugfit.deliver.predict import load_predictor
+from snugfit.deliver.predictor import load_predictor
 from tests.unit.deliver.export.models import run_card, text_labeller
 
 pytest.importorskip("onnxruntime")
