@@ -6,8 +6,6 @@ Of several sources with weights each is read, tokenised and shuffled by itself, 
 from __future__ import annotations
 
 import itertools
-import warnings
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from snugfit.core.random import derive_seed
 from snugfit.data.assumed import assumed_pairs, assumed_text
-from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
+from snugfit.data.bad_rows import BadRow, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, whole_examples
-from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
-from snugfit.data.files.row_stream import RowStream, StreamedRow
+from snugfit.data.files.row_stream import RowStream
 from snugfit.data.mixed_streams import MixedStreams
 from snugfit.data.named_sources import Source, Sources
 from snugfit.data.report import STREAMED, DataReport
@@ -31,27 +28,20 @@ from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, new_names, renamed_row
 from snugfit.data.stream import Encode, Stream, Streamed, examples_of, rows_of
 from snugfit.data.texts.causal import (
-    UNFRAMED,
     CausalData,
     CausalSettings,
-    Piece,
     beginnings,
-    blocks_of,
-    ended_frame,
     read_causal_rows,
-    tokenized_pieces,
 )
 from snugfit.data.texts.chat_template import set_template
-from snugfit.data.texts.conversation_tokens import Coded, Coder
+from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.conversations import (
     MESSAGES,
-    Conversation,
     columns_of_form,
     hint_of_form,
     recognise,
 )
 from snugfit.data.texts.instruct import (
-    LONGER,
     InstructData,
     InstructSettings,
     asked_of,
@@ -67,14 +57,18 @@ from snugfit.data.texts.preferences import (
     PreferenceData,
     PreferenceSettings,
     check_pair_columns,
-    coded_pair,
-    pair_example,
     read_pairs,
     rows_with_prompt,
 )
-from snugfit.data.texts.token_rows import ArrayExamples, FramedBlocks, TokenBlocks, TokenRows
-from snugfit.data.texts.tokens import check_max_length, encode, padding_for, special_frame
-from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.data.texts.stream_encoders import (
+    BlockEncoder,
+    ConversationEncoder,
+    FramedEncoder,
+    PairEncoder,
+    text_columns,
+)
+from snugfit.data.texts.tokens import check_max_length, padding_for, special_frame
+from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,13 +76,6 @@ if TYPE_CHECKING:
 _SETTING = "data.train"
 _SHOWN = 32
 """First rows that columns, forms and examples are found by."""
-
-_CUT = {
-    "drop": "is left out",
-    "cut_prompt": "loses the beginning of its prompt",
-    "cut_end": "is cut at its end, of which the model does not learn where to stop",
-}
-"""What becomes of a row that is too long, by the policy."""
 
 S = TypeVar("S", bound=RowSettings)
 
@@ -124,8 +111,8 @@ def stream_causal(
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     parts = _opened(settings, folder, parting_lines(settings.separator, tokenizer))
     for part in parts:
-        _check(part, {"data.text": _columns(part.settings)})
-    train = _examples(settings, parts, stream, lambda part: _Blocks(part.settings, tokenizer))
+        _check(part, {"data.text": text_columns(part.settings)})
+    train = _examples(settings, parts, stream, lambda part: BlockEncoder(part.settings, tokenizer))
     held_out = _held_out(
         settings,
         lambda source: read_causal_rows(
@@ -147,7 +134,7 @@ def stream_causal(
         report=_report(train, held_out, settings),
         fingerprints={} if held_out is None else held_out.fingerprints,
         tokenizer=tokenizer,
-        example_rows=beginnings(_texts_of(parts[0].shown, _columns(parts[0].settings)), settings.text),
+        example_rows=beginnings(_texts_of(parts[0].shown, text_columns(parts[0].settings)), settings.text),
     )
 
 
@@ -174,7 +161,7 @@ def stream_instruct(
         settings,
         parts,
         stream,
-        lambda part: _Conversations(part.settings, coder, conversation_in(settings, forms[part])),
+        lambda part: ConversationEncoder(part.settings, coder, conversation_in(settings, forms[part])),
     )
     held_out = _held_out(
         settings,
@@ -211,15 +198,15 @@ def stream_masked(
     check_max_length(settings.max_length, tokenizer, len(special_frame(tokenizer)))
     parts = _opened(settings, folder)
     for part in parts:
-        _check(part, {"data.text": _columns(part.settings)})
+        _check(part, {"data.text": text_columns(part.settings)})
     train = _examples(
-        settings, parts, stream, lambda part: _Framed(part.settings, tokenizer), draw=masks.drawn
+        settings, parts, stream, lambda part: FramedEncoder(part.settings, tokenizer), draw=masks.drawn
     )
     held_out = _held_out(
         settings,
         lambda source: load_masked_rows(source, settings, tokenizer, scored=True, folder=folder),
     )
-    first = _Framed(parts[0].settings, tokenizer)(list(itertools.islice(parts[0].rows, _SHOWN)))
+    first = FramedEncoder(parts[0].settings, tokenizer)(list(itertools.islice(parts[0].rows, _SHOWN)))
     some = Examples(first, parts[0].rows.source, range(len(first)))
     return MaskedData(
         train=train,
@@ -258,7 +245,7 @@ def stream_preferences(
         settings,
         parts,
         stream,
-        lambda part: _Pairs(part.settings, part.shown.columns, writer),
+        lambda part: PairEncoder(part.settings, part.shown.columns, writer),
         largest=assumed_pairs(settings.max_length, 1, labelled=False).example,
     )
     held_out = _held_out(settings, lambda source: read_pairs(source, settings, writer, folder=folder))
@@ -285,145 +272,11 @@ def _hidden(examples: Any, masks: Masks, settings: MaskedSettings) -> MaskedText
     return MaskedTexts(Examples([], _SETTING, []) if whole is None else whole, masks, settings.seed)
 
 
-def _columns(settings: RowSettings) -> Sequence[str]:
-    """Return the columns of text: of a plain text its one."""
-    return (TEXT_COLUMN,) if is_plain_text(settings.train) else settings.text
-
-
 def _texts_of(table: Table, columns: Sequence[str]) -> Iterator[str]:
     """Yield the texts of rows that have one."""
     for row in table.rows:
         with suppress(BadRow):
             yield text_of(row, columns)
-
-
-class _Encode(ABC):
-    """The making of examples of rows, with those treated that cannot be used."""
-
-    def __init__(self, settings: RowSettings) -> None:
-        self._settings = settings
-        self._reasons: set[str] = set()
-
-    def __call__(self, rows: Sequence[StreamedRow]) -> ArrayExamples:
-        """Return the examples of rows.
-
-        Raises:
-            DataError: some cannot be used, and the policy is 'fail'.
-        """
-        faults: list[Fault] = []
-        read: list[Any] = []
-        for row in rows:
-            try:
-                if row.columns is None:
-                    raise BadRow(row.reason, row.detail)
-                read.append(self._read(row, row.columns))
-            except BadRow as bad:
-                faults.append(bad.at(row.source, row.line, row.columns))
-        settle(faults, self._settings.bad_rows)
-        for fault in faults:
-            self._tell_once(
-                fault.reason,
-                f"{fault.place} is left out: {fault.detail}. Others of this kind are left out too (data.bad_rows: skip).",
-            )
-        return self._examples(read)
-
-    def _tell_once(self, reason: str, message: str) -> None:
-        """Warn of what becomes of a row, and of others for the same reason."""
-        if reason not in self._reasons:
-            self._reasons.add(reason)
-            warnings.warn(message, SnugfitWarning, stacklevel=3)
-
-    @abstractmethod
-    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Any:
-        """Return what `_examples` takes of a row.
-
-        Raises:
-            BadRow: the row cannot be used.
-        """
-
-    @abstractmethod
-    def _examples(self, read: Sequence[Any]) -> ArrayExamples:
-        """Return the examples of rows that were read."""
-
-
-class _Texts(_Encode):
-    """Texts, of which a plain one is in pieces."""
-
-    def __init__(self, settings: RowSettings, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(settings)
-        self._tokenizer, self._columns = tokenizer, _columns(settings)
-
-    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Piece:
-        part = not (row.begins and row.ends)
-        text = columns[TEXT_COLUMN] if part else text_of(columns, self._columns)
-        return Piece(text, row.begins, row.ends)
-
-
-class _Blocks(_Texts):
-    def __init__(self, settings: CausalSettings, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(settings, tokenizer)
-        self._documents = settings.documents
-
-    def _examples(self, read: Sequence[Piece]) -> ArrayExamples:
-        texts = tokenized_pieces(read, self._tokenizer, ended_frame(self._tokenizer))
-        return blocks_of(texts, self._settings.max_length, self._documents)[0]
-
-
-class _Framed(_Texts):
-    """Each text, or each block of a plain one, between the special tokens of its own."""
-
-    def _examples(self, read: Sequence[Piece]) -> ArrayExamples:
-        size = self._settings.max_length
-        if not is_plain_text(self._settings.train):
-            return encode([piece.text for piece in read], self._tokenizer, size).examples
-        frame = special_frame(self._tokenizer)
-        texts = tokenized_pieces(read, self._tokenizer, UNFRAMED)
-        return FramedBlocks(TokenBlocks(texts, size - len(frame)), frame.prefix, frame.suffix)
-
-
-class _Conversations(_Encode):
-    def __init__(
-        self,
-        settings: InstructSettings,
-        coder: Coder,
-        conversation: Callable[[Mapping[str, Any]], Conversation],
-    ) -> None:
-        super().__init__(settings)
-        self._coder, self._conversation, self._too_long = coder, conversation, settings.too_long
-
-    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> list[Coded]:
-        coded = self._coder.examples(self._conversation(columns))
-        if any(each.length > self._settings.max_length for each in coded):
-            self._tell_once(LONGER, _longer(row, self._too_long))
-        return coded
-
-    def _examples(self, read: Sequence[Sequence[Coded]]) -> ArrayExamples:
-        # what is longer is to be dropped by `too_long`
-        fitting = (each for own in read for each in own if len(each.ids) <= self._settings.max_length)
-        return TokenRows.of(each.as_example() for each in fitting)
-
-
-class _Pairs(_Encode):
-    """Pairs of answers, without those that `too_long` drops."""
-
-    def __init__(self, settings: PreferenceSettings, columns: Sequence[str], writer: AnswerWriter) -> None:
-        super().__init__(settings)
-        self._pairs, self._columns, self._writer = settings, columns, writer
-
-    def _read(self, row: StreamedRow, columns: Mapping[str, Any]) -> Sequence[Coded] | None:
-        coded = coded_pair(columns, self._columns, self._pairs, self._writer)
-        if coded is None or any(each.length > self._pairs.max_length for each in coded):
-            self._tell_once(LONGER, _longer(row, self._pairs.too_long))
-        return coded
-
-    def _examples(self, read: Sequence[Sequence[Coded] | None]) -> ArrayExamples:
-        return TokenRows.of((pair_example(each) for each in read if each is not None), sequences=2)
-
-
-def _longer(row: StreamedRow, policy: str) -> str:
-    """Return what becomes of a row that is longer than `data.max_length`."""
-    place = f"{row.source}:{row.line}" if row.line else row.source
-    return f"{place} is longer than data.max_length and {_CUT[policy]}, as all that are (data.too_long: {policy})."
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,12 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
 from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
+from snugfit.doctor.observe.watchers.watch_distributions import watch_distributions
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.watch_files import watch_files
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
 from snugfit.doctor.observe.watchers.watch_log import Recorder
-from snugfit.doctor.observe.watchers.watch_losses import watch_distributions, watch_losses, watch_other_losses
+from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watchers.watch_products import watch_products
@@ -22,6 +23,7 @@ from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
+from snugfit.doctor.observe.watchers.watch_states import watch_states
 from snugfit.doctor.observe.watchers.watch_sums import watch_sums
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
@@ -39,6 +41,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     updates = UpdateWatch(recorder, gradients, modules, seeds, terms)
     recorder.on_wake = updates.woken
     modules.install(patches)
+    watch_states(recorder, modules, patches)
     updates.install(patches)
     seeds.install(patches)
     terms.install(patches)

@@ -21,13 +21,10 @@ from snugfit.doctor.observe.graph_nodes import (
     channels_before_reshape,
     has_constant_rows,
     is_bootstrapped,
-    is_difference,
-    is_of_log_probabilities,
     is_softmax_over_rows,
     leaves_of,
     maker_of,
     mark_line,
-    mark_log_probabilities,
     squashed_by,
 )
 from snugfit.doctor.observe.internals import script_as
@@ -38,7 +35,6 @@ from snugfit.doctor.observe.script_events import (
     Loss,
     MixedApart,
     OutsideDomain,
-    ScoresAsLogits,
     TargetGradient,
     Unreachable,
     WrongAxis,
@@ -271,42 +267,6 @@ def watch_other_losses(
     patches.wrap(functional, "ctc_loss", of_paths)
 
 
-def watch_distributions(recorder: Recorder, patches: Patches) -> None:
-    """Record probabilities that a distribution gets as its logits."""
-
-    def drawing(original: _Call) -> _Call:
-        def __init__(distribution: Any, *args: Any, **kwargs: Any) -> None:
-            original(distribution, *args, **kwargs)
-            logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
-            if not torch.compiler.is_dynamo_compiling() and isinstance(logits, Tensor) and recorder.active:
-                with recorder.guard():
-                    if maker_of(logits) in ("Softmax", "Sigmoid"):
-                        name = type(distribution).__name__
-                        recorder.add(ScoresAsLogits(where(), recorder.log.updates, name))
-
-        return __init__
-
-    def marking(original: _Call) -> _Call:
-        def log_prob(distribution: Any, value: Any) -> Any:
-            result = original(distribution, value)
-            if (
-                isinstance(result, Tensor)
-                and recorder.detailed
-                and not torch.compiler.is_dynamo_compiling()
-                and recorder.active
-            ):
-                with recorder.guard():
-                    mark_log_probabilities(result)
-            return result
-
-        return log_prob
-
-    for kind in (torch.distributions.Categorical, torch.distributions.Bernoulli):
-        patches.wrap(kind, "__init__", drawing)
-    for name in ("Categorical", "Bernoulli", "Normal", "Independent", "MultivariateNormal", "Beta"):
-        patches.wrap(getattr(torch.distributions, name), "log_prob", marking)
-
-
 def _remember(
     recorder: Recorder, gradients: Gradients, result: Any, target: Tensor, options: dict[str, Any]
 ) -> None:
@@ -340,14 +300,6 @@ def _look_at_mix(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> No
     wrong = [each for each in counts if each is not None]
     if wrong and all(wrong):  # of several targets in a batch it is one
         recorder.add(MixedApart(where(), recorder.log.updates, len(batch), min(wrong)))
-
-
-def look_at_advantage(recorder: Recorder, one: Tensor, other: Tensor) -> None:
-    """Note logarithms of a policy's probabilities that are multiplied by a difference which carries the graph of a value."""
-    for first, second in ((one, other), (other, one)):
-        if is_of_log_probabilities(first) and is_difference(second):
-            recorder.add(TargetGradient(where(), recorder.log.updates, "the product", advantage=True))
-            return
 
 
 def look_at_error(recorder: Recorder, modules: ModuleWatch, predictions: Tensor, targets: Tensor) -> None:

@@ -7,7 +7,6 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -40,10 +39,10 @@ from snugfit.doctor.observe.own_source import line_that_moves_nothing, line_that
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
-from snugfit.doctor.observe.script_events import Average, Forward, Restore
+from snugfit.doctor.observe.script_events import Forward
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.swapped_weights import SwappedWeights
-from snugfit.doctor.observe.watchers.watch_best import look_for_aliases, look_for_best
+from snugfit.doctor.observe.watchers.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, own_frames, where
@@ -54,7 +53,7 @@ from snugfit.doctor.observe.watchers.watch_texts import (
     look_at_tokens,
     named_arguments,
 )
-from snugfit.doctor.observe.weights import WITNESSES, Weights, plain_name
+from snugfit.doctor.observe.weights import Weights, plain_name
 
 _Call = Callable[..., Any]
 COMPILED = "torch.compile"
@@ -83,11 +82,11 @@ class ModuleWatch:
         self._inside: ModelSeen | None = None
         self._places: dict[int, tuple[weakref.ref[nn.Module], set[tuple[str, int]]]] = {}
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
-        self._outsiders = Outsiders(recorder)
+        self.outsiders = Outsiders(recorder)
         self._layers = Layers()
         self._facts: dict[int, RootFacts] = {}
         self._moved: dict[tuple[int, int], bool] = {}
-        self._swapped = SwappedWeights(recorder, self.weights)
+        self.swapped = SwappedWeights(recorder, self.weights)
         self._looked: Counter[tuple[int, bool]] = Counter()
         self.own_states = OwnStates()
         self.loaded = LoadedWeights(recorder)
@@ -136,9 +135,6 @@ class ModuleWatch:
         patches.wrap(nn.Module, "__init__", self._made)
         patches.wrap(nn.Module, "register_parameter", self._putting)
         patches.wrap(nn.Module, "train", self._switched)
-        patches.wrap(nn.Module, "load_state_dict", self._restored)
-        patches.wrap(nn.Module, "state_dict", self._taken)
-        patches.wrap(AveragedModel, "update_parameters", self._averaged)
         patches.wrap(torch, "compile", self._compiling)
 
     def put_at(self, parameter: Tensor) -> tuple[str, int]:
@@ -183,7 +179,7 @@ class ModuleWatch:
         """Note, after a backward pass, which rows were trained on, and what moves without an optimizer."""
         self.rows.backward()
         models = [(reference(), seen) for reference, seen in self._roots.values()]
-        self._outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
+        self.outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
 
     def _compiling(self, original: _Call) -> _Call:
         def compile(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +199,7 @@ class ModuleWatch:
                 with recorder.guard():
                     self._all[id(module)] = module
                     if self._inside is not None and recorder.detailed and recorder.here:
-                        self._outsiders.made(module, where())
+                        self.outsiders.made(module, where())
 
         return __init__
 
@@ -359,7 +355,7 @@ class ModuleWatch:
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
-        self._swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
+        self.swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
         scale, low, high = self._scale(seen.id, batch, grad=grad)
         self.recorder.add(
             Forward(
@@ -405,7 +401,7 @@ class ModuleWatch:
         if root is None or not self.recorder.detailed:
             return
         if module._parameters:
-            self._outsiders.note(root.id, module)
+            self.outsiders.note(root.id, module)
         if self._with_graph and not torch.is_grad_enabled():
             note_parameters(self.recorder, [each for each in module.parameters() if each.requires_grad])
         top = self._roots[root.id][0]()
@@ -519,7 +515,7 @@ class ModuleWatch:
         if self.recorder.detailed and not self._aliased:
             self._aliased = look_for_aliases(self.recorder)
         if self.recorder.close:
-            self._outsiders.count_strays(used)
+            self.outsiders.count_strays(used)
             self._moved.clear()
         by = self.recorder.number(optimizer)
         for reference, seen in self._roots.values():
@@ -533,7 +529,7 @@ class ModuleWatch:
             if trained:
                 self.weights.stepped(module, anew=self.recorder.close)
             if self.recorder.close and (trained or module.training):
-                self._outsiders.count(module.parameters(), used)
+                self.outsiders.count(module.parameters(), used)
 
     def rested(self, optimizer: Any) -> None:
         """Remember the weights alone after a step in an update that rests: an evaluation is compared with them."""
@@ -546,82 +542,15 @@ class ModuleWatch:
     def resumed(self) -> None:
         """Begin anew after a gap: the weights are those of steps that nobody saw."""
         self.rows.forget_pending()
-        self._outsiders.resumed()
+        self.outsiders.resumed()
         for reference, seen in self._roots.values():
             module = reference()
             if module is not None and not seen.averaged_of and self._is_trained(module):
                 self.weights.stepped(module)
 
-    def _taken(self, original: _Call) -> _Call:
-        def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
-            self.recorder.wake()
-            result = original(module, *args, **kwargs)
-            if self.recorder.active and not args and kwargs.get("destination") is None:
-                with self.recorder.guard():
-                    self.own_states.taken(result, self.recorder.log.updates, where())
-                    if self.recorder.log.updates:
-                        look_for_best(self.recorder)
-            return result
-
-        return state_dict
-
-    def _restored(self, original: _Call) -> _Call:
-        def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            own = ""
-            self.recorder.wake()
-            if self.recorder.active:
-                with self.recorder.guard():
-                    own = self.own_states.owned(module, state_dict, self.recorder.log.updates)
-            result = original(module, state_dict, *args, **kwargs)
-            if not self.recorder.active:
-                return result
-            with self.recorder.guard():
-                dtypes = [
-                    str(each.dtype) for each in tensors_in(state_dict.values()) if each.is_floating_point()
-                ]
-                dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
-                number = self.recorder.number(module)
-                self._outsiders.restored(number)
-                self._swapped.restored(number)
-                self.loaded.restored(module)
-                self.loaded.dtypes[number] = dtype
-                missing = len(getattr(result, "missing_keys", []))
-                foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
-                unused = self.loaded.unused(module.parameters())
-                entries = len(module.state_dict()) if missing or unused else 0
-                if (
-                    unused and own == "unchanged"
-                ):  # the state of the module itself, into which nothing of a file was put
-                    missing, foreign, own = entries, unused, ""
-                self.recorder.add(
-                    Restore(
-                        where(),
-                        self.recorder.log.updates,
-                        number,
-                        self.weights.of_like(module),
-                        dtype,
-                        missing,
-                        entries,
-                        foreign,
-                        [self.recorder.number(each) for each in islice(module.parameters(), WITNESSES)],
-                        own,
-                    )
-                )
-            return result
-
-        return load_state_dict
-
-    def _averaged(self, original: _Call) -> _Call:
-        def update_parameters(module: Any, model: Any) -> None:
-            original(module, model)
-            with self.recorder.guard():
-                self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
-
-        return update_parameters
-
     def finish(self) -> None:
         """Put what was gathered into the log."""
-        self._outsiders.finish()
+        self.outsiders.finish()
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))

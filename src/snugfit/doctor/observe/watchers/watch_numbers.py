@@ -15,10 +15,10 @@ from snugfit.doctor.observe.graph_nodes import is_sum_of_all
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
 from snugfit.doctor.observe.watchers.watch_cuts import note_cut
+from snugfit.doctor.observe.watchers.watch_distributions import look_at_advantage
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_losses import (
     DIFFERENCE,
-    look_at_advantage,
     look_at_bootstrap,
     look_at_error,
 )

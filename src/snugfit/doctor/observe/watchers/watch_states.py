@@ -1,0 +1,95 @@
+"""Watch what is taken of modules and put into them: states, and averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.row_digests import tensors_in
+from snugfit.doctor.observe.script_events import Average, Restore
+from snugfit.doctor.observe.watchers.watch_best import look_for_best
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.weights import WITNESSES
+
+_Call = Callable[..., Any]
+
+
+def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record which states are taken, restored and averaged."""
+
+    def taking(original: _Call) -> _Call:
+        def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder.wake()
+            result = original(module, *args, **kwargs)
+            if recorder.active and not args and kwargs.get("destination") is None:
+                with recorder.guard():
+                    modules.own_states.taken(result, recorder.log.updates, where())
+                    if recorder.log.updates:
+                        look_for_best(recorder)
+            return result
+
+        return state_dict
+
+    def restoring(original: _Call) -> _Call:
+        def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            own = ""
+            recorder.wake()
+            if recorder.active:
+                with recorder.guard():
+                    own = modules.own_states.owned(module, state_dict, recorder.log.updates)
+            result = original(module, state_dict, *args, **kwargs)
+            if not recorder.active:
+                return result
+            with recorder.guard():
+                dtypes = [
+                    str(each.dtype) for each in tensors_in(state_dict.values()) if each.is_floating_point()
+                ]
+                dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
+                number = recorder.number(module)
+                modules.outsiders.restored(number)
+                modules.swapped.restored(number)
+                modules.loaded.restored(module)
+                modules.loaded.dtypes[number] = dtype
+                missing = len(getattr(result, "missing_keys", []))
+                foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
+                unused = modules.loaded.unused(module.parameters())
+                entries = len(module.state_dict()) if missing or unused else 0
+                if (
+                    unused and own == "unchanged"
+                ):  # the state of the module itself, into which nothing of a file was put
+                    missing, foreign, own = entries, unused, ""
+                recorder.add(
+                    Restore(
+                        where(),
+                        recorder.log.updates,
+                        number,
+                        modules.weights.of_like(module),
+                        dtype,
+                        missing,
+                        entries,
+                        foreign,
+                        [recorder.number(each) for each in islice(module.parameters(), WITNESSES)],
+                        own,
+                    )
+                )
+            return result
+
+        return load_state_dict
+
+    def averaging(original: _Call) -> _Call:
+        def update_parameters(module: Any, model: Any) -> None:
+            original(module, model)
+            with recorder.guard():
+                recorder.add(Average(where(), recorder.log.updates, recorder.number(module)))
+
+        return update_parameters
+
+    patches.wrap(nn.Module, "load_state_dict", restoring)
+    patches.wrap(nn.Module, "state_dict", taking)
+    patches.wrap(AveragedModel, "update_parameters", averaging)
