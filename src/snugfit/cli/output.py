@@ -83,7 +83,8 @@ def usage(error: Any) -> str:
     if (
         type(error).__name__ == "NoSuchOption" and "overrides" in arguments
     ):  # it is meant for the recipe, most often
-        hint = " A setting of the recipe is written without dashes, such as train.epochs=3: snugfit recipe lists all."
+        name = error.option_name.lstrip("-").replace("-", "_")
+        hint = f" A setting of the recipe is written without dashes, such as train.epochs=3: snugfit recipe {name} finds it."
     return f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint} For help: {command} --help"
 
 

@@ -64,15 +64,16 @@ def listed(optimizer: Any, techniques: Any) -> list[Technique]:
 
 
 def _hashable(technique: Technique) -> Technique:
-    """Return a technique with a tuple in place of each list that was given for one: plans are compared and kept by their techniques."""
+    """Return a technique with a tuple in place of each list that was given for one, in techniques within it too: plans are compared and kept by them."""
     given = as_settings(technique)
     types = {each.name: str(each.type) for each in fields(technique)} if given else {}  # type: ignore[arg-type]
-    lists = {
-        name: tuple(value)
+    tuples = {
+        name: tuple(_hashable(each) if isinstance(each, Technique) else each for each in value)
         for name, value in given.items()
-        if isinstance(value, list) and "tuple" in types[name]
+        if isinstance(value, (list, tuple)) and "tuple" in types[name]
     }
-    return replace(technique, **lists) if lists else technique  # type: ignore[type-var]
+    changed = {name: value for name, value in tuples.items() if value != given[name]}
+    return replace(technique, **changed) if changed else technique  # type: ignore[type-var]
 
 
 def check(techniques: Sequence[Technique]) -> None:

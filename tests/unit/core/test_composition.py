@@ -252,4 +252,7 @@ def test_a_list_that_was_given_for_a_tuple_is_one_so_that_a_plan_can_keep_the_te
     (made,) = listed(None, [recompute(keep=["matmul"])])
     assert made == recompute(keep=("matmul",)) and hash(made)
     own = Noting("a", [], ())
+    distillation = find("distillation")
+    (outer,) = listed(None, [distillation("teacher", teacher_techniques=[recompute(keep=["matmul"])])])
+    assert outer == distillation("teacher", teacher_techniques=(recompute(keep=("matmul",)),)) and hash(outer)
     assert listed(None, [own])[0] is own  # which asks for a list, that it may go on writing in
