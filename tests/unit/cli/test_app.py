@@ -170,7 +170,11 @@ def test_resume_takes_a_run_and_a_time(train):
         (["train", "my.yaml", "--overfit-batches", "0"], "UsageError", "--overfit-batches"),
         (["train", "--data", "none.csv"], "DataError", "no file none.csv"),
         (["train", "--fast-dev"], "UsageError", "--fast-dev"),
-        (["train", "my.yaml", "--lr", "1"], "UsageError", "such as train.epochs=3: snugfit recipe lr finds it"),
+        (
+            ["train", "my.yaml", "--lr", "1"],
+            "UsageError",
+            "such as train.epochs=3: snugfit recipe lr finds it",
+        ),
         (["train", "my.yaml", "train.global-batch=3"], "SettingError", "neither a file nor a setting"),
         (["train", "my.yaml", "train.epochs", "=", "3"], "SettingError", "and its value, without spaces"),
         (["plan", "my.yaml", "--device", "rtx9999"], "SettingError", "no 'rtx9999' in the catalogue"),
