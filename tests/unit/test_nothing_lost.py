@@ -111,12 +111,13 @@ def test_a_folder_above_that_was_there_before_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "name"]
 
 
-def test_a_folder_into_which_somebody_put_a_file_is_not_discarded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", ["notes.txt", "model.partial"])
+def test_a_folder_into_which_somebody_put_a_file_is_not_discarded(tmp_path: Path, own: str) -> None:
     folder = RunFolder.create(tmp_path, "name")
     folder.write_json("plan.json", {})
-    (folder.path / "notes.txt").write_text("mine")
+    (folder.path / own).write_text("mine")
     folder.discard()
-    assert sorted(path.name for path in folder.path.iterdir()) == ["notes.txt", "plan.json"]
+    assert {path.name for path in folder.path.iterdir()} == {own, "plan.json"}
 
 
 def test_pruning_leaves_copies_of_checkpoints_under_other_names_and_what_is_linked(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ _FILES = (
     QUARANTINE,
     DETAILS,
     *(RECIPE, "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
-    f"*{PARTIAL}",
+    f".*{PARTIAL}",
     *(
         "tracking.json",
         "tracking.lock",
