@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 
-from snugfit.doctor.observe.overwritten_names import around, spans
-
-_Loop = ast.For | ast.AsyncFor | ast.While
+from snugfit.doctor.observe.script_syntax import Loop, around, spans, syntax_of
 
 
 @lru_cache(maxsize=512)
@@ -18,10 +15,7 @@ def mean_of_batches(file: str, line: int) -> int:
 
     What is multiplied before it is added up is weighed, as by the rows of its batch.
     """
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return 0
+    tree = syntax_of(file)
     scope, loops = around(tree, line)
     if not loops:
         return 0
@@ -41,10 +35,7 @@ def mean_of_batches(file: str, line: int) -> int:
 @lru_cache(maxsize=512)
 def takes_mean(file: str, line: int) -> bool:
     """Return whether the statement of this line takes a mean, or divides, or one behind it in its loop does that with the name it sets."""
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return False
+    tree = syntax_of(file)
     statements = [each for each in ast.walk(tree) if isinstance(each, ast.stmt) and spans(each, line)]
     inner = max(statements, key=lambda each: each.lineno, default=None)
     if inner is None:
@@ -57,7 +48,7 @@ def takes_mean(file: str, line: int) -> bool:
     return any(_is_mean(each) or _divides(each) for part in (inner, *later) for each in ast.walk(part))
 
 
-def _totals(loop: _Loop, names: set[str], line: int) -> Iterator[str]:
+def _totals(loop: Loop, names: set[str], line: int) -> Iterator[str]:
     """Yield what a loop adds to, or appends to, of a name or of the statement of a line, as it is."""
     for each in ast.walk(loop):
         pair = _added(each)
@@ -79,7 +70,7 @@ def _added(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
     return None
 
 
-def _averages(node: ast.AST, total: str, loop: _Loop) -> bool:
+def _averages(node: ast.AST, total: str, loop: Loop) -> bool:
     """Return whether a node is a mean of a total over the passes of a loop."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
         return ast.unparse(node.target) == total and _counts(node.value, loop)
@@ -95,7 +86,7 @@ def _holds(node: ast.AST, total: str) -> bool:
     )
 
 
-def _counts(node: ast.expr, loop: _Loop) -> bool:
+def _counts(node: ast.expr, loop: Loop) -> bool:
     """Return whether an expression is the number of a loop's passes: a length, but for that of the data, or what is counted by ones."""
     text = ast.unparse(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("len", "max"):

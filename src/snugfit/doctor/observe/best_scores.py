@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple, TypeGuard
+
+from snugfit.doctor.observe.script_syntax import Loop, spans, syntax_of
 
 _BEST = re.compile(r"best|lowest|highest", re.IGNORECASE)
 _MAKERS = ("__init__", "__post_init__", "__new__", "setup", "reset")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Loop = ast.For | ast.AsyncFor | ast.While
 
 
 class Alias(NamedTuple):
@@ -27,10 +27,7 @@ class Alias(NamedTuple):
 @lru_cache(maxsize=512)
 def aliases_of_best(file: str, function: str) -> tuple[Alias, ...]:
     """Return the names that a function, or a module, gives in a loop where a score beats the best one, if the loop does not make what they name anew."""
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return ()
+    tree = syntax_of(file)
     functions = [each for each in ast.walk(tree) if isinstance(each, _Function)]
     own: list[ast.AST] = [each for each in functions if each.name == function]
     if function == "<module>":
@@ -41,7 +38,7 @@ def aliases_of_best(file: str, function: str) -> tuple[Alias, ...]:
 
 def _aliases_in(scope: ast.AST) -> Iterator[Alias]:
     for loop in ast.walk(scope):
-        if not isinstance(loop, _Loop):
+        if not isinstance(loop, Loop):
             continue
         stored = {ast.unparse(e) for e in ast.walk(loop) if isinstance(getattr(e, "ctx", None), ast.Store)}
         for condition in ast.walk(loop):
@@ -69,13 +66,10 @@ def unnoted_best(file: str, line: int) -> str:
 
     "" where it is set, where there is no such condition, and where the name is given by a caller.
     """
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    around = [each for each in ast.walk(tree) if _spans(each, line)]
+    tree = syntax_of(file)
+    around = [each for each in ast.walk(tree) if spans(each, line)]
     for condition in around:
-        if not isinstance(condition, ast.If) or not any(_spans(each, line) for each in condition.body):
+        if not isinstance(condition, ast.If) or not any(spans(each, line) for each in condition.body):
             continue
         for best in _compared(condition.test):
             if not _is_set(tree, around, best):
@@ -108,7 +102,7 @@ def _is_set(tree: ast.Module, around: list[ast.AST], best: ast.Name | ast.Attrib
         return any(id(each) not in made for each in stores)
     loop = next((each for each in around if isinstance(each, ast.For | ast.While)), None)
     function = next((each for each in reversed(around) if isinstance(each, _Function)), None)
-    if loop is None or (function is not None and _spans(loop, function.lineno)):
+    if loop is None or (function is not None and spans(loop, function.lineno)):
         return True  # the loop is a caller's, which may note it
     if any(isinstance(each, ast.Global | ast.Nonlocal) and best.id in each.names for each in ast.walk(tree)):
         return True
@@ -121,8 +115,3 @@ def _stores(node: ast.Name | ast.Attribute, name: str) -> bool:
 
 def _name(node: ast.Name | ast.Attribute) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id
-
-
-def _spans(node: ast.AST, line: int) -> bool:
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from pathlib import Path
 
-_Loop = ast.For | ast.AsyncFor | ast.While
+from snugfit.doctor.observe.script_syntax import around, spans, syntax_of
+
 _INNER = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp | ast.Lambda
 """Passes within a statement, of which it may take all."""
 
@@ -14,10 +14,7 @@ _INNER = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp | ast.Lamb
 @lru_cache(maxsize=512)
 def is_repeated(file: str, line: int) -> bool:
     """Return whether a line stands in a loop of its function, or in a comprehension."""
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return False
+    tree = syntax_of(file)
     return bool(around(tree, line)[1]) or any(
         isinstance(each, _INNER) and spans(each, line) for each in ast.walk(tree)
     )
@@ -26,10 +23,7 @@ def is_repeated(file: str, line: int) -> bool:
 @lru_cache(maxsize=512)
 def last_set(file: str, line: int) -> int:
     """Return the last line before this one, in its function, that sets the name on which this one calls a method, or an attribute of it; 0 without."""
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return 0
+    tree = syntax_of(file)
     scope, _ = around(tree, line)
     calls = [each.func for each in ast.walk(scope) if isinstance(each, ast.Call) and spans(each, line)]
     names = {
@@ -53,10 +47,7 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     None where the loop reads the name too, as it does to sum it up or to collect it, where the statement has a loop of its own, as `sum(f(x) for x in rows)`,
     where nobody reads the name, or where the file is no source.
     """
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return None
+    tree = syntax_of(file)
     scope, loops = around(tree, line)
     if not loops:
         return None
@@ -79,26 +70,6 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     ]
     first = min(later, key=lambda each: (each.lineno, not isinstance(each.ctx, ast.Load)), default=None)
     return (name, first.lineno) if first is not None and isinstance(first.ctx, ast.Load) else None
-
-
-def around(tree: ast.Module, line: int) -> tuple[ast.AST, list[_Loop]]:
-    """Return the function, or the module, that a line stands in, and the loops of it around that line, the innermost last."""
-    scope: ast.AST = tree
-    loops: list[_Loop] = []
-    node: ast.AST | None = tree
-    while node is not None:
-        node = next((each for each in ast.iter_child_nodes(node) if spans(each, line)), None)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            scope, loops = node, []
-        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
-            loops.append(node)
-    return scope, loops
-
-
-def spans(node: ast.AST, line: int) -> bool:
-    """Return whether a line lies in a node."""
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last
 
 
 def _reads(node: ast.AST, name: str) -> bool:

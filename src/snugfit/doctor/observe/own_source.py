@@ -6,8 +6,9 @@ import ast
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from snugfit.doctor.observe.script_syntax import syntax_of
 from snugfit.doctor.observe.watchers.watch_log import is_own, shown
 
 _SPLITS = re.compile(r"\b(random_split|train_test_split)\(")
@@ -37,14 +38,11 @@ def line_that_splits() -> str:
 
 def line_that_moves_nothing() -> str:
     """Return file:line of a loop over the parameters of two models that only sets its own names anew, by which no weight moves; "" without."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or not is_own(file):
-            continue
+    for file in _own_files():
         text = "".join(linecache.getlines(file))
         if "zip(" not in text or "parameters()" not in text:
             continue
-        for loop in (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.For)):
+        for loop in (each for each in ast.walk(syntax_of(file)) if isinstance(each, ast.For)):
             if _moves_nothing(loop):
                 return f"{shown(file)}:{loop.body[-1].lineno}"
     return ""
@@ -78,11 +76,16 @@ def _moves_nothing(loop: ast.For) -> bool:
     return True
 
 
-def _first_line(matches: Callable[[Sequence[str], int], bool]) -> str:
+def _own_files() -> Iterator[str]:
+    """Yield the source files of the script's own modules."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or not is_own(file):
-            continue
+        if isinstance(file, str) and file.endswith(".py") and is_own(file):
+            yield file
+
+
+def _first_line(matches: Callable[[Sequence[str], int], bool]) -> str:
+    for file in _own_files():
         lines = linecache.getlines(file)
         for number in range(len(lines)):
             if matches(lines, number):

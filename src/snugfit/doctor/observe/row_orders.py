@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from pathlib import Path
 
-from snugfit.doctor.observe.overwritten_names import around
+from snugfit.doctor.observe.script_syntax import around, syntax_of
 
 _PERMUTE = ("randperm", "permutation", "sort", "argsort", "topk")
 _SHUFFLE = "shuffle"
@@ -21,10 +20,7 @@ def other_order(file: str, line: int, inputs: str, targets: str) -> int:
 
     Each call that draws a permutation draws another one. Both names must be taken from some rows; targets that are computed from the inputs are in their order.
     """
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return 0
+    tree = syntax_of(file)
     scope, _ = around(tree, line)
     text = ast.unparse(scope)
     names = _Names(scope, line)
