@@ -31,7 +31,6 @@ from snugfit.planner.choice.rung_sets import (
     moves_what_lasts,
     offloads_activations,
     saves_less,
-    stands_in,
     streams,
     takes_longer,
 )
@@ -253,8 +252,7 @@ class Search(Trials):
 
     def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
         """Return sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
-        rungs, added = self._rungs, self._added(one)
-        known = tuple(rung for rung in rungs if rung in added or any(stands_in(rung, each) for each in added))
+        rungs, known = self._rungs, self._added(one)
         less = [tuple(each for each in known if each is not rung) for rung in known]
         neighbours = [*less]
         for rung in rungs:

@@ -15,7 +15,7 @@ from snugfit.errors import SnugfitError, SnugfitWarning
 from snugfit.planner.answers.answer import Prediction, Rejected
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import Goal
-from snugfit.planner.choice.rung_sets import go_together, number_of_sets, order_of
+from snugfit.planner.choice.rung_sets import go_together, number_of_sets, order_of, stands_in
 from snugfit.planner.choice.rungs import (
     Techniques,
     coarser,
@@ -223,9 +223,15 @@ class Trials:
     # ------------------------------------------------------------------ what there is
 
     def _added(self, one: Candidate) -> Techniques:
-        """Return the rungs that a plan has beyond the recipe's own techniques, whose blocks stay on the device by room alone."""
+        """Return the rungs that a plan has beyond the recipe's own techniques, whose blocks stay on the device by room alone.
+
+        The plan has them with the settings of what they stand in for, such as the recipe's learning rate.
+        """
         added = tuple(each for each in one.techniques if each not in self.asked.techniques)
-        return keeping(added, 0) if staying(added) else added
+        added = keeping(added, 0) if staying(added) else added
+        return tuple(
+            rung for rung in self._rungs if rung in added or any(stands_in(rung, each) for each in added)
+        )
 
     def _techniques(self, added: Techniques) -> Techniques:
         """Return the recipe's techniques and those that are added, in one order however the set was come by."""

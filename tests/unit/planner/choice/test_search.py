@@ -16,6 +16,7 @@ from snugfit.core.job import Plan
 from snugfit.core.technique import Fidelity, Sharing, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.planner.answers.answer import Prediction
+from snugfit.planner.choice.adapter_rate import adapts, at_rate_of_adapters
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import Goal
 from snugfit.planner.choice.rungs import (
@@ -90,12 +91,18 @@ class Laws:
         def traced(size: int) -> Prediction:
             return self.predict(replace(plan, micro_batch=size), techniques)
 
-        names = [label(each) for each in techniques]
+        names = self.names_of(techniques)
         return SimpleNamespace(
             traced=traced,
             between=lambda size: self.law(names, size),
             staying=lambda size, blocks: self.staying(names, size, blocks),
         )
+
+    def names_of(self, techniques: Sequence[Technique]) -> list[str]:
+        """The techniques without the settings of the recipe's optimizer, which the one in its place takes."""
+        (own,) = self.subject.techniques
+        taken = at_rate_of_adapters(own) if adapts(techniques) else own
+        return [label(each, taken) for each in techniques]
 
     def staying(self, names: Sequence[str], size: int, blocks: int) -> Prediction | None:
         """What a plan needs with so many blocks on the device: it cannot be told."""
@@ -103,7 +110,7 @@ class Laws:
 
     def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
         assert isinstance(plan.micro_batch, int)
-        names = [label(each) for each in techniques]
+        names = self.names_of(techniques)
         self.asked.append((tuple(names), plan.micro_batch))
         if any(name in ("nf4", "int8") for name in names) and "lora" not in names:
             raise SettingError.from_text("nf4: nothing is left to be trained. Add lora.")
@@ -170,12 +177,17 @@ def every_set(level: Fidelity, coarsest: Fidelity) -> list[list[str]]:
 
 
 def searched(
-    laws: Laws, megabytes: float, fidelity: Fidelity = Fidelity.FULL, goal: Goal = FASTEST
+    laws: Laws,
+    megabytes: float,
+    fidelity: Fidelity = Fidelity.FULL,
+    goal: Goal = FASTEST,
+    own: tuple[Technique, ...] = OWN,
 ) -> Search:
-    found = laws.predict(Plan(micro_batch=ROWS), OWN)
+    laws.subject.techniques = own
+    found = laws.predict(Plan(micro_batch=ROWS), own)
     budget = Budget(round(megabytes * MB), fidelity=fidelity, margin=0.0)
-    own = Candidate(OWN, ROWS, (), found, budget.holds(found))
-    return Search(laws, Plan(), budget, math.inf, own, goal)  # type: ignore[arg-type]
+    asked = Candidate(own, ROWS, (), found, budget.holds(found))
+    return Search(laws, Plan(), budget, math.inf, asked, goal)  # type: ignore[arg-type]
 
 
 def fastest(laws: Laws, megabytes: float, level: Fidelity, coarsest: Fidelity) -> float:
@@ -769,13 +781,15 @@ def test_something_is_found_in_as_much_as_the_smallest_of_all_plans_needs() -> N
 @pytest.mark.parametrize(
     "added", [("adamw_4bit", "pure_bf16"), ("adamw_8bit", "pure_bf16", "lora")], ids=" + ".join
 )
+@pytest.mark.parametrize("rate", [1e-3, 2e-5])
 def test_states_of_fewer_bits_are_tried_beside_what_misses_by_less_than_they_save(
-    added: tuple[str, ...],
+    added: tuple[str, ...], rate: float
 ) -> None:
     laws = Stateful(overhead=0.0)
     level = Fidelity.ADAPTERS if "lora" in added else Fidelity.COMPACT
     room = laws.law(added, 1).reserved_bytes
-    chosen = searched(laws, room / MB, level).best()
+    own = (find("adamw")(learning_rate=rate),)
+    chosen = searched(laws, room / MB, level, own=own).best()
     assert chosen is not None and {*chosen.added} == {*added}
 
 
