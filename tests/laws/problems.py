@@ -39,7 +39,6 @@ from snugfit.tools.certify.technique_problem import takes_images as takes_images
 from snugfit.tools.certify.technique_problem import texts_of as texts_of
 from snugfit.tools.certify.technique_problem import traces as traces
 from snugfit.tools.certify.technique_problem import weights as weights
-from snugfit.tools.certify.technique_problem import whole as whole
 from tests.laws import material
 from tests.laws.compare import besides_scale as besides_scale
 from tests.laws.compare import differences as differences

@@ -13,6 +13,7 @@ import torch
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.job import STRATEGY_NAMES, Plan
 from snugfit.core.technique import Stage, Technique
+from snugfit.kit.sharded_tensors import whole
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
@@ -127,7 +128,7 @@ def _left_by(step: Step, window: Batch) -> dict[str, Any]:
     assert result.applied
     numbers = {"loss": result.loss, "weight": result.weight, "examples": step.progress.examples}
     return {
-        "numbers": numbers | {name: float(problems.whole(value)) for name, value in result.metrics.items()},
+        "numbers": numbers | {name: float(whole(value)) for name, value in result.metrics.items()},
         "gradients": problems.traces(step),
         "weights": problems.weights(step),
         "evaluated": problems.evaluated_weights(step),

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from snugfit.kit.sharded_tensors import whole
 from snugfit.step.step import Step
 from snugfit.strategies import gathers
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.sgd import SGD
-from tests.laws.problems import relative_error, whole
+from tests.laws.problems import relative_error
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
 

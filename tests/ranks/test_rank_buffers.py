@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.kit.sharded_tensors import whole
 from snugfit.run.training.loop import Training
-from tests.laws.problems import whole
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
 from tests.unit.run.training.runs import Never, make_training, points, resumed, stop_at

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.technique import Technique
-from tests.laws.problems import find_examples, name_of, relative_error, whole
+from snugfit.kit.sharded_tensors import whole
+from tests.laws.problems import find_examples, name_of, relative_error
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
 from tests.unit.run.training.runs import Never, make_training, points, resumed, stop_at

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from snugfit.kit.bf16_rounding import rounded_stochastically
 from snugfit.kit.optimizers.blockwise import rows_of_blocks, spread
@@ -59,6 +60,39 @@ def test_a_sharded_tensor_is_changed_as_the_whole_one_is(two: Ranks) -> None:
         assert set(found) == set(alone)
         for name, value in found.items():
             torch.testing.assert_close(value, alone[name], rtol=0, atol=1e-6 if name == "norm" else 0)
+
+
+def test_a_tensor_is_whole_on_each_rank_whatever_rows_it_has(two: Ranks) -> None:
+    """The last rank has 2 of 5 rows, and none where there is one; a tensor without numbers is not sent."""
+    for found in two.run(put_together, UNEVEN):
+        assert found == [drawn(0, *shape).tolist() for shape in UNEVEN]
+
+
+UNEVEN = [(5, 3), (4,), (1, 2, 3), (0, 3), (3, 0)]
+
+
+def put_together(shapes: list[tuple[int, ...]]) -> list[Any]:
+    return [whole(sharded(drawn(0, *shape))).tolist() for shape in shapes]
+
+
+def test_no_rows_are_gathered_under_a_name_that_two_threads_of_gloo_may_free(two: Ranks) -> None:
+    """Torch names the exchange of `full_tensor` by more letters than lie in place (docs/architecture/ranks.md)."""
+    for found in two.run(gathers_of_functions):
+        assert found == {"of whole": 0, "of torch": 1}
+
+
+def gathers_of_functions() -> dict[str, int]:
+    ways: dict[str, Callable[[Any], Tensor]] = {
+        "of whole": whole,
+        "of torch": lambda rows: rows.full_tensor(),
+    }
+    found = {}
+    for name, gathered in ways.items():
+        rows = sharded(drawn(0))
+        with CommDebugMode() as watch:
+            gathered(rows)
+        found[name] = watch.get_comm_counts()[torch.ops.c10d_functional.all_gather_into_tensor]
+    return found
 
 
 BLOCK = 256

@@ -5,10 +5,12 @@ A tensor that is not spread is its own part and its own whole, so that nobody ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -46,8 +48,18 @@ _ORDINARY = frozenset({Tensor})
 def whole(tensor: Tensor) -> Tensor:
     """Return all of a tensor, without gradient: every rank sends its part to the others, and has to call this."""
     sharded: Any = tensor.detach()
+    if is_sharded(sharded) and _is_of_rows(sharded):
+        return of_rows(sharded.to_local(), sharded.device_mesh, sharded.shape)
     gathered: Tensor = sharded.full_tensor() if is_sharded(sharded) else sharded
     return gathered
+
+
+def _is_of_rows(sharded: Any) -> bool:
+    """Return whether ranks along the last axis of the mesh have some rows each; a norm is a sum of what each rank has instead."""
+    from torch.distributed.tensor import Shard
+
+    *copies, last = sharded.placements
+    return type(last) is Shard and last.dim == 0 and all(each.is_replicate() for each in copies)
 
 
 def of_part(part: Tensor, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -68,14 +80,29 @@ def of_part(part: Tensor, like: Tensor, shape: tuple[int, ...] | None = None) ->
 
 
 def of_rows(rows: Tensor, mesh: DeviceMesh, shape: torch.Size) -> Tensor:
-    """Return the whole of a tensor of which the ranks along the last axis of the mesh have some rows each; all of them call it."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    """Return the whole of a tensor of which the ranks along the last axis of the mesh have some rows each; all of them call it.
 
-    placements = [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
-    stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(
-        rows, mesh, placements, run_check=False, shape=shape, stride=stride
-    ).full_tensor()
+    `DTensor.full_tensor` gathers by an exchange that may end a process on CPUs: two threads of gloo both free its name, which
+    is too long to lie in place (docs/architecture/ranks.md). That of `all_gather` is not.
+    """
+    ranks = mesh.size(mesh.ndim - 1)
+    sent, count = rows.detach().contiguous(), math.ceil(shape[0] / ranks)
+    if sent.shape[0] < count:  # the last ranks have fewer, or none
+        sent = torch.cat([sent, sent.new_zeros(count - sent.shape[0], *shape[1:])])
+    gathered = sent.new_empty(count * ranks, *shape[1:])
+    if gathered.numel():
+        all_gather(gathered, sent, group=mesh.get_group(mesh.ndim - 1))
+    return gathered[: shape[0]]
+
+
+def all_gather(
+    gathered: Tensor, part: Tensor, group: dist.ProcessGroup, async_op: bool = False
+) -> dist.Work | None:
+    """Put the parts of all ranks of a group one behind the other into `gathered`."""
+    # its name since torch 2.13, and the one before
+    exchange = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    work: dist.Work | None = exchange(gathered, part, group=group, async_op=async_op)
+    return work
 
 
 def row_of(row: Tensor, mesh: DeviceMesh) -> Tensor:

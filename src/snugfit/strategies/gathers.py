@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.core.scalar_reads import is_fake
+from snugfit.kit.sharded_tensors import all_gather
 
 ROUNDED = (torch.bfloat16, torch.float16)
 """The types that autocast rounds weights to."""
@@ -90,7 +91,7 @@ class RoundedGather:
         if self.checks:
             self.in_order &= self._has_order(input_tensor)
         if not (self.on and any(self.dtypes)):
-            return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
+            return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
         # bytes: one exchange for both kinds, by any backend
         sent = torch.cat(
             [
@@ -99,7 +100,7 @@ class RoundedGather:
             ]
         )
         arrived = sent.new_empty(group.size() * sent.numel())
-        _gather(arrived, sent, group=group)
+        all_gather(arrived, sent, group=group)
         sizes = [
             numel * (dtype or input_tensor.dtype).itemsize
             for numel, dtype in zip(self.numels, self.dtypes, strict=True)
@@ -205,12 +206,6 @@ class Rounding:
         finally:
             for gather, _ in self._gathers:
                 setattr(gather, switch, False)
-
-
-# its name since torch 2.13, and the one before
-_gather: Callable[..., dist.Work | None] = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)
 
 
 def padded_numel(size: torch.Size, ranks: int) -> int:

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from torch import Tensor, nn
+from torch import nn
 
+from snugfit.kit.sharded_tensors import whole
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
@@ -66,7 +67,7 @@ def _trained(strategy: Strategy, rows: slice, techniques: tuple[ClipNorm, ...]) 
     )
     for _ in range(UPDATES):
         step((inputs[rows], labels[rows]))
-    return torch.cat([_whole(parameter).flatten() for parameter in step.model.parameters()]).tolist()
+    return torch.cat([whole(parameter).flatten() for parameter in step.model.parameters()]).tolist()
 
 
 def two_ranks(folder: Path) -> dict[str, list[float]]:
@@ -83,7 +84,3 @@ def _rank(rank: int, folder: Path) -> None:
     if rank == 0:
         (folder / "weights.json").write_text(json.dumps(weights))
     leave_as_rank(0)
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    return (parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter).detach()

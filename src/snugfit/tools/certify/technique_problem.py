@@ -15,6 +15,7 @@ from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.selection import check
 from snugfit.core.technique import Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit.sharded_tensors import whole
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.techniques import find
@@ -199,12 +200,6 @@ def traces(step: Step) -> dict[str, Tensor]:
 def weights(step: Step) -> dict[str, Tensor]:
     """Return copies of the trained weights."""
     return {name: whole(p).clone() for name, p in step.model.named_parameters()}
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return the tensor itself, or what the shards of all ranks are together."""
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach()
 
 
 def evaluated_weights(step: Step) -> dict[str, Tensor]:
