@@ -69,7 +69,7 @@ def cross_entropy(outputs: Any, data: Any) -> LossTerms:
 
     Labels may be soft: probabilities of the shape of the logits, which all count.
     """
-    logits, labels = logits_of(outputs), labels_of(data)
+    logits, labels = logits_of(outputs), _class_labels(data)
     if labels.is_floating_point():
         return _soft_cross_entropy(logits, labels)
     return _masked_cross_entropy(logits, labels)
@@ -81,7 +81,7 @@ def causal_lm(outputs: Any, data: Any) -> LossTerms:
     Position t is scored on label t + 1; the last position and labels of -100 have weight 0, so values keep
     the shape of the logits' positions.
     """
-    labels = labels_of(data)
+    labels = _class_labels(data)
     shifted = F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
     return _masked_cross_entropy(logits_of(outputs), shifted)
 
@@ -389,6 +389,18 @@ def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> Lo
     if module.weight is not None:  # torch has multiplied by it, and divides by the sum of the labels' weights
         weights = weights * module.weight.to(weights.dtype)[labels.masked_fill(~counted, 0)]
     return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)
+
+
+def _class_labels(data: Any) -> Tensor:
+    labels: object = labels_of(data)
+    if isinstance(labels, Tensor):
+        return labels
+    first = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
+    raise DataError(
+        "loss",
+        f"labels are no tensor but {'a ' + type(labels).__name__ if first is labels else f'values such as {first!r}'}",
+        "Give numbers: the index of each row's class, or of each token's.",
+    )
 
 
 def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import LABELS
 from snugfit.core.scalar_reads import is_fake
+from snugfit.errors import ModelError
+from snugfit.kit.decoder_inputs import decoder_inputs_of
 from snugfit.kit.generation import Generation, generate
 from snugfit.kit.lm_head import logits_at_once
 
@@ -33,8 +35,14 @@ class WrittenTexts:
     stops: tuple[int, ...] = ()
 
     def __call__(self, model: nn.Module, data: Mapping[str, Any]) -> dict[str, Tensor]:
-        rule: Any = model.prepare_decoder_input_ids_from_labels
-        outputs: Any = model(**_inputs(data), decoder_input_ids=rule(labels=data[LABELS]), use_cache=False)
+        shifted = decoder_inputs_of(model)
+        if shifted is None:
+            raise ModelError(
+                "model",
+                f"{type(model).__name__} does not say what its decoder reads",
+                "Take an encoder with a decoder, such as google-t5/t5-small or facebook/bart-base.",
+            )
+        outputs: Any = model(**_inputs(data), decoder_input_ids=shifted(data[LABELS]), use_cache=False)
         return {"logits": outputs.logits}
 
     def scored(self, model: nn.Module, data: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.default_loss import loss_message, loss_or_default
 from snugfit.core.entry import as_entry, without_unset
 from snugfit.core.job import Job, Plan
 from snugfit.core.loss_terms import Loss
@@ -53,7 +54,7 @@ from snugfit.run.weight_histograms import weight_histograms
 from snugfit.step.build import Material, check_dataset, find_device
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.step import Forward
-from snugfit.step.trainable import check_module
+from snugfit.step.trainable import check_has_numbers, check_module
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import known_strategy, named_strategy
 from snugfit.system.plugins import Importer
@@ -80,6 +81,7 @@ def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Run
             the length of the run.
         validation: another data set, or the fraction of `data` to hold out; of rows that are mappings also `{"share": 0.1, "group": NAME}` or
             `{"share": 0.1, "time": NAME}`; of a stream the number of its first rows.
+        loss: as `Step` takes it; None takes the one that a model of transformers computes itself, and cross_entropy for any other.
         metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`, or with what
             `sf.over_all_rows` has marked.
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
@@ -205,11 +207,14 @@ def module_spec(
     data, validation = _streams(without_frame(data), without_frame(validation), job)
     check_dataset("data", data)
     check_module(model)
-    check_outside(model, given["loss"], given["forward"])
+    check_has_numbers(model)
+    loss = loss_or_default(given["loss"], model)
+    check_outside(model, loss, given["forward"])
     if isinstance(validation, Mapping):
         validation = hold_out_of(validation)
     held_out: Any = validation
     messages: tuple[str, ...] = ()
+    about_loss = loss_message(given["loss"], model)
     own = data if isinstance(validation, SHARES) else validation  # before some rows are held out
     sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
     if isinstance(validation, SHARES):
@@ -217,16 +222,16 @@ def module_spec(
     elif validation is not None:
         check_dataset("validation", validation)
     task = Task(
-        Material(model, data, held_out, given["loss"], given["collate"], given["forward"]),
+        Material(model, data, held_out, loss, given["collate"], given["forward"]),
         meta={
             "task": python.CARD.name,
             "model": None,
-            "loss": given["loss"] if isinstance(given["loss"], str) else None,
+            "loss": loss if isinstance(loss, str) else None,
             "numerics": next(map(as_entry, numerics), "fp32"),
         },
         data=counted(data, held_out),
         fingerprints={},
-        messages=messages,
+        messages=(*messages, *([about_loss] if about_loss else [])),
         observers=(weight_histograms,) if given["track_histograms"] else (),
     )
     if given["track_histograms"]:
@@ -430,7 +435,7 @@ def plan(
     model: nn.Module,
     batch: Any,
     *,
-    loss: str | Loss = "cross_entropy",
+    loss: str | Loss | None = None,
     optimizer: torch.optim.Optimizer | Technique | None = None,
     techniques: Sequence[Technique] = (),
     micro_batch: int | None = None,

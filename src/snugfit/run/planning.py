@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.default_loss import loss_or_default
 from snugfit.core.job import Job, Plan
 from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Fidelity, Stage, Technique
@@ -102,7 +103,7 @@ def plan_module(
     target: Target,
     *,
     examples: int,
-    loss: str | Loss = "cross_entropy",
+    loss: str | Loss | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     forward: Forward | None = None,
     watch: Watch = ignore,
@@ -120,7 +121,9 @@ def plan_module(
         named = any(each.card.precision for each in techniques)
         target = replace(on_this_machine(target, plan), keeps_precision=named)
         window = batch if isinstance(batch, Batch) else Batch.of(batch)
-        material = Material(skeleton(model), range(examples), None, loss, None, forward)
+        material = Material(
+            skeleton(model), range(examples), None, loss_or_default(loss, model), None, forward
+        )
         bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
         asked = (material, window, job, plan, tuple(techniques), bare, target)
         answer: Answer = worker.run(_plan_material, *asked, **_patience(target))

@@ -32,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class TrainSettings(TypedDict, total=False):
     """Types of the keywords; `sf.train` says what each is for."""
 
-    loss: str | Loss
+    loss: str | Loss | None
     optimizer: torch.optim.Optimizer | Technique | None
     techniques: Sequence[Technique]
     preset: str | None
@@ -84,7 +84,7 @@ class TrainSettings(TypedDict, total=False):
 
 
 _OWN = TrainSettings(
-    loss="cross_entropy",
+    loss=None,
     optimizer=None,
     techniques=(),
     preset=None,
@@ -118,7 +118,7 @@ OF_PLAN = tuple(name for name in _PLAN if name in DEFAULTS)
 """Keywords that go into a job and a plan as they are."""
 
 _TYPES: Mapping[str, tuple[Any, str]] = {
-    "loss": (str | Callable[..., Any], "the name of a loss or a function"),
+    "loss": (str | Callable[..., Any] | None, "the name of a loss, a function or None"),
     "preset": (str | None, "the name of a preset or None"),
     "output": (str | Path | None, "a folder or None"),
     "time": (str | int | float | None, "seconds, or text such as '3h', or None"),
@@ -155,7 +155,9 @@ def with_defaults(settings: TrainSettings) -> dict[str, Any]:
     for metric in given["metrics"]:
         if not isinstance(metric, str):
             raise SettingError(
-                "metrics", f"got {shown(metric)} among the names, expected text", "Give names and functions."
+                "metrics",
+                f"got {shown(metric)} among the names, expected text",
+                'Give functions with their names, beside names of built-in ones: metrics={"accuracy": "accuracy", "mine": function}.',
             )
     return given
 

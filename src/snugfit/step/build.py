@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset
@@ -192,7 +193,7 @@ def _rows_of_columns(dataset: Any) -> int | None:
         columns = list(dataset.values())
     else:
         columns = list(dataset) if isinstance(dataset, tuple) and 2 <= len(dataset) <= _MOST_COLUMNS else []
-    if not columns or not all(isinstance(each, torch.Tensor) and each.ndim for each in columns):
+    if not columns or not all(isinstance(each, (torch.Tensor, np.ndarray)) and each.ndim for each in columns):
         return None
     rows = {len(each) for each in columns}
     return rows.pop() if len(rows) == 1 and max(rows) > _MOST_COLUMNS else None

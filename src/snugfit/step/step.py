@@ -14,6 +14,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch, Share, inputs_of, labels_of
 from snugfit.core.composition import compose
+from snugfit.core.default_loss import loss_or_default
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss, check_weight
@@ -25,6 +26,7 @@ from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stag
 from snugfit.errors import SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
+from snugfit.kit.decoder_inputs import decoder_inputs_of
 from snugfit.kit.kv_cache import caching_configs, without_caches
 from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
@@ -83,7 +85,8 @@ class Step:
         model: any module; put in training mode here (set parts to eval mode afterwards to keep them so).
         optimizer: a torch optimizer, or a technique such as `AdamW(learning_rate=1e-3)`.
         loss: `(outputs, batch) -> unreduced losses or LossTerms`, a torch loss module with reduction 'none', or the name
-            of a built-in one.
+            of a built-in one. None takes the one that a model of transformers computes from labels (`causal_lm` of a causal language
+            model, `mse` or `binary_cross_entropy` of a classifier by its `problem_type`), and `cross_entropy` for any other.
         techniques: what else to do, in any order: each has its place; conflicts are refused here.
         micro_batch: rows of one forward and backward; None takes the window whole. Changes memory, not the update. A window
             that runs out of memory is run again in finer ones, which stay: the attribute of this name says what it is now.
@@ -109,7 +112,7 @@ class Step:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | Technique | None = None,
-        loss: str | Loss = "cross_entropy",
+        loss: str | Loss | None = None,
         techniques: Sequence[Technique] = (),
         *,
         micro_batch: int | None = None,
@@ -146,6 +149,7 @@ class Step:
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)
         fixed = FixedModules(fixed_modules, model)
+        loss = loss_or_default(loss, model)
         self._outside = check_outside(model, loss, forward, fixed.tensors)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
@@ -177,7 +181,7 @@ class Step:
         self.progress = Progress()
         self._forward = forward
         # transformers' models that write one text after reading another take what they write from the labels
-        self._decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        self._decoder_inputs = decoder_inputs_of(model)
         self.has_own_forward = forward is not None
         self.padding = Padding(allowed=cut_padding)
         self.inputs = Inputs()

@@ -31,6 +31,21 @@ def check_module(model: object) -> None:
     )
 
 
+def check_has_numbers(model: nn.Module) -> None:
+    """Refuse a model that was made on the meta device.
+
+    Raises:
+        SettingError: names the first of its weights and buffers that is there.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise SettingError(
+                "model",
+                f"'{name}' is on the meta device, where tensors have a shape and no numbers",
+                "Make the model without torch.device('meta'), or give it numbers: model.to_empty(device='cpu') and its weights.",
+            )
+
+
 def check_trainable(model: nn.Module) -> None:
     """Refuse a model without weights, sparse gradients, complex parameters, weights that forward changes, and layers that have no weights yet.
 

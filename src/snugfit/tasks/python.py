@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.core.default_loss import loss_message
 from snugfit.data.splits.hold_out import SHARES, VALIDATION, HoldOut, share_of
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import load_object
@@ -61,6 +62,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         train, held_out, messages = hold_out_objects(train, validation, recipe.train.seed, source)
     model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate
+    about_loss = loss_message(recipe.loss, model)
     return Task(
         Material(
             model,
@@ -78,7 +80,7 @@ def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
         },
         data=counted(train, held_out),
         fingerprints={},
-        messages=messages,
+        messages=(*messages, *([about_loss] if about_loss else [])),
     )
 
 

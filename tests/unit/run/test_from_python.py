@@ -345,6 +345,11 @@ def test_a_run_is_not_resumed_with_other_settings(
             r"^data: is a tuple of columns \(2, each of 32 rows\), and not 32 examples.*TensorDataset",
         ),
         (
+            {"data": (np.zeros((32, 2), np.float32), np.zeros(32)), "validation": 0.5},
+            DataError,
+            r"^data: is a tuple of columns \(2, each of 32 rows\), and not 32 examples.*TensorDataset",
+        ),
+        (
             {"data": {"inputs": torch.randn(32, 2)}},
             DataError,
             r"^data: is a dict of columns \(1, each of 32 rows\)",
@@ -353,6 +358,16 @@ def test_a_run_is_not_resumed_with_other_settings(
         ({"validation": 1.0}, DataError, "^validation: got 1, expected a fraction between 0 and 1"),
         ({"validation": -0.1}, DataError, "^validation: got -0.1, expected a fraction"),
         ({"model": nn.Bilinear}, SettingError, r"^model: got the class Bilinear, .* Call it: Bilinear\(…\)"),
+        (
+            {"model": nn.Linear(2, 3, device="meta")},
+            SettingError,
+            r"^model: 'weight' is on the meta device, where .* model.to_empty",
+        ),
+        (
+            {"data": [(torch.randn(2), "ab"[index % 2]) for index in range(8)]},
+            DataError,
+            "^loss: labels are no tensor but values such as '[ab]'. Give numbers",
+        ),
         ({"model": right}, SettingError, "^model: got the function right, expected an nn.Module"),
         ({"model": "bert-base-cased"}, SettingError, "^model: got a str, expected an nn.Module"),
         (

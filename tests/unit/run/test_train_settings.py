@@ -208,7 +208,7 @@ def test_a_keyword_of_another_trainer_is_answered_with_ours(name: str, words: st
         ({"loss": None}, "^loss: must be the name of a loss or a function.*, found null"),
         ({"preset": 3}, "^preset: must be the name of a preset or None.*, found 3"),
         ({"metrics": 3}, "^metrics: must be a list of names.*, found 3"),
-        ({"metrics": [3]}, "^metrics: got 3 among the names, expected text"),
+        ({"metrics": [3]}, "^metrics: got 3 among the names, expected text. Give functions with their names"),
         ({"strategy": None}, "^strategy: must be the name of a strategy.*, found null"),
         ({"collate": "pad"}, "^collate: must be a function or None.*, found 'pad'"),
         ({"forward": 3}, "^forward: must be a function or None.*, found 3"),

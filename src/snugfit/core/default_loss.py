@@ -1,0 +1,64 @@
+"""The loss of a model that is given without one: a model of transformers computes one of its own, which is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from snugfit.core.loss_terms import Loss
+
+_NEXT_TOKEN = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_SAME_TOKEN = ("WithLMHeadModel", "XLNetLMHeadModel")
+"""Ends of the class names of models that score a token by itself, and not by the token before it, though their names say LMHeadModel."""
+_CLASSIFIERS = "Classification"
+
+
+def default_loss(model: nn.Module) -> str:
+    """Return the name of the built-in loss that a model of transformers computes itself from labels; cross_entropy of any other.
+
+    A causal language model scores each token on the next one, and a classifier goes by its `problem_type`, or is a regression where it has
+    one output. A model within peft's is the one that counts.
+    """
+    own = _within(model)
+    config = getattr(own, "config", None)
+    kind = type(own).__name__
+    if not hasattr(config, "is_encoder_decoder"):  # none of transformers
+        return "cross_entropy"
+    if kind.endswith(_NEXT_TOKEN) and not kind.endswith(_SAME_TOKEN):
+        return "cross_entropy" if config.is_encoder_decoder else "causal_lm"
+    if not kind.endswith(_CLASSIFIERS) or kind.endswith("ForTokenClassification"):
+        return "cross_entropy"
+    problem = getattr(config, "problem_type", None)
+    if problem == "multi_label_classification":
+        return "binary_cross_entropy"
+    single = problem is None and getattr(config, "num_labels", None) == 1
+    return "mse" if single or problem == "regression" else "cross_entropy"
+
+
+def loss_or_default(loss: str | Loss | None, model: nn.Module) -> str | Loss:
+    """Return `loss`, or that of the model where none is given."""
+    return default_loss(model) if loss is None else loss
+
+
+def loss_message(loss: str | Loss | None, model: nn.Module) -> str | None:
+    """Return what there is to say of a loss that was chosen here, or that is named and not the model's own; None where nothing is."""
+    own = default_loss(model)
+    kind = type(_within(model)).__name__
+    if loss is None:
+        return None if own == "cross_entropy" else f"the loss is {own}, as {kind} computes it from labels"
+    if loss != "cross_entropy" or own == "cross_entropy":
+        return None
+    unless = {
+        "causal_lm": "unless the labels are the next tokens already",
+        "mse": "unless the labels are classes",
+        "binary_cross_entropy": "unless the labels of a row are probabilities that sum to 1",
+    }[own]
+    return f"the loss is cross_entropy, and {kind} computes {own} from labels: give loss {own}, {unless}"
+
+
+def _within(model: nn.Module) -> Any:
+    within: Any = model
+    while hasattr(within, "get_base_model") and (base := within.get_base_model()) is not within:
+        within = base
+    return within
