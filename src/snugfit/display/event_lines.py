@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -230,14 +231,16 @@ def next_lines(
         return lines
     if end.get("resumable"):
         of_recipe = (run.get("recipe") or {}).get("task") is not None
-        again = f"snugfit resume {folder}" if of_recipe else f'sf.train(…, resume="{folder}")'
+        again = f"snugfit resume {shlex.quote(folder)}" if of_recipe else f'sf.train(…, resume="{folder}")'
         return [*lines, f"{'next':<10}{again}"]
     card = known((run.get("recipe") or {}).get("task"))
     if end["status"] == "finished" and card is not None and card.model == "decoder":
-        lines.append(f"{'next':<10}snugfit generate {folder} --prompt '…'")
+        lines.append(f"{'next':<10}snugfit generate {shlex.quote(folder)} --prompt '…'")
     elif end["status"] == "finished" and card is not None and card.predicts_files:
         rows = _new_rows(card.new_rows, (run.get("recipe") or {}).get("data") or {})
-        lines.append(f"{'next':<10}snugfit predict {registered or folder} {rows} -o predictions.csv")
+        lines.append(
+            f"{'next':<10}snugfit predict {shlex.quote(registered or folder)} {rows} -o predictions.csv"
+        )
     return lines
 
 

@@ -17,7 +17,7 @@ from snugfit.tasks.common.table_task import (
     score_of,
     table_inference,
     usable_columns,
-    without_label,
+    without_faults,
 )
 from snugfit.tasks.inference import Inference
 from snugfit.tasks.recognition import Recognition, Rows, Script
@@ -54,7 +54,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if not columns.useful:
         return None
     classes = source.classes(label)
-    left_out, comment = without_label(source, label)
+    left_out, comment = without_faults(source, label, columns)
     return Recognition(
         data={**columns.settings, "label": label, **left_out},
         reason=f"{counted(len(source.rows), 'row')}, {columns.counted}, {counted(len(classes), 'class')} in column '{label}'",

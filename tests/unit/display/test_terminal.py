@@ -188,6 +188,13 @@ def test_a_stopped_run_says_why_and_how_to_go_on():
     assert lines[-1] == "next      snugfit resume runs/news/20261121-1"
 
 
+def test_a_command_to_go_on_with_can_be_pasted_whatever_the_folder_is_called():
+    lines = shown({**RUN, "run_dir": "runs/my news/20261121-1"}, end())
+    assert lines[-1] == "next      snugfit predict 'runs/my news/20261121-1' NEW.csv -o predictions.csv"
+    lines = shown({**RUN, "run_dir": "runs/my news/20261121-1"}, end("stopped"))
+    assert lines[-1] == "next      snugfit resume 'runs/my news/20261121-1'"
+
+
 def test_one_of_many_runs_leaves_what_is_next_to_their_command():
     stream = io.StringIO()
     with TerminalDisplay(stream=stream, of_many=True) as display:

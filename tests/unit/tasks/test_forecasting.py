@@ -214,6 +214,12 @@ def test_a_long_table_is_recognised_by_its_times() -> None:
     assert gap.data["bad_rows"] == "skip"
 
 
+def test_a_number_that_only_counts_the_rows_or_never_changes_is_neither_predicted_nor_read() -> None:
+    lines = [f"{day},{number * 7 % 13}.5,1,{number},yes" for number, day in enumerate(days())]
+    assert recognised(["date,heat,unit,id,open", *lines]).data == {"time": "date", "label": "heat"}
+    assert recognised(["date,unit,id", *(f"{day},1,{number}" for number, day in enumerate(days()))]) is None
+
+
 def test_a_time_that_is_there_twice_is_a_mistake_in_a_series_and_no_other_task() -> None:
     lines = [f"{shop},{day},{number}.5" for shop in "xy" for number, day in enumerate(days())]
     twice = recognised(["shop,ds,y", *lines, lines[4]])

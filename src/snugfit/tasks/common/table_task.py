@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.splits.hold_out import columns_in
-from snugfit.data.tables.table_cells import holds_dates, holds_numbers, is_gap, names_each_row
+from snugfit.data.tables.table_cells import holds_dates, holds_numbers, is_gap, names_each_row, parsed_cell
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Rows, columns_of
@@ -25,6 +26,7 @@ SETTINGS = ("columns", "categories", "label", "bad_rows", "stopping_strategy")
 NETWORKS = ("tabm", "mlp")
 LABELS = ("label", "labels", "target", "class", "y", "outcome", "species", "survived", "churn", "price")
 _WORDS_OF_TEXTS = 5
+_INFINITE = (math.inf, -math.inf)
 _COLUMNS_OF_TABLES = 3
 ROWS = "a file of rows with columns of numbers and of categories"
 
@@ -219,14 +221,18 @@ def _is_useful(rows: Rows, column: str) -> bool:
     return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
 
 
-def without_label(rows: Rows, label: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a setting of `data` that leaves rows without a label out, where there are some, and a comment of it."""
-    count = len(rows.rows) - sum(not is_gap(row.get(label)) for row in rows.rows)
-    if not count:
+def without_faults(rows: Rows, label: str, columns: Columns) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a setting of `data` that leaves rows out where there are some without a label or with an infinite number, and a comment of it."""
+    gaps = sum(is_gap(row.get(label)) for row in rows.rows)
+    numbers = [
+        each for each in (label, *columns.useful) if holds_numbers([row.get(each) for row in rows.rows])
+    ]
+    infinite = sum(any(parsed_cell(row.get(each)) in _INFINITE for each in numbers) for row in rows.rows)
+    counts = ((gaps, f"without a '{label}' to learn"), (infinite, "with an infinite number"))
+    words = [f"{counted(count, 'row')} {what}" for count, what in counts if count]
+    if not words:
         return {}, {}
-    return {"bad_rows": "skip"}, {
-        "data.bad_rows": f"{counted(count, 'row')} without a '{label}' to learn; fail ends the run instead"
-    }
+    return {"bad_rows": "skip"}, {"data.bad_rows": f"{', '.join(words)}; fail ends the run instead"}
 
 
 def label_comment(meaning: str, *, named: bool) -> str:

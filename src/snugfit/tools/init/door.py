@@ -237,9 +237,10 @@ class _Composed:
 
     def beginning(self, files: Iterable[Path]) -> Beginning:
         """Return what is there to begin with, of which `files` are new."""
-        shown = os.path.relpath(self.recipe)
+        path = os.path.relpath(self.recipe)
+        shown = shlex.quote(path)
         return Beginning(
-            recipe=Path(shown),
+            recipe=Path(path),
             files=tuple(Path(os.path.relpath(path)) for path in files),
             task=self.seen.card.name,
             reason=self.seen.recognition.reason,
@@ -424,6 +425,11 @@ def _tree(
             data["bad_rows"] = "skip"
             comments["data.bad_rows"] = f"{missing}; fail ends the run instead"
             notes.append(f"{missing}: those rows are left out")
+    if isinstance(place.content, Rows) and "bad_rows" in card.settings and _names_files(place.content):
+        data.setdefault("bad_rows", "skip")
+        comments.setdefault(
+            "data.bad_rows", "files that cannot be read are left out; fail ends the run instead"
+        )
     if place.faults:
         data["bad_rows"] = "skip"
         lines = ", ".join(f"{_line(fault)}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
@@ -475,6 +481,11 @@ def _missing(rows: Rows, data: Mapping[str, Any]) -> str:
         counts.append((sum(not any(row) for row in written), " or ".join(f"'{each}'" for each in texts)))
     words = [f"{counted(count, 'row')} without {what}" for count, what in counts if count]
     return ", ".join(words)
+
+
+def _names_files(rows: Rows) -> bool:
+    """Return whether rows name pictures or sounds: these are opened by the run alone, so what cannot be read is not known yet."""
+    return any(rows.names_pictures(each) or rows.names_sounds(each) for each in rows.columns)
 
 
 def _is_written(rows: Rows, column: str) -> list[bool]:

@@ -138,6 +138,7 @@ def test_a_folder_of_pictures_is_enough(tmp_path: Path) -> None:
     made = begin_here("photos")
     assert (made.task, made.model) == ("image-classification", "./photos-model")
     assert Path("photos-model/config.json").exists()
+    assert load_recipe(made.recipe).data.bad_rows == "skip"  # what cannot be read is not known before the run
 
 
 def test_a_folder_of_shards_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -649,3 +649,18 @@ def test_the_answer_in_plain_values_is_json(tmp_path: Path) -> None:
     assert isinstance(made, Beginning) and SCRATCH_PRESET == "from_scratch"
     values = json.loads(json.dumps(made.as_dict()))
     assert values["files"][0] == os.fspath(made.recipe) == "reviews.yaml"
+
+
+def test_rows_of_a_table_with_an_infinite_number_are_left_out_and_counted() -> None:
+    write_table(Path("rows.csv"), "class", ["yes", "no"] * 20)
+    Path("rows.csv").write_text(Path("rows.csv").read_text().replace(",7.5,", ",inf,"))
+    made = begin("rows.csv")
+    assert "rows with an infinite number; fail ends the run instead" in made.recipe.read_text()
+    assert prepare(load_recipe(made.recipe)).data["skipped"] == {"infinite number": 4}
+
+
+def test_commands_to_go_on_with_can_be_pasted_whatever_the_recipe_is_called() -> None:
+    write_table(Path("rows.csv"), "class", ["yes", "no"] * 20)
+    made = begin("rows.csv", output=Path("my rows.yaml"))
+    assert made.recipe == Path("my rows.yaml")
+    assert [command for command, _ in made.commands][-1] == "snugfit train 'my rows.yaml'"
