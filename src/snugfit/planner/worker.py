@@ -139,7 +139,7 @@ class Worker:
         threads = [
             Thread(target=_write, args=(self._process.stdin, sent), daemon=True),
             Thread(target=_read, args=(self._process.stdout, messages), daemon=True),
-            Thread(target=words.extend, args=(self._process.stderr,), daemon=True),
+            Thread(target=_listen, args=(self._process.stderr, words), daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -208,7 +208,17 @@ def _read(stream: IO[bytes], messages: Queue[tuple[str, Any]]) -> None:
             kind, payload = pickle.load(stream)
         except (EOFError, pickle.UnpicklingError):
             kind, payload = "ended", None
+        except ValueError:
+            if not stream.closed:
+                raise
+            kind, payload = "ended", None  # `close` came between two reads
         messages.put((kind, payload))
+
+
+def _listen(stream: IO[bytes], words: deque[bytes]) -> None:
+    """Keep the last lines that the process has written to a person."""
+    with suppress(ValueError):  # `close` came between two lines
+        words.extend(stream)
 
 
 def main() -> None:

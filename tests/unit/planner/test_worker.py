@@ -8,7 +8,10 @@ import pickle
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from queue import Queue
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +20,7 @@ from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.channel import Progress
 from snugfit.planner.target import Target
-from snugfit.planner.worker import Worker
+from snugfit.planner.worker import Worker, _listen, _read
 from snugfit.run.planning import _patience
 from snugfit.system.pickling import dumps
 
@@ -176,3 +179,15 @@ def test_a_module_whose_weights_are_parametrized_is_sent_whole() -> None:
     assert torch.equal(again(inputs), model(inputs))
     assert {name for name, _ in again.named_parameters()} == {name for name, _ in model.named_parameters()}
     assert type(again[0]).__name__ == type(layer).__name__ and isinstance(again[0], torch.nn.Conv1d)
+
+
+def test_threads_that_listen_to_a_process_say_nothing_of_its_being_closed_under_them() -> None:
+    # a bad row ends the command while it plans: an exception in a thread would stand beside its message
+    reading, writing = os.pipe()
+    os.close(writing)
+    stream = os.fdopen(reading, "rb")
+    stream.close()
+    messages: Queue[tuple[str, Any]] = Queue()
+    _read(stream, messages)
+    assert messages.get_nowait() == ("ended", None)
+    _listen(stream, deque())
