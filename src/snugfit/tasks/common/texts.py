@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from snugfit.core.loss_terms import Loss
     from snugfit.data.files.file_rows import FileRows
     from snugfit.data.label_sets import LabelSets
+    from snugfit.data.report import DataReport
     from snugfit.data.texts.causal import CausalData
     from snugfit.data.texts.instruct import InstructData
     from snugfit.data.texts.masked import MaskedData
@@ -240,6 +241,7 @@ def language_model(
     loaded = load_from(recipe, load, keep)
     metrics = None if loss is not None else {"perplexity_per_byte": PerByte(decoder_of(tokenizer))}
     check_length(loaded.model, recipe.data.max_length)
+    _check_positions(loaded.model, data.report)
     loaded = replace(loaded, messages=(*loaded.messages, *_frozen_rows(recipe)))
     return task_of_texts(
         recipe,
@@ -279,6 +281,26 @@ def load_empty_language_model(recipe: Recipe, name: str) -> nn.Module:
 
     model: nn.Module = load_causal_lm(name, folder=recipe.folder, empty=True).model
     return model
+
+
+def _check_positions(model: nn.Module, report: DataReport) -> None:
+    """See that no example is longer than what the model's configuration says that it reads.
+
+    Rotary positions are computed, not looked up, so that longer texts would train; nothing answers them or serves them afterwards.
+
+    Raises:
+        SettingError: one is, or may be, as those of a stream.
+    """
+    from snugfit.kit.generation import positions_of
+
+    joined = report.tokens_total if report.unit == "blocks" else report.tokens_max
+    longest, positions = min(report.max_length, joined or report.max_length), positions_of(model)
+    if longest > positions:
+        raise SettingError(
+            "data.max_length",
+            f"{report.max_length:,} lets examples have {longest:,} tokens, and this model reads {positions:,} (max_position_embeddings of its configuration)",
+            f"Lower it to {positions:,}. To teach the model longer texts, raise max_position_embeddings in its config.json.",
+        )
 
 
 def task_of_texts(

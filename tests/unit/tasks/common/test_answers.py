@@ -326,6 +326,33 @@ def test_a_prompt_that_fills_the_models_positions_is_named_before_anything_is_wr
     assert (counts["rows"], counts["skipped"]) == (1, {"prompt too long": 1})
 
 
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ((), 210),
+        (("data.stream=2", "data.max_length=250"), 250),
+        (("task=causal-lm", "data.max_length=150"), 150),
+    ],
+)
+def test_examples_longer_than_the_models_positions_are_refused_and_a_longer_max_length_alone_is_not(
+    project: Path, settings: tuple[str, ...], longest: int
+) -> None:
+    lines = [
+        json.dumps({"messages": [*messages, says("assistant", "warm")]})
+        for messages in (each["messages"] for each in questions("red?", "red? " * 38))
+    ]
+    (project / "long.jsonl").write_text("\n".join(lines) + "\n")
+    (project / "long.txt").write_text("red? " * 100)
+    rows = project / ("long.txt" if "task=causal-lm" in settings else "long.jsonl")
+    given = (f"data.train={rows}", "data.max_length=256", *settings)
+    recipe = load_recipe(project / "facts.yaml", list(given), allow_code=True)
+    said = rf"data\.max_length: {recipe.data.max_length} lets examples have {longest} tokens, and this model reads 128"
+    with pytest.raises(SettingError, match=said):
+        prepare(recipe)
+    short = load_recipe(project / "facts.yaml", ["data.max_length=256"], allow_code=True)
+    assert prepare(short).data["max_length"] == 256
+
+
 def test_predictions_within_memory_are_those_without(trained: str, project: Path, tmp_path: Path) -> None:
     for name, memory in (("plain.csv", None), ("planned.csv", 64 * 2**30)):
         predict_file(trained, str(project / "facts.jsonl"), tmp_path / name, memory=memory)
