@@ -209,3 +209,12 @@ def test_an_adapter_that_goes_on_beside_other_weights_says_so(tmp_path: Path) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error", SnugfitWarning)
         technique.prepare(same)
+    # an exported adapter names its base without the place
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "./two"}))
+    same, other = model(), model()
+    same.config, other.config = (SimpleNamespace(name_or_path=name) for name in ("/bases/two", "/bases/one"))
+    with pytest.warns(SnugfitWarning, match=r"was trained on \./two, .* weights of /bases/one"):
+        technique.prepare(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SnugfitWarning)
+        technique.prepare(same)

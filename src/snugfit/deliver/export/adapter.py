@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
-from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers, is_local
+from snugfit.deliver.export.exported_model import (
+    ExportedModel,
+    check_of_transformers,
+    copy_adapter,
+    is_local,
+    name_elsewhere,
+)
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.preprocessing import write_generation_config
 from snugfit.deliver.export.quantization import base_quantization
@@ -74,8 +79,7 @@ def _settings(subject: ExportedModel) -> dict[str, Any]:
 
 
 def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows) -> Written:
-    assert subject.bundle is not None
-    shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
+    copy_adapter(subject, folder)
     if subject.predictor.tokenizer is not None:
         save_tokenizer(subject.predictor.tokenizer, folder)
     if subject.generates:
@@ -110,9 +114,8 @@ def _new_rows(subject: ExportedModel) -> int | None:
 
 
 def _base_elsewhere(subject: ExportedModel) -> str:
-    """Return the base as the card names it: a folder of this machine without its place."""
-    base = _base(subject)
-    return f"./{Path(base).name}" if is_local(base) else base
+    """Return the base as the card names it."""
+    return name_elsewhere(_base(subject))
 
 
 def _read_back(

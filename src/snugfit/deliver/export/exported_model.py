@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,15 +15,18 @@ from torch import nn
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
+from snugfit.kit.adapters.adapter_files import BESIDE, CONFIG
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.kit.text_embeddings import TextEmbeddings
+from snugfit.models.adapter_bundle import ADAPTER
 from snugfit.models.bundle import EXTENDED_BY, find_bundle, is_transformers_model
 from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.tasks import known
 from snugfit.tasks.task_card import Card
 from snugfit.tracking.spool import SPOOL_NAME, read_events
 
+_BASE_OF_PEFT = "base_model_name_or_path"
 TOKEN_TYPES = "token_type_ids"
 """Input that says of each token which text of a pair it belongs to."""
 
@@ -142,6 +147,21 @@ def is_local(base: str) -> bool:
     """Return whether a model is named as a folder of this machine, whose name says little elsewhere."""
     path = base.removeprefix(CONFIG_PREFIX)
     return path.startswith((".", "/", "~")) or Path(path).is_absolute() or Path(path).exists()
+
+
+def name_elsewhere(model: str) -> str:
+    """Return a model's name as an export has it: a folder of this machine without its place."""
+    return f"{BESIDE}{Path(model).name}" if is_local(model) else model
+
+
+def copy_adapter(subject: ExportedModel, folder: Path) -> None:
+    """Copy its adapter, in peft's format, to a folder, where the configuration names the base as it is named elsewhere."""
+    assert subject.bundle is not None
+    shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    if base := config.get(_BASE_OF_PEFT):
+        config[_BASE_OF_PEFT] = name_elsewhere(base)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def check_of_transformers(subject: ExportedModel, format: str) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
-from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers
+from snugfit.deliver.export.exported_model import ExportedModel, check_of_transformers, copy_adapter
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.quantization import QUANTIZATIONS, check_widths, quantization_settings
@@ -71,7 +71,7 @@ def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: 
         _quantise(subject, folder, choice.quantize)
         notes.append(f"The merged weights were quantised anew, to {choice.quantize} by bitsandbytes.")
     if subject.bundle is not None and (subject.bundle / ADAPTER).is_dir():
-        shutil.copytree(subject.bundle / ADAPTER, folder / ADAPTER)
+        copy_adapter(subject, folder / ADAPTER)
         notes.append(
             f"The weights have their adapter merged, into the values that the base computes with; the adapter alone is in `{ADAPTER}/`, "
             "in peft's format, for the base as it was trained on."

@@ -13,7 +13,7 @@ from torch import nn
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import ModelError, SettingError, SnugfitWarning
-from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter
+from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter, names_base
 from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
 from snugfit.kit.adapters.embedding_rows import token_rows
 from snugfit.kit.quantized.quantize import matched_by
@@ -181,7 +181,7 @@ class LoRA(Technique):
                 f"Name the model that it was trained on: model: {config.base_model_name_or_path}.",
             )
         trained_on = config.base_model_name_or_path
-        if base and trained_on and Path(base).resolve() != Path(trained_on).resolve():
+        if base and trained_on and not names_base(trained_on, base):
             warnings.warn(
                 f"lora.start: {folder} was trained on {trained_on}, and goes on beside the weights of {base}",
                 SnugfitWarning,
