@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from snugfit.errors import SettingError
-from snugfit.kit.phases import alike
+from snugfit.kit.phases import alike, following
 from snugfit.kit.row_chunks import piece_rows, pieces
 from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like
 
@@ -73,6 +74,12 @@ def rounded_stochastically(wide: Tensor, *generators: torch.Generator) -> Tensor
 
     Source: Gupta et al. 2015, arXiv:1502.02551; for bf16: Zamirai et al. 2020, arXiv:2010.06192.
     """
+    return following(
+        ("rounded_stochastically", len(generators)), [wide], lambda: _rounded_stochastically(wide, generators)
+    )
+
+
+def _rounded_stochastically(wide: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
     rounded = torch.empty_like(wide, dtype=torch.bfloat16)
     parts = list(zip(pieces(wide), generators, strict=True))
     if is_sharded(wide):

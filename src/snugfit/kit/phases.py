@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from snugfit.system.nothing import NOTHING
 
 Part = TypeVar("Part")
+Made = TypeVar("Made")
 Label = Callable[[str], AbstractContextManager[object]]
 
 
@@ -25,8 +26,12 @@ class Remains(Protocol):
 Shorten = Callable[[Sequence[Any], Sequence[Hashable], bool, Remains | None], Iterator[Any]]
 """From the parts of a loop and the kind of each to those that are run; the rest as for `alike`."""
 
+Again = Callable[[Hashable, Sequence[Any], Callable[[], Any]], Any]
+"""From what `following` is given to what it returns."""
+
 _watching: Label | None = None
 _shorten: Shorten | None = None
+_again: Again | None = None
 
 
 class _Contexts(dict[str, AbstractContextManager[object]]):
@@ -72,9 +77,23 @@ def alike(
     return _shorten(parts, [kind(part) for part in parts], listed, remains)
 
 
+def following(kind: Hashable, tensors: Sequence[Any], make: Callable[[], Made]) -> Made:
+    """Return `make()`, a tensor in memory of its own, made of `tensors` without a gradient.
+
+    A dry run that has seen the like makes it at once, and takes the operators from then: so `make` may do nothing else.
+
+    Args:
+        kind: all that decides, beside shapes and types of `tensors`, which operators run.
+
+    >>> following("twice", [2], lambda: 4)
+    4
+    """
+    return make() if _again is None else _again(kind, tensors, make)  # type: ignore[no-any-return]
+
+
 @contextmanager
-def watched(label: Label, shorten: Shorten | None = None) -> Iterator[None]:
-    """Temporarily enter each phase under `label(name)`, on any thread; loops over parts that are alike go as `shorten` has them.
+def watched(label: Label, shorten: Shorten | None = None, again: Again | None = None) -> Iterator[None]:
+    """Temporarily enter each phase under `label(name)`, on any thread; what is `alike` goes as `shorten` has it, and `following` as `again`.
 
     >>> seen = []
     >>> def label(name):
@@ -85,11 +104,11 @@ def watched(label: Label, shorten: Shorten | None = None) -> Iterator[None]:
     >>> seen
     ['forward']
     """
-    global _watching, _shorten
-    before = _watching, _shorten
-    _watching, _shorten = label, shorten
+    global _watching, _shorten, _again
+    before = _watching, _shorten, _again
+    _watching, _shorten, _again = label, shorten, again
     _contexts.clear()
     try:
         yield
     finally:
-        _watching, _shorten = before
+        _watching, _shorten, _again = before

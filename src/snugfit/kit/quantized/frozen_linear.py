@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugfit.kit.phases import following
+
 
 class WeightFormat(Protocol):
-    """The format of a weight. Two formats of the same settings are equal."""
+    """The format of a weight, hashable. Two formats of the same settings are equal."""
 
     @property
     def unit(self) -> int:
@@ -91,9 +93,14 @@ class QuantisedLinear(nn.Linear):
 
     def unpacked(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Return the weight (outputs, inputs) that these parameters of the layer stand for."""
-        named = dict(zip(self._tensor_names, map(from_stored, stored), strict=True))
+        shape = self.out_features, self.in_features
+
+        def unpack() -> Tensor:
+            named = dict(zip(self._tensor_names, map(from_stored, stored), strict=True))
+            return self.format.unpack(named, shape, dtype)
+
         with torch.no_grad():
-            return self.format.unpack(named, (self.out_features, self.in_features), dtype)
+            return following((self.format, shape, dtype), stored, unpack)
 
     def shape_alone(self) -> Tensor:
         """Return a tensor of the weight's shape, type and device that takes no memory: a number of what is kept stands for all, where it holds one."""

@@ -88,8 +88,8 @@ class Op:
     page_bytes: int = 0
     calls: int = 0
 
-    def at(self, event: int) -> Op:
-        """Return the same operator after so many events."""
+    def at(self, event: int, place: Place | None = None) -> Op:
+        """Return the same operator after so many events, in another place where one is given."""
         made = [
             self.flops,
             self.read,
@@ -102,7 +102,7 @@ class Op:
             self.page_bytes,
             self.calls,
         ]
-        return Op(self.name, self.place, self.device, self.dtype, *made)
+        return Op(self.name, place or self.place, self.device, self.dtype, *made)
 
 
 @dataclass(slots=True)

@@ -39,13 +39,20 @@ class KnownValues:
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self._values: Any = WeakTensorKeyDictionary()
+        self._ids: set[int] = (
+            set()
+        )  # of all tensors that had a value: a look at it spares most looks into `_values`
         self.bounded: list[str] = []
         self.asked = 0
 
     def learn(self, fake: Tensor, real: Tensor) -> None:
         """Say what a tensor holds; `real` is written to where the fake one is."""
         if _worth(real):
-            self._values[fake] = real
+            self._keep(fake, real)
+
+    def _keep(self, fake: Tensor, real: Tensor) -> None:
+        self._ids.add(id(fake))
+        self._values[fake] = real
 
     def call(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Tensor]
@@ -56,7 +63,7 @@ class KnownValues:
             return True, self._packed(*args)
         if not number and by_places(func, args):
             return False, None
-        known = all(self._value(tensor) is not None for tensor in tensors)
+        known = all(map(self.knows, tensors))
         self.asked += known
         if number:
             return (True, self._compute(func, args, kwargs)) if known else (False, None)
@@ -80,8 +87,8 @@ class KnownValues:
         if (
             operator.computes
             and all(map(_worth, made))  # which is quickly said, and mostly not so
-            and all(self._value(tensor) is not None for tensor in tensors)
-            and all(tensor in self._values for tensor in overwritten)  # no tensor of the user's is written to
+            and all(map(self.knows, tensors))
+            and all(map(self._has_value, overwritten))  # no tensor of the user's is written to
         ):
             values = tree_leaves(self._compute(func, args, kwargs))
             for tensor, value in zip(made, values, strict=False):
@@ -90,19 +97,26 @@ class KnownValues:
             # what skips a layer at random compares one draw with a small share: none is skipped, which takes the most
             self.bounded.append(str(func))
             with unset_fake_temporarily():
-                self._values[made[0]] = torch.full(made[0].shape, _LARGEST_DRAW)
+                self._keep(made[0], torch.full(made[0].shape, _LARGEST_DRAW))
         elif overwritten:
             self._forget(overwritten)
         elif operator.asks_if_finite and (truth := _of_finite(func, args)) is not None and _worth(made[0]):
             with unset_fake_temporarily():
-                self._values[made[0]] = torch.tensor(truth).expand(made[0].shape)
+                self._keep(made[0], torch.tensor(truth).expand(made[0].shape))
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Return whether it is known what a tensor holds."""
+        return self._value(tensor) is not None
 
     def _value(self, tensor: Tensor) -> Tensor | None:
         """Return what a tensor holds, if that is known: of one that is not fake too, such as what a model is given as a list of numbers."""
-        if isinstance(tensor, FakeTensor) or tensor in self._values:
-            value: Tensor | None = self._values.get(tensor)
+        if type(tensor) is FakeTensor or self._has_value(tensor):
+            value: Tensor | None = self._values.get(tensor) if id(tensor) in self._ids else None
             return value
         return tensor if type(tensor) is Tensor and tensor.device.type == "cpu" and _worth(tensor) else None
+
+    def _has_value(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._ids and tensor in self._values
 
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the operator on the values, on the host."""
@@ -161,7 +175,7 @@ class KnownValues:
     def _forget(self, tensors: list[Tensor]) -> None:
         """Forget the values of what was written to, and of what shares its storage."""
         places = {
-            self._values[tensor].untyped_storage().data_ptr() for tensor in tensors if tensor in self._values
+            self._values[tensor].untyped_storage().data_ptr() for tensor in filter(self._has_value, tensors)
         }
         if places:
             for tensor, value in list(self._values.items()):
@@ -174,6 +188,9 @@ def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list
     tensors: list[Tensor] = []
     for place, name in Operator.of(func).written:
         given = args[place] if place < len(args) else kwargs.get(name)
+        if isinstance(given, Tensor):  # as mostly
+            tensors.append(given)
+            continue
         tensors += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
     return tensors
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache, partial, wraps
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -55,12 +57,23 @@ def as_real() -> Iterator[None]:
 
 
 _load = SourceFileLoader.exec_module
+_compile = torch.compile
 
 
 def _loaded(loader: SourceFileLoader, module: ModuleType) -> None:
-    """Load a module as if nobody watched."""
-    with _disable_current_modes():
+    """Load a module as if nobody watched. Functions that it compiles are compiled when they are called, which a dry run does not do."""
+    with _disable_current_modes(), mock.patch.object(torch, "compile", _compiled_when_called):
         _load(loader, module)
+
+
+def _compiled_when_called(function: Any = None, **settings: Any) -> Any:
+    """Return a function as `torch.compile` does, which loads a compiler of its own at once: more than half of bitsandbytes' import."""
+    if function is None:
+        return partial(_compiled_when_called, **settings)
+    if not inspect.isfunction(function):
+        return _compile(function, **settings)
+    compiled = cache(lambda: _compile(function, **settings))
+    return wraps(function)(lambda *args, **kwargs: compiled()(*args, **kwargs))
 
 
 def _padded(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +25,8 @@ _PLAIN = frozenset(
 )
 """Types of arguments that are their value, and nothing else."""
 
+_META = torch.device("meta")
+
 _PURE = ("aten", "bitsandbytes")
 """Whose operators give, for what they are given, always the same."""
 
@@ -33,20 +34,20 @@ _BEYOND = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torc
 """Operators whose result depends on numbers, and those that change what a tensor is and not what it holds."""
 
 
-@dataclass(slots=True)
 class Call:
     """An operator and what it is given.
 
-    Args:
+    Attributes:
         tensors: all of them, in order.
         kind: what tells it from other calls: all that a result can depend on where everything is told.
         is_plain: whether every tensor is fake, without a number that torch knows all the same, and everything else a plain value.
     """
 
-    func: Any
-    tensors: list[Tensor] = field(default_factory=list)
-    kind: list[Any] = field(default_factory=list)
-    is_plain: bool = True
+    __slots__ = ("func", "is_plain", "kind", "tensors")
+
+    def __init__(self, func: Any, *kind: Any) -> None:
+        self.func, self.tensors, self.is_plain = func, list[Tensor](), True
+        self.kind: list[Any] = [*kind]
 
     def take(self, given: Iterable[Any]) -> None:
         """Add what is given, as deep as it is nested."""
@@ -54,7 +55,8 @@ class Call:
             of = type(each)
             if of is FakeTensor:
                 self._take_tensor(each, each.fake_device)
-                self.is_plain = self.is_plain and each.constant is None
+                if each.constant is not None:
+                    self.is_plain = False
             elif of in _PLAIN:
                 self.kind += (of, each)  # 1, 1.0 and True are equal, and give other types
             elif isinstance(each, Tensor):
@@ -70,15 +72,16 @@ class Call:
                 self.is_plain = False
 
     def _take_tensor(self, tensor: Tensor, device: torch.device) -> None:
-        strided = tensor.layout is torch.strided
         self.tensors.append(tensor)
-        self.is_plain = self.is_plain and strided
+        laid_out: tuple[Any, ...] = ()
+        if tensor.layout is torch.strided:
+            laid_out = tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()
+        else:
+            self.is_plain = False
         self.kind.append(
             (
                 tensor.shape,
-                tensor.stride() if strided else None,
-                tensor.storage_offset() if strided else None,
-                tensor.untyped_storage().nbytes() if strided else None,
+                *laid_out,
                 tensor.dtype,
                 device,
                 tensor.requires_grad,
@@ -92,7 +95,7 @@ class Call:
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """Return a call as it is dispatched."""
     # by its id, as to hash an operator takes torch longer than all else here
-    call = Call(func, kind=[id(func), torch.get_default_dtype(), torch.is_inference_mode_enabled()])
+    call = Call(func, id(func), torch.get_default_dtype(), torch.is_inference_mode_enabled())
     call.take(args)
     for name, value in kwargs.items():
         call.kind.append(name)
@@ -112,7 +115,7 @@ class _Given(NamedTuple):
         return given[self.place]
 
 
-class _New(NamedTuple):
+class New(NamedTuple):
     """A tensor in memory of its own, or in that of the argument `on`."""
 
     shape: torch.Size
@@ -124,10 +127,10 @@ class _New(NamedTuple):
 
     def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> Tensor:
         with torch._C._DisableTorchDispatch():  # a meta tensor, of which no mode is told
-            plain = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+            plain = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=_META)
             if self.on is not None:
                 plain.set_(given[self.on].untyped_storage(), self.offset, self.shape, self.stride)
-        return _fake(mode, plain, self.device)
+            return _fake(mode, plain, self.device)
 
 
 def _fake(mode: FakeTensorMode, plain: Tensor, device: torch.device) -> Tensor:
@@ -161,6 +164,9 @@ class Result(NamedTuple):
 
     def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> tuple[Any, list[Tensor]]:
         """Return the same anew, and the tensors in it."""
+        if type(self.recipe) in (New, _Given):  # as mostly
+            one = self.recipe.make(given, mode)
+            return one, [one]
         made: list[Tensor] = []
         return _anew(self.recipe, given, mode, made), made
 
@@ -204,6 +210,15 @@ class OperatorCache:
             return
 
 
+def made_anew(result: Any) -> New | None:
+    """Return how a tensor is made again that lies in memory of its own; None where that is not known of it."""
+    try:
+        how = _how(result, ())
+    except _NotTold:
+        return None
+    return how if type(how) is New else None
+
+
 class _NotTold(Exception):
     """A result that cannot be made again from what is known of it."""
 
@@ -216,7 +231,7 @@ def _how(result: Any, given: Sequence[Tensor]) -> Any:
         new = [each for each in result if isinstance(each, Tensor)]
         parts = type(result)([_how(each, given) for each in result])
         if len({each.untyped_storage()._cdata for each in new}) < len(new) and any(
-            isinstance(part, _New) and part.on is None for part in parts
+            isinstance(part, New) and part.on is None for part in parts
         ):
             raise _NotTold  # results that share memory of their own
         return parts
@@ -227,7 +242,7 @@ def _how(result: Any, given: Sequence[Tensor]) -> Any:
         if each is result:
             return _Given(place)
     on = next((place for place, each in enumerate(given) if each.untyped_storage()._cdata == storage), None)
-    how = _New(result.shape, result.stride(), int(result.storage_offset()), result.dtype, result.device, on)
+    how = New(result.shape, result.stride(), int(result.storage_offset()), result.dtype, result.device, on)
     if _seen(how.make(given, result.fake_mode)) != _seen(result):
         raise _NotTold
     return how

@@ -9,7 +9,7 @@ import itertools
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from snugfit.planner.cost.workspace import hidden_result_bytes
 from snugfit.planner.trace.accumulation import is_sole
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
-from snugfit.planner.trace.operator_cache import Call, OperatorCache, call_of
+from snugfit.planner.trace.operator_cache import Call, New, OperatorCache, call_of, made_anew
 from snugfit.planner.trace.operator_properties import Operator
 from snugfit.planner.trace.python_overhead import Overhead, interposing
 from snugfit.planner.trace.sequence import node_number, sequence_number
@@ -48,6 +48,9 @@ _DEVICE: Any = torch.ops.prim.device.default
 
 _ADD: Any = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE: Any = torch.ops.aten.add_.Tensor
+
+_NOWHERE = Place(-1, Phase.SETUP, -1, -1, "", -1)
+"""The place before the first operator: no update has this number."""
 
 _OF_A_LABEL = OpCosts("cpu", torch.float32, 0, 0, 0, 0)
 
@@ -86,10 +89,12 @@ class Recorder(TorchDispatchMode):
         self._calls = 0  # of modules since the last operator
         self._since, self._made = [0], [""]  # since which node, which module computed
         self._places: dict[tuple[Any, ...], Place] = {}
+        self._last = _NOWHERE
         self._node, self._storages = (
             (-1, 0),
             0,
         )  # that runs, with the storages that were there before; of the last operator
+        self._made_before: dict[tuple[Any, ...], _Made] = {}
         self._again: set[int] = set()  # storages made where a block is computed again
         self._thread = threading.get_ident()
         self._around = Overhead()
@@ -102,7 +107,8 @@ class Recorder(TorchDispatchMode):
     def __enter__(self) -> Recorder:
         super().__enter__()  # type: ignore[no-untyped-call]
         self._around = self._stack.enter_context(interposing())
-        self._stack.enter_context(watched(self._labelled, self._shortened if self._shortens else None))
+        ways = (self._shortened, self._following) if self._shortens else (None, None)
+        self._stack.enter_context(watched(self._labelled, *ways))
         # a copy that no operator makes: of a generator, at each update and before each block that is computed again
         self._stack.enter_context(mock.patch.object(torch, "get_rng_state", self._random_state))
         self._stack.callback(register_module_forward_pre_hook(self._entered).remove)
@@ -118,6 +124,7 @@ class Recorder(TorchDispatchMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
         self._places.clear()
+        self._last = _NOWHERE
         self._sharded = any(is_sharded(parameter) for parameter in model.parameters())
         self.trace.parts = Parts.of(model)
 
@@ -240,8 +247,9 @@ class Recorder(TorchDispatchMode):
         if self._silent:
             return result
         for tensor in made:
-            if tensor.layout == torch.strided:
-                self._seen(tensor.untyped_storage(), tensor.device.type, number)
+            if tensor.layout is torch.strided:
+                device = tensor.fake_device if type(tensor) is FakeTensor else tensor.device
+                self._seen(tensor.untyped_storage(), device.type, number)
         hidden = hidden_result_bytes(func, args)
         if hidden and isinstance(made[-1], FakeTensor):  # which lacks it
             self.trace.storages[self._known[id(made[-1].untyped_storage())][1]].bytes += hidden
@@ -388,6 +396,59 @@ class Recorder(TorchDispatchMode):
             self._follow(storage, number + storages)
         return True
 
+    def _following(self, kind: Hashable, tensors: Sequence[Tensor], make: Callable[[], Any]) -> Any:
+        """Return what follows from some tensors; where its like was made before, with the operators and the storages of that."""
+        if torch.is_grad_enabled() or self._around.modes or self._silent:
+            return make()
+        node = node_number()
+        call = Call(
+            *(make, kind, torch.get_default_dtype(), torch.is_inference_mode_enabled()),
+            *(torch.is_autocast_enabled(tensors[0].device.type), node is not None and node >= _NO_NODE),
+        )
+        call.take(tensors)
+        if not call.is_plain or any(map(self.values.knows, call.tensors)):
+            return make()
+        known = self._made_before.get(tuple(call.kind))
+        if known is not None:
+            return self._replayed(known)
+        start = self._now()
+        result = make()
+        made = self._made_since(start, result)
+        if made is not None:
+            self._made_before[tuple(call.kind)] = made
+        return result
+
+    def _made_since(self, start: tuple[int, int, int], result: Any) -> _Made | None:
+        """Return what was done since then, if it left this result and nothing else, all in one place."""
+        trace, (first, event, base) = self.trace, start
+        ops, events, how = trace.ops[first:], trace.events[event:], made_anew(result)
+        if how is None or not ops or self._calls or self.values.knows(result):
+            return None
+        if any(abs(each) <= base for each in events) or any(op.place is not ops[0].place for op in ops):
+            return None  # it has let go of what was there before, or has done something else besides
+        events = [each - base if each > 0 else each + base for each in events]
+        number = self._known[id(result.untyped_storage())][1] - base
+        if {each - 1 for each in events if each > 0} - {-each - 1 for each in events if each < 0} != {number}:
+            return None
+        storages = [replace(each, op=each.op - first) for each in trace.storages[base:]]
+        return _Made([op.at(op.event - event) for op in ops], events, storages, number, how)
+
+    def _replayed(self, made: _Made) -> Tensor:
+        """Record the operators and the storages of what was made before, and return the like of its result."""
+        trace, (first, event, base) = self.trace, self._now()
+        self._storages = base
+        place = self._place()
+        trace.storages += [Storage(each.bytes, each.device, each.op + first) for each in made.storages]
+        trace.events += [each + base if each > 0 else each - base for each in made.events]
+        trace.ops += [op.at(op.event + event, place) for op in made.ops]
+        trace.ops[first].packed, trace.ops[first].calls = self._around.packed_since(), self._calls
+        self._calls = 0
+        if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
+            self._again.update(range(base, len(trace.storages)))
+        result = made.result.make((), self.values.mode)
+        self._follow(result.untyped_storage(), made.left + base)
+        return result
+
     def _place(self) -> Place:
         phase = self._phases[-1] if self._phases else Phase.SETUP
         module = self._modules[-1] if self._modules else ""
@@ -395,10 +456,20 @@ class Recorder(TorchDispatchMode):
             if node != self._node[0]:
                 self._node = node, self._storages
             module = self._made[bisect.bisect_right(self._since, node) - 1]
+        last = self._last
+        if (
+            module == last.module
+            and phase is last.phase
+            and self._micro_batch == last.micro_batch
+            and self._turn == last.turn
+            and self.update == last.update
+        ):
+            return last
         kind = self.update, phase, self._turn, self._micro_batch, module
         place = self._places.get(kind)
         if place is None:
             place = self._places[kind] = Place(*kind, self._block(module))
+        self._last = place
         return place
 
     def _block(self, module: str) -> int:
@@ -456,6 +527,19 @@ class _Stretch(NamedTuple):
     ops: slice
     events: slice
     storages: slice
+
+
+class _Made(NamedTuple):
+    """What was done for a result in memory of its own: operators, events and storages, each numbered from where they began.
+
+    `left` is the number of the result's storage.
+    """
+
+    ops: list[Op]
+    events: list[int]
+    storages: list[Storage]
+    left: int
+    result: New
 
 
 class _OfSeveral(Exception):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 
 from snugfit.kit.skeleton import skeleton
+from snugfit.planner.trace import library_patches
 from snugfit.planner.trace.fake_tensors import fake_
 from snugfit.planner.trace.library_patches import as_real
 
@@ -130,3 +132,26 @@ def test_what_is_loaded_within_makes_its_constants_of_real_tensors(tmp_path, mon
 
         assert isinstance(torch.ones(1), FakeTensor)
     assert type(lately_loaded.TABLE) is torch.Tensor and lately_loaded.TABLE.tolist() == [1.0, 2.0]
+
+
+def test_what_a_library_compiles_as_it_is_loaded_is_compiled_when_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, compiled = torch.compile, []
+
+    def compile(function: Any, **settings: Any) -> Any:
+        compiled.append((function.__name__, settings))
+        return lambda *args: ("compiled", function(*args))
+
+    text = "import torch\n@torch.compile(dynamic=False)\ndef double(x):\n    return 2 * x\nhalf = torch.compile(lambda x: x / 2)\n"
+    (tmp_path / "compiles_at_once.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(library_patches, "_compile", compile)
+    with as_real():
+        import compiles_at_once  # type: ignore[import-not-found]
+
+        assert torch.compile is own, "a dry run's own functions are not compiled later"
+    assert not compiled
+    assert [compiles_at_once.double(3), compiles_at_once.double(4)] == [("compiled", 6), ("compiled", 8)]
+    assert compiles_at_once.half(4) == ("compiled", 2)
+    assert compiled == [("double", {"dynamic": False}), ("<lambda>", {})]

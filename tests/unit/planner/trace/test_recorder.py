@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.kit.phases import phase
+from snugfit.kit.phases import following, phase
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.cost.records import Phase, Role, Trace
 from snugfit.planner.trace.fake_tensors import fake_
@@ -240,3 +244,88 @@ def test_each_call_of_a_module_is_told_with_the_next_operator() -> None:
     trace = record(lambda: model(torch.zeros(3, 4)))
     calls = [(op.name, op.calls) for op in trace.ops if op.calls]
     assert calls == [("aten.t.default", 2), ("aten.relu.default", 1), ("aten.t.default", 1)]
+
+
+class _Doubled:
+    """A function of a tensor that counts its calls: twice the tensor, by a temporary of its size."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, given: Tensor) -> Tensor:
+        def make() -> Tensor:
+            self.calls += 1
+            beside = given.clone()
+            return beside * 2
+
+        with torch.no_grad():
+            return following("doubled", [given], make)
+
+
+def _traced(
+    run: Callable[[Callable[[Tensor], Tensor], FakeTensorMode], object], shortens: bool
+) -> tuple[Trace, int]:
+    """What is recorded of a run of `_Doubled`, and how often it was called."""
+    mode, doubled = FakeTensorMode(), _Doubled()
+    recorder = Recorder(KnownValues(mode), shortens=shortens)
+    with mode, recorder, recorder.label("forward"):
+        run(doubled, mode)
+    return recorder.finish(), doubled.calls
+
+
+def test_what_follows_from_tensors_is_made_once_and_recorded_as_if_it_were_made_each_time() -> None:
+    def run(doubled: Callable[[Tensor], Tensor], _: FakeTensorMode) -> None:
+        first = doubled(torch.empty(3, 4))
+        second = doubled(torch.empty(3, 4))
+        del first
+        doubled(second.view(4, 3))  # of another shape
+        (second + second).sum()
+        doubled(second)
+
+    (replayed, calls), (made, all_calls) = (_traced(run, shortens) for shortens in (True, False))
+    assert (calls, all_calls) == (2, 4)
+    assert (replayed.ops, replayed.events, replayed.storages) == (made.ops, made.events, made.storages)
+
+
+@pytest.mark.parametrize("what", ["a gradient", "a value", "a mode"])
+def test_what_does_not_follow_from_shapes_alone_is_made_each_time(what: str) -> None:
+    class Above(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **kwargs or {})
+
+    def run(doubled: Callable[[Tensor], Tensor], _: FakeTensorMode) -> None:
+        given = torch.arange(3) if what == "a value" else torch.empty(3)  # of which the numbers are known
+        with (
+            mock.patch.object(torch, "no_grad", torch.enable_grad) if what == "a gradient" else nullcontext(),
+            Above() if what == "a mode" else nullcontext(),
+        ):
+            doubled(given)
+            doubled(given)
+
+    (trace, calls), (made, _) = (_traced(run, shortens) for shortens in (True, False))
+    assert calls == 2 and (trace.ops, trace.events) == (made.ops, made.events)
+
+
+def test_what_lets_go_of_something_else_is_made_each_time() -> None:
+    kept: list[Tensor] = []
+
+    def run(_: Callable[[Tensor], Tensor], mode: FakeTensorMode) -> None:
+        given = torch.empty(5)
+        calls.clear()
+
+        def make() -> Tensor:
+            calls.append(1)
+            made = given * 2
+            kept.clear()
+            return made
+
+        with torch.no_grad():
+            for _again in range(3):
+                kept.append(torch.empty(7))
+                following("clears", [given], make)
+
+    calls: list[int] = []
+    trace, _ = _traced(run, True)
+    assert len(calls) == 3
+    freed = {-event - 1 for event in trace.events if event < 0}
+    assert all(number in freed for number, each in enumerate(trace.storages) if each.bytes == 28)
