@@ -21,7 +21,7 @@ from snugfit.data.frames import frame_rows
 from snugfit.data.lazy_rows import LARGE_FILE, is_larger, read_large
 from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
-from snugfit.data.spooled_rows import SpooledRows
+from snugfit.data.spooled_rows import GatheredRows
 from snugfit.errors import DataError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
@@ -354,13 +354,13 @@ def _check_some(
 
 
 def _table_of_shards(source: str, setting: str, folder: Path | None) -> Table:
-    shards = read_shards(source, setting, folder)
-    numbers = list(range(1, len(shards.rows) + 1))
+    gathered = GatheredRows(LARGE_FILE)
+    shards = read_shards(source, setting, folder, gathered)
     return Table(
         source,
         shards.columns,
         shards.rows,
-        numbers,
+        gathered.numbers,
         shards.sha256,
         shards.faults,
         names=shards.names,
@@ -411,26 +411,14 @@ def _text_in_json(value: Any) -> str:
 def _table_of(given: Iterable[Mapping[str, Any]], name: str, setting: str) -> Table:
     """Return rows that are no lines of a file, which are counted instead."""
     columns: dict[str, None] = {}
-    rows: list[dict[str, Any]] = []
-    put_aside, size = None, 0
+    gathered = GatheredRows(LARGE_FILE)
     digest = hashlib.sha256()
     for row in given:
         columns.update(dict.fromkeys(row))
         text = json.dumps(dict(row), sort_keys=True, default=_text_in_json)
         line = text.encode("utf-8", "surrogatepass") + b"\n"
         digest.update(line)
-        size += len(line)
-        if put_aside is not None:
-            put_aside.add(row)
-            continue
-        rows.append(dict(row))
-        if size >= LARGE_FILE:
-            put_aside = SpooledRows()
-            for each in rows:
-                put_aside.add(each)
-            rows.clear()
-    if not size:
+        gathered.add(row, len(line))
+    if not gathered.rows:
         raise DataError(setting, f"{name} gave no rows", "Give at least one row.")
-    if put_aside is None:
-        return Table(name, tuple(columns), rows, list(range(1, len(rows) + 1)), digest.hexdigest())
-    return Table(name, tuple(columns), put_aside, range(1, len(put_aside) + 1), digest.hexdigest())
+    return Table(name, tuple(columns), gathered.rows, gathered.numbers, digest.hexdigest())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snugfit.data.lazy_sequence import LazySequence
@@ -66,3 +66,42 @@ class SpooledRows(LazySequence[dict[str, Any]]):
             for each in self._waiting:
                 self._ends.append(self._ends[-1] + len(each))
             self._waiting.clear()
+
+
+class GatheredRows:
+    """Rows that are added one after the other, and are put aside once they come to so many bytes.
+
+    Args:
+        most: bytes of rows that are held.
+
+    >>> gathered = GatheredRows(most=100)
+    >>> gathered.add({"text": "a good film"}, size=60)
+    >>> isinstance(gathered.rows, list)
+    True
+    >>> gathered.add({"text": "a bad book"}, size=60)
+    >>> isinstance(gathered.rows, SpooledRows), len(gathered.rows)
+    (True, 2)
+    """
+
+    def __init__(self, most: int) -> None:
+        self.rows: list[dict[str, Any]] | SpooledRows = []
+        self._most, self._bytes = most, 0
+
+    def add(self, row: Mapping[str, Any], size: int) -> None:
+        """Take one more row, of so many bytes."""
+        if isinstance(self.rows, SpooledRows):
+            self.rows.add(row)
+            return
+        self.rows.append(dict(row))
+        self._bytes += size
+        if self._bytes >= self._most:
+            aside = SpooledRows()
+            for each in self.rows:
+                aside.add(each)
+            self.rows = aside
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The number of each row, from 1."""
+        numbers = range(1, len(self.rows) + 1)
+        return list(numbers) if isinstance(self.rows, list) else numbers

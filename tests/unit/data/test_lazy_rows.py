@@ -27,6 +27,7 @@ from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.spooled_numbers import SpooledNumbers
 from snugfit.data.unnamed_file import UnnamedFile
 from snugfit.errors import DataError
+from tests.unit.data.shard_files import write_shard
 
 LINES = [
     '{"text": "a good film", "id": 1}',
@@ -128,6 +129,19 @@ def test_rows_of_parquet_and_of_functions_are_put_aside(
             whole, large = both(source, patch)
         assert seen(large) == seen(whole) and isinstance(large.rows, SpooledRows)
         assert list(whole.rows) == rows
+
+
+def test_rows_of_shards_are_put_aside_with_their_names_and_faults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for shard in range(2):
+        rows = {f"{row}.json": json.dumps({"text": f"{shard} {row}"}) for row in range(3)}
+        write_shard(tmp_path / f"s-{shard}.tar", {**rows, "bad.json": "{", "last.txt": "the end"})
+    whole, large = both(str(tmp_path / "s-{0..1}.tar"), monkeypatch)
+    assert isinstance(large.rows, SpooledRows) and isinstance(whole.rows, list)
+    assert seen(large) == seen(whole) and large.base == whole.base and len(large.faults) == 2
+    assert large.rows[3] == {"text": "the end"} and large.place(3)[0].endswith("last")
 
 
 def test_rows_that_cannot_be_pickled_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import re
+import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from snugfit.data.files.tar_members import (
     split_member,
     tar_index,
 )
+from snugfit.data.spooled_rows import GatheredRows
 from snugfit.errors import DataError, nearest_file
 from snugfit.system.json_text import parse_json
 
@@ -52,7 +54,7 @@ class ShardRows:
 
     base: str
     columns: tuple[str, ...]
-    rows: list[dict[str, Any]]
+    rows: Sequence[dict[str, Any]]
     names: list[str]
     sha256: str
     faults: tuple[Fault, ...] = field(default=())
@@ -138,36 +140,47 @@ def expanded(pattern: str) -> Iterator[str]:
         yield from expanded(f"{pattern[: match.start()]}{choice}{pattern[match.end() :]}")
 
 
-def read_shards(source: str, setting: str, folder: Path | None = None) -> ShardRows:
+def read_shards(
+    source: str, setting: str, folder: Path | None = None, gathered: GatheredRows | None = None
+) -> ShardRows:
     """Return the rows of shards, in the order of their members.
 
     Texts, classes and JSON are read now; pictures, sounds and whatever else is no text are paths, which `opened_file` opens.
 
+    Args:
+        gathered: takes the rows; None: they are held.
     Raises:
         DataError: a shard is not there, cannot be read or is no tar file, or all are empty.
     """
     files = shard_files(source, setting, folder)
     base = os.path.commonpath([os.path.abspath(file.parent) for file in files])
-    rows: list[dict[str, Any]] = []
+    gathered = GatheredRows(sys.maxsize) if gathered is None else gathered
     names: list[str] = []
     faults: list[Fault] = []
     columns: dict[str, None] = {}
-    digest = hashlib.sha256()
+    digest, size = hashlib.sha256(), 0
+
+    def seen(content: bytes) -> None:
+        nonlocal size
+        digest.update(content)
+        size += len(content)
+
     for file in files:
-        for name, row in rows_of_shard(file, base, setting, digest.update):
+        for name, row in rows_of_shard(file, base, setting, seen):
             if isinstance(row, Fault):
                 faults.append(row)
-                continue
-            columns.update(dict.fromkeys(row))
-            rows.append(row)
-            names.append(name)
-    if not rows and not faults:
+            else:
+                columns.update(dict.fromkeys(row))
+                gathered.add(row, size)
+                names.append(name)
+            size = 0
+    if not names and not faults:
         raise DataError(
             setting,
             f"{source} holds no rows",
             "Members of a row have one name up to the first dot, such as 0001.jpg and 0001.cls.",
         )
-    return ShardRows(base, tuple(columns), rows, names, digest.hexdigest(), tuple(faults))
+    return ShardRows(base, tuple(columns), gathered.rows, names, digest.hexdigest(), tuple(faults))
 
 
 def rows_of_shard(
