@@ -395,10 +395,10 @@ def _class_labels(data: Any) -> Tensor:
     labels: object = labels_of(data)
     if isinstance(labels, Tensor):
         return labels
-    first = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
+    value = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
     raise DataError(
         "loss",
-        f"labels are no tensor but {'a ' + type(labels).__name__ if first is labels else f'values such as {first!r}'}",
+        f"labels are no tensor but values such as {value!r}",
         "Give numbers: the index of each row's class, or of each token's.",
     )
 

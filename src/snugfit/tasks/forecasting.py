@@ -167,15 +167,15 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if columns is None:
         return None
     numbers = [name for name in source.columns if _is_number(source, name) and name not in (time, *columns)]
-    telling = [name for name in numbers if _tells(source, name)]
-    label = data.get("label") or source.named(_TARGETS) or (telling[-1] if telling else None)
+    informative = [name for name in numbers if _tells(source, name)]
+    label = data.get("label") or source.named(_TARGETS) or (informative[-1] if informative else None)
     if label not in numbers:
         return None
     step, regular = _frequency(source, columns, moments, counted=are_counted(source.values(time)))
     if step is None or (regular < _REGULAR and "time" not in data):
         return None
     known = columns_of(data.get("known") or ())
-    past = [name for name in telling if name not in (label, *known)]
+    past = [name for name in informative if name not in (label, *known)]
     if "past" in data:
         past = [*columns_of(data["past"] or ())]
     empty = sum(is_gap(row.get(label)) for row in source.rows)

@@ -205,7 +205,7 @@ def test_a_keyword_of_another_trainer_is_answered_with_ours(name: str, words: st
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": None}, "^loss: must be the name of a loss or a function.*, found null"),
+        ({"loss": 3}, "^loss: must be the name of a loss, a function or None, found 3"),
         ({"preset": 3}, "^preset: must be the name of a preset or None.*, found 3"),
         ({"metrics": 3}, "^metrics: must be a list of names.*, found 3"),
         ({"metrics": [3]}, "^metrics: got 3 among the names, expected text. Give functions with their names"),
