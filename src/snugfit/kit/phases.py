@@ -88,7 +88,10 @@ def following(kind: Hashable, tensors: Sequence[Any], make: Callable[[], Made]) 
     >>> following("twice", [2], lambda: 4)
     4
     """
-    return make() if _again is None else _again(kind, tensors, make)  # type: ignore[no-any-return]
+    if _again is None:
+        return make()
+    made: Made = _again(kind, tensors, make)
+    return made
 
 
 @contextmanager
