@@ -52,7 +52,8 @@ def loaded_by(code: str) -> set[str]:
         ("from snugfit.cli import main; assert main(['train', 'none.yaml']) == 2", (*HEAVY, "torch")),
         ("import snugfit.recipe", (*HEAVY, "torch")),
         (
-            "import snugfit; snugfit.Step, snugfit.AdamW, snugfit.LossTerms, snugfit.train",
+            "import snugfit; snugfit.Step, snugfit.AdamW, snugfit.LossTerms, snugfit.train; "
+            "from snugfit.recipe.presets import completed; completed([snugfit.techniques.find('ema')()], 'fine_tune')",
             (
                 *(*HEAVY, "pydantic", "typer", "torch.distributed.tensor", "snugfit.run.planning"),
                 *("snugfit.planner.target", "snugfit.report.page", "snugfit.techniques.learning.sam"),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 def techniques(incomplete: str) -> list[str]:
     """Return the techniques of Snugfit and its presets whose names begin so."""
-    from snugfit.recipe.presets import presets
+    from snugfit.recipe.presets import preset_names
 
     spec = find_spec("snugfit.techniques")  # which is not imported: one file is one technique
     folders = [] if spec is None else spec.submodule_search_locations or []
     files = (file for folder in folders for file in Path(folder).glob("*/[!_]*.py"))
-    return _beginning(incomplete, [*(file.stem for file in files), *presets()])
+    return _beginning(incomplete, [*(file.stem for file in files), *preset_names()])
 
 
 def tasks(incomplete: str) -> list[str]:

@@ -28,11 +28,14 @@ FULL = "fp32"
 
 @dataclass(frozen=True)
 class _Slot:
-    """The techniques that a key takes: Snugfit's by name, those of the user's own that `takes` lets pass, and who imports these."""
+    """The techniques that a key takes, and who imports those of the user's own."""
 
-    names: Mapping[str, type[Technique]]
     takes: Callable[[type[Technique]], bool]
     importer: Importer | None
+
+    def names(self) -> list[str]:
+        """Return the names of Snugfit's that it takes, for an error: all techniques are imported."""
+        return list(_taken(self.takes))
 
 
 def parse_slot(
@@ -51,7 +54,7 @@ def parse_slot(
         CodeRefused: it names code, without consent.
         SettingError: an unknown name, one without that seam, or an impossible setting.
     """
-    slot = _Slot(known(seam), lambda technique: own_key(technique) == seam, importer)
+    slot = _Slot(lambda technique: own_key(technique) == seam, importer)
     name, settings = _split(entry, (seam,), places, slot.names)
     return _make(name, {**defaults.get(name, {}), **settings}, (seam,), places, slot)
 
@@ -66,7 +69,7 @@ def parse_list(entries: Any, places: Places, importer: Importer | None = None) -
         SettingError: not a list, an unknown name, one that has a key of its own, or an impossible setting.
     """
     keys = ("techniques",)
-    slot = _Slot(known(None), lambda technique: own_key(technique) is None, importer)
+    slot = _Slot(lambda technique: own_key(technique) is None, importer)
     if isinstance(entries, Mapping):
         example = next(iter(entries), "ema")
         raise places.error(keys, "must be a list", f"Write each with a dash, like: - {example}: {{…}}")
@@ -92,10 +95,7 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
     if entry is None:
         return None
     keys = ("plan", "numerics")
-    names = {name: discover()[name] for name in precisions() if name != FULL}
-    name, settings = _split(entry, keys, places, (FULL, *names))
-    if name in names:
-        return _make(name, settings, keys, places, _Slot(names, lambda _: True, None))
+    name, settings = _split(entry, keys, places, precisions)
     if name == FULL:
         if settings:
             raise places.error((*keys, name), "it has no settings", "Remove them.")
@@ -107,23 +107,17 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
         raise places.error(
             keys, f"'{name}' is no precision", f"Put it under {own_key(technique) or 'techniques'}."
         )
-    return _make(name, settings, keys, places, _Slot({name: technique}, lambda _: True, None))
+    return _make(name, settings, keys, places, _Slot(lambda each: each.card.precision, importer))
 
 
 def precisions() -> tuple[str, ...]:
     """Return the choices of `plan.numerics`; other techniques of that family refine one of them, and are listed."""
-    from snugfit.techniques import discover
-
-    return (FULL, *(name for name, technique in discover().items() if technique.card.precision))
+    return (FULL, *_taken(lambda technique: technique.card.precision))
 
 
 def known(seam: str | None) -> dict[str, type[Technique]]:
     """Return the techniques that a key takes: `optimizer` or `schedule`, or with None those without a key of their own."""
-    from snugfit.techniques import discover
-
-    if seam is not None:
-        return {name: technique for name, technique in discover().items() if own_key(technique) == seam}
-    return {name: technique for name, technique in discover().items() if own_key(technique) is None}
+    return _taken(lambda technique: own_key(technique) == seam)
 
 
 def own_key(technique: type[Technique]) -> str | None:
@@ -164,18 +158,24 @@ def inner(annotation: Any) -> tuple[type[Technique], Any] | None:
 
 def of_kind(kind: type[Technique]) -> dict[str, type[Technique]]:
     """Return the techniques that a setting which holds techniques of this kind takes."""
+    return _taken(lambda technique: issubclass(technique, kind))
+
+
+def _taken(takes: Callable[[type[Technique]], bool]) -> dict[str, type[Technique]]:
     from snugfit.techniques import discover
 
-    return {name: technique for name, technique in discover().items() if issubclass(technique, kind)}
+    return {name: technique for name, technique in discover().items() if takes(technique)}
 
 
-def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the settings of an entry."""
+def _split(
+    entry: Any, keys: Keys, places: Places, names: Callable[[], Iterable[str]]
+) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the settings of an entry; `names` gives those that it may have, for an error."""
     if isinstance(entry, str):
         return entry, {}
     if not isinstance(entry, Mapping) or not entry:
         raise places.error(
-            keys, f"must be one of {', '.join(names)}, found {shown(entry)}", "Choose one of them."
+            keys, f"must be one of {', '.join(names())}, found {shown(entry)}", "Choose one of them."
         )
     if len(entry) > 1:
         entry_names = list(entry)
@@ -237,12 +237,10 @@ def _technique_of(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Te
     """Return the technique of a name that may stand under this key."""
     from snugfit.techniques import discover
 
-    if name in slot.names:
-        return slot.names[name]
     technique = discover().get(name) or _imported(name, (*keys, name), places, slot.importer)
-    if technique is not None and name not in discover() and slot.takes(technique):
+    if technique is not None and slot.takes(technique):
         return technique
-    raise places.error((*keys, name), *_unknown(name, technique, slot.names, keys))
+    raise places.error((*keys, name), *_unknown(name, technique, slot.names(), keys))
 
 
 def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) -> type[Technique] | None:
@@ -274,7 +272,7 @@ def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Im
     kind, container = holds
     if container is not None and not isinstance(value, container):
         raise impossible()
-    slot = _Slot(of_kind(kind), lambda technique: issubclass(technique, kind), importer)
+    slot = _Slot(lambda technique: issubclass(technique, kind), importer)
 
     def technique(entry: Any, keys: Keys) -> Technique:
         return _make(*_split(entry, keys, places, slot.names), keys, places, slot)
@@ -287,7 +285,7 @@ def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Im
 
 
 def _unknown(
-    name: str, technique: type[Technique] | None, names: Mapping[str, type[Technique]], keys: Keys
+    name: str, technique: type[Technique] | None, names: Iterable[str], keys: Keys
 ) -> tuple[str, str]:
     """Return why a name cannot stand under this key, and what to do.
 

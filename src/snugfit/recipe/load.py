@@ -18,7 +18,7 @@ from snugfit.recipe.checks import check_recipe, placed
 from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
-from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
+from snugfit.recipe.presets import DEFAULT, Preset, find_preset, preset_names
 from snugfit.recipe.read_sections import read_section
 from snugfit.recipe.rows_here import RowsHere, check_length, check_rows
 from snugfit.recipe.strict_yaml import Places, read_yaml
@@ -310,7 +310,9 @@ def _preset(given: Mapping[str, Any], places: Places) -> Preset:
     name = given.get("preset", DEFAULT)
     if not isinstance(name, str):
         raise places.error(
-            ("preset",), f"must be one of {', '.join(presets())}, found {shown(name)}", "Choose one of them."
+            ("preset",),
+            f"must be one of {', '.join(preset_names())}, found {shown(name)}",
+            "Choose one of them.",
         )
     with placed(places, ("preset",)):
         return find_preset(name)

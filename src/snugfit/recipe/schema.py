@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from snugfit.core.settings import Section
 from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
-from snugfit.recipe.presets import presets
+from snugfit.recipe.presets import preset_names
 from snugfit.recipe.write import plain_value
 from snugfit.system.user_objects import PYTHON_PATH
 
@@ -48,7 +48,7 @@ def json_schema(listed: Iterable[str] = (), tasks: Iterable[str] = ()) -> dict[s
     properties["techniques"] |= {"type": "array", "items": {"anyOf": _entries(known(None), definitions)}}
     names_alone = {"type": "array", "items": {"type": "string"}}
     properties["track"]["anyOf"] = [{"$ref": properties["track"].pop("$ref")}, names_alone]
-    properties["preset"]["enum"] = list(presets())
+    properties["preset"]["enum"] = preset_names()
     properties["task"]["anyOf"][0]["enum"] += tasks
     numerics = {name: technique for name, technique in discover().items() if technique.card.precision}
     names, whole = _entries(numerics, definitions)

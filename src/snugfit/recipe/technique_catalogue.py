@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.core.entry import as_entry
 from snugfit.core.settings import shown, wanted
 from snugfit.recipe.entries import own_key, settings_of
-from snugfit.recipe.presets import presets
+from snugfit.recipe.presets import find_preset, preset_names, presets
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
@@ -35,7 +35,7 @@ def cards(name: str | None = None) -> list[Card]:
 
     if name is None:
         return [_card(technique, name) for name, technique in discover().items()]
-    technique = find_any(name, Path.cwd(), presets())
+    technique = find_any(name, Path.cwd(), preset_names())
     return [_card(technique, technique.card.name if technique.card.name in discover() else name)]
 
 
@@ -98,7 +98,7 @@ def listing(own_cards: Sequence[Card], others: Sequence[Card] = ()) -> str:
         others: those that installed packages list, as `listed` gives them.
     """
     lines: list[str] = []
-    width = max(map(len, [*(card["name"] for card in (*own_cards, *others)), *presets()]))
+    width = max(map(len, [*(card["name"] for card in (*own_cards, *others)), *preset_names()]))
     for key in dict.fromkeys(card["key"] for card in sorted(own_cards, key=lambda card: _rank(card["key"]))):
         lines.append(f"{key}:")
         lines += [f"  {card['name']:<{width}}  {card['summary']}" for card in own_cards if card["key"] == key]
@@ -153,7 +153,7 @@ def page(card: Card) -> str:
 
 def preset_card(name: str) -> Card | None:
     """Return what a preset holds, as plain values; None if there is none of that name."""
-    preset = presets().get(name)
+    preset = find_preset(name) if name in preset_names() else None
     return None if preset is None else {"name": name, **dataclasses.asdict(preset)}
 
 

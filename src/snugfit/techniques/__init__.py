@@ -23,11 +23,38 @@ _NEEDLESS = {"fusedlayernorm": "Leave it out: torch's nn.LayerNorm is one fused 
 """What is said of techniques of other tools that torch has by itself."""
 
 
+class _Techniques(Mapping[str, type[Technique]]):
+    """Techniques by name, which is that of their module too. Each is imported when it is asked for: a recipe names a few of a hundred."""
+
+    def __init__(self) -> None:
+        packages = [importlib.import_module(f"{__name__}.{family}") for family in _FAMILIES]
+        modules = [
+            (each.name, package) for package in packages for each in pkgutil.iter_modules(package.__path__)
+        ]
+        self._modules = {name: f"{package.__name__}.{name}" for name, package in sorted(modules)}
+
+    def __getitem__(self, name: str) -> type[Technique]:
+        path = self._modules[name]
+        return next(
+            value
+            for value in vars(importlib.import_module(path)).values()
+            if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == path
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
 @functools.cache
 def discover() -> Mapping[str, type[Technique]]:
-    """Return all techniques by name: the one `Technique` that each module of each family defines."""
-    techniques = {each.card.name: each for module in _modules() for each in _defined_in(module)}
-    return dict(sorted(techniques.items()))
+    """Return all techniques by name: the one `Technique` that each module of each family defines. Only those that are asked for are imported."""
+    return _Techniques()
 
 
 def of_class(name: str) -> type[Technique] | None:
@@ -36,28 +63,9 @@ def of_class(name: str) -> type[Technique] | None:
     >>> of_class("ClipNorm").card.name, of_class("Unheard")
     ('clip_norm', None)
     """
-    modules = sorted(_modules(), key=lambda module: _plain(module.rpartition(".")[2]) != name.lower())
-    return next(
-        (each for module in modules for each in _defined_in(module) if each.__name__ == name),
-        None,
-    )
-
-
-def _modules() -> Iterator[str]:
-    """Yield the names of the modules of all techniques, family by family."""
-    for family in _FAMILIES:
-        package = importlib.import_module(f"snugfit.techniques.{family}")
-        yield from (f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__))
-
-
-def _defined_in(name: str) -> list[type[Technique]]:
-    """Return the techniques that a module defines, which it imports."""
-    module = importlib.import_module(name)
-    return [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == name
-    ]
+    known = discover()
+    likely_first = sorted(known, key=lambda each: _plain(each) != name.lower())
+    return next((known[each] for each in likely_first if known[each].__name__ == name), None)
 
 
 def of_alias(alias: str) -> str | None:

@@ -32,29 +32,30 @@ class Preset:
     techniques: tuple[Mapping[str, Mapping[str, Any]], ...]
 
 
-@functools.cache
+def preset_names() -> list[str]:
+    """Return the names of all presets."""
+    files = (file.name.rpartition(".") for file in resources.files(__name__).iterdir())
+    return sorted(name for name, _, suffix in files if suffix == "yaml")
+
+
 def presets() -> Mapping[str, Preset]:
     """Return all presets by name."""
-    by_name = {}
-    for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
-        name, _, suffix = file.name.rpartition(".")
-        if suffix == "yaml":
-            by_name[name] = Preset(
-                **read_yaml(file.read_text(encoding="utf-8"), file.name, Places(file.name))
-            )
-    return by_name
+    return {name: find_preset(name) for name in preset_names()}
 
 
+@functools.cache
 def find_preset(name: str) -> Preset:
-    """Return a preset by name.
+    """Return a preset by name; only its file is read.
 
     Raises:
         SettingError: there is none; the nearest name is given.
     """
-    known = presets()
+    known = preset_names()
     if name not in known:
         raise SettingError("preset", f"there is no preset '{name}'", nearest(name, known))
-    return known[name]
+    file = f"{name}.yaml"
+    text = resources.files(__name__).joinpath(file).read_text(encoding="utf-8")
+    return Preset(**read_yaml(text, file, Places(file)))
 
 
 def completed(given: list[Technique], name: str) -> list[Technique]:
