@@ -278,10 +278,10 @@ MUTATIONS = (
     ),
     Mutation(
         "parts of a loss: those at the worst point are logged too",
-        "step/loss_parts.py",
-        "if self.passes != number or not",
-        "if not",
-        ("tests/unit/step/test_loss_parts.py",),
+        "step/window_means.py",
+        "self._passes != number or ",
+        "",
+        ("tests/unit/step/test_window_means.py",),
     ),
     Mutation(
         "teacher: the map between features is delivered",

@@ -60,9 +60,7 @@ class WindowCompute:
         """
         step = self.step
         step.drop_gradients()
-        if step.forward_metrics is not None:
-            step.forward_metrics.begin_pass()
-        step.loss_parts.passes += 1
+        step.window_means.begin_pass()
         passes = self.passes()
         if step.plain and len(passes) == 1 and self.take is None and step.inputs.copied is False:
             return self._run_at_once()
@@ -184,10 +182,8 @@ class WindowCompute:
         outputs = map_tree(joining(self.step.strategy, self.batch), outputs)
         with self.step.seams.forward(batch):
             terms = self.loss(outputs, batch)
-        if terms.parts:
-            self.step.loss_parts.add(
-                terms, 0
-            )  # before the first pass, which is of what comes of these outputs
+        # before the first pass, which is of what comes of these outputs
+        self.step.window_means.add_parts(terms, 0)
         return terms
 
     def terms(self) -> LossTerms:
@@ -302,12 +298,10 @@ class WindowCompute:
         """Return the loss of a micro-batch; of one that does not count, with weights of 0."""
         outputs = self.step.forward(part)
         terms = self.loss(outputs, part)
-        if self.step.forward_metrics is not None:
-            self.step.forward_metrics.add(outputs, part.data, counts)
+        self.step.window_means.add_outputs(outputs, part.data, counts)
         if not counts:
             terms = replace(terms, weights=torch.zeros_like(terms.values))
-        if terms.parts:
-            self.step.loss_parts.add(terms)
+        self.step.window_means.add_parts(terms)
         return terms
 
     def _handed(

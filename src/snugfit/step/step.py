@@ -35,9 +35,7 @@ from snugfit.kit.torch_wrappers import step_optimizer
 from snugfit.step import state
 from snugfit.step.compute import WindowCompute
 from snugfit.step.fixed_modules import FixedModules
-from snugfit.step.loss_parts import LossParts
 from snugfit.step.metrics.class_counts import ClassCounts, counts_by_name
-from snugfit.step.metrics.forward_metrics import ForwardMetrics
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
@@ -48,6 +46,7 @@ from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.trainable import check_module, check_trainable, unwrapped
+from snugfit.step.window_means import WindowMeans
 from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.nothing import NOTHING
@@ -199,8 +198,7 @@ class Step:
         loss_function = find_loss(loss)
         self.couples_rows = couples_rows(loss_function)
         self._sums_first = asks_for_sums(loss_function, forward)
-        self.forward_metrics = ForwardMetrics.of(forward)
-        self.loss_parts = LossParts()
+        self.window_means = WindowMeans(forward)
         self.loss, self.user_loss = loss_function, over_batches(loss_function)
         context = Context(
             model,
@@ -321,10 +319,7 @@ class Step:
         with phase("adjust"):
             if self.seams.adjusts:
                 metrics = self.seams.adjust(self.bearers, self.progress, self.seed, norm)
-        if self.loss_parts:
-            metrics = self._with_parts(metrics)
-        if self.forward_metrics is not None:
-            metrics = {**metrics, **self.forward_metrics.over_ranks(self.strategy)}
+        metrics = self.window_means.with_means(metrics, self.strategy)
         with phase("optimizer"):
             step_optimizer(self.optimizer)
         self.progress.updates += 1
@@ -332,18 +327,6 @@ class Step:
             if self.seams.follows:
                 self.seams.updated(self.model, self.progress)
         return metrics
-
-    def _with_parts(self, metrics: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return the metrics of techniques with the means of the loss's parts."""
-        parts = self.loss_parts.over_ranks(self.strategy)
-        for name in parts:
-            if name in metrics:
-                raise SettingError(
-                    "loss",
-                    f"got a term with the name '{name}', which a technique logs",
-                    "Give it another name.",
-                )
-        return {**metrics, **parts}
 
     @contextmanager
     def computed(self, window: Batch) -> Iterator[None]:
@@ -450,9 +433,8 @@ class Step:
 
     def begin_passes(self) -> None:
         """Begin passes anew: over a window, or over rows of it that none has been over."""
-        self._passes = self.loss_parts.passes = 0
-        if self.forward_metrics is not None:
-            self.forward_metrics.begin_rows()
+        self._passes = 0
+        self.window_means.begin_rows()
 
     def preserved_buffers(self) -> AbstractContextManager[None]:
         """Temporarily allow buffers such as batch norm's statistics to change; on exit they are as before."""
@@ -481,9 +463,7 @@ class Step:
     def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
         """Return the window's gradient; what raises leaves nothing behind."""
         self._passes = 0
-        if self.forward_metrics is not None:
-            self.forward_metrics.begin_window()
-        self.loss_parts.begin_window()
+        self.window_means.begin_window()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:
