@@ -150,7 +150,7 @@ MUTATIONS = (
     ),
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
-        "run/training/best_models.py",
+        "run/training/best.py",
         '    with phase("save"), seams.weights(step.model):\n',
         "    if True:\n",
         (
@@ -207,7 +207,7 @@ MUTATIONS = (
     ),
     Mutation(
         "best beside averaging: an average has to beat the best of the raw weights before it",
-        "run/training/best_so_far.py",
+        "run/training/best.py",
         "if weights != self.best_weights:",
         "if False:",
         ("tests/unit/run/training/test_best_so_far.py",),

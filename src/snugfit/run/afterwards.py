@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from snugfit.data.loader import Collate
     from snugfit.report.story import Story
     from snugfit.run.events import Events
-    from snugfit.run.training.best_models import BestInMemory
+    from snugfit.run.training.best import BestInMemory
     from snugfit.run.training.loop import Training
     from snugfit.tasks.task import Task
 

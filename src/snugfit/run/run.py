@@ -35,7 +35,7 @@ from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
 from snugfit.run.trackers import Register, Trackers, Tracking
 from snugfit.run.training.assemble import assemble
-from snugfit.run.training.best_models import BestInMemory
+from snugfit.run.training.best import BestInMemory
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest

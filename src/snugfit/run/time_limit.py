@@ -23,7 +23,7 @@ from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
 from snugfit.run.training.assemble import assemble
-from snugfit.run.training.best_models import BestInMemory
+from snugfit.run.training.best import BestInMemory
 from snugfit.run.training.result import SaveBest
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.strategies.agreement import agreed

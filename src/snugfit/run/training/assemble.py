@@ -27,7 +27,7 @@ from snugfit.run.identity.identity import (
     model_identity,
     techniques_identity,
 )
-from snugfit.run.training.best_models import check_models
+from snugfit.run.training.best import check_models
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import Emit, SaveBest
 from snugfit.run.training.warning_events import warnings_as_events

@@ -24,8 +24,7 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.checkpoint.unsaved import Unsaved
 from snugfit.run.events import DOING
-from snugfit.run.training.best_models import keep_models, owed_now, save_best
-from snugfit.run.training.best_so_far import Watch
+from snugfit.run.training.best import Watch, keep_models, owed_now, save_best
 from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest

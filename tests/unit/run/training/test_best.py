@@ -13,7 +13,7 @@ from torch import Tensor
 
 from snugfit.core.job import Job
 from snugfit.errors import SettingError
-from snugfit.run.training.best_so_far import Watch
+from snugfit.run.training.best import Watch
 from snugfit.step.metrics.metric import monitored
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.sgd import SGD
@@ -167,7 +167,7 @@ def test_a_trigger_that_returns_no_reason_is_refused(answer: Any, tmp_path: Path
 def test_a_trigger_that_fails_is_named_with_its_line(tmp_path: Path) -> None:
     training = make_training(tmp_path, validation=points(4, seed=1), stop_when=lambda history: history[7])
     with pytest.raises(
-        SettingError, match=r"^early_stopping\.stop_when: failed: IndexError: .*test_best_so_far\.py:"
+        SettingError, match=r"^early_stopping\.stop_when: failed: IndexError: .*test_best\.py:"
     ):
         finish(training)
 
