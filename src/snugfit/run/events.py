@@ -13,6 +13,7 @@ from snugfit.report.story import Story, read_story, story_of
 from snugfit.results.run_folder import RunFolder
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
+from snugfit.system.own_warnings import own_warnings
 from snugfit.system.processes import this_world
 from snugfit.tracking.spool import Event, Spool, read_events, worked_seconds
 
@@ -174,6 +175,11 @@ class Silent(Events):
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def warnings_as_events(emit: Callable[..., None]) -> AbstractContextManager[None]:
+    """Temporarily make each `SnugfitWarning` an event, said once; other warnings go where they went."""
+    return own_warnings(lambda message: emit("warning", message=message))
 
 
 @contextmanager

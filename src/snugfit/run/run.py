@@ -31,7 +31,7 @@ from snugfit.run.ending import (
     show_trackers,
     with_advice,
 )
-from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
+from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened, warnings_as_events
 from snugfit.run.time_limit import TIME, TimeLimit, fit_to_time
 from snugfit.run.trackers import Register, Trackers, Tracking
 from snugfit.run.training.assemble import assemble
@@ -40,7 +40,6 @@ from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.validation_details import ValidationDetails
-from snugfit.run.training.warning_events import warnings_as_events
 from snugfit.step.metrics.metric import AnyMetric
 from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy

@@ -15,8 +15,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
-from snugfit.data.ahead import WindowsAhead
-from snugfit.data.loader import Loader, Windows
+from snugfit.data.loader import Loader, Windows, WindowsAhead
 from snugfit.deliver.observed_evaluation import Observed
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.results.run_folder import DETAILS, RunFolder

@@ -1,21 +1,23 @@
-"""The events of updates."""
+"""The events of updates: what the step did, what the process takes of its machine, and a plan's prediction beside what was measured."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from statistics import median
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from snugfit.core.scalar_reads import read_scalars_later
-from snugfit.run.training.prediction_check import PredictionCheck
 from snugfit.run.training.result import Emit
 from snugfit.step.micro_batching import Replan, describe
 from snugfit.step.step import Step, StepResult
 from snugfit.system.device_copies import COPIES_BESIDE
-from snugfit.system.memory import memory_bytes
-from snugfit.system.usage import Usage
+from snugfit.system.memory import available_bytes, memory_bytes, peak_memory_bytes
 
 _MEMORY_EVERY_SECONDS = 1.0
 
@@ -27,6 +29,18 @@ _SECONDS_TO_WAIT = 1.0
 
 TAKEN = ("loss", "learning_rate", "loss_scale", "examples_per_second", "memory_bytes")
 """Names of what an update's event says by itself; each group's learning rate begins with the second one."""
+
+
+WARM = 5
+"""Updates that are left out: kernels are chosen in them, pages touched for the first time, the tracker's libraries loaded beside them."""
+
+LOOKED_AT = 15
+"""Updates after those, whose median is told while the run goes on."""
+
+_MOST = 1000
+"""Updates whose median is told at the end: the last ones."""
+
+_CPU = torch.device("cpu")
 
 
 class UpdateEvents:
@@ -169,3 +183,69 @@ class UpdateEvents:
             **replan._asdict(),
             message=f"{what} {describe(replan, batch_norm)}.",
         )
+
+
+class Usage:
+    """The use that the process makes of its machine, since it was made or asked last."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._has_utilization = device, device.type == "cuda"
+        self._wall, self._processor = time.monotonic(), time.process_time()
+
+    def figures(self) -> dict[str, float]:
+        """Return `cpu_percent` of one core, the process's resident `memory_bytes`, the machine's `free_bytes`, and of a GPU the same.
+
+        Of a GPU that are `device_bytes` that are allocated and, where NVML can be read, the `device_percent` of the time that it computes.
+        """
+        wall, processor = time.monotonic(), time.process_time()
+        seconds = max(wall - self._wall, 1e-9)
+        figures = {
+            "cpu_percent": 100 * (processor - self._processor) / seconds,
+            "memory_bytes": float(memory_bytes(_CPU)),
+        }
+        self._wall, self._processor = wall, processor
+        if (free := available_bytes(_CPU)) is not None:
+            figures["free_bytes"] = float(free)
+        if self._device.type == "cuda":
+            figures["device_bytes"] = float(memory_bytes(self._device))
+        if self._has_utilization:
+            try:
+                figures["device_percent"] = float(torch.cuda.utilization(self._device))
+            except Exception:  # noqa: BLE001 - NVML's errors have no other base, such as that of a part of a GPU, which has no figure
+                self._has_utilization = False
+        return figures
+
+
+class PredictionCheck:
+    """A prediction that is compared twice: its seconds once the run is warm, and all of it at the end of the run.
+
+    Memory grows until then, by evaluations and checkpoints, which the prediction counts too.
+
+    Args:
+        predicted: `peak_bytes` and `seconds_per_update`; what is missing is not compared.
+    """
+
+    def __init__(self, predicted: Mapping[str, Any], device: torch.device) -> None:
+        self.predicted = predicted
+        self._device = device
+        self._updates = 0
+        self._first: list[float] = []
+        self._warm: deque[float] = deque(maxlen=_MOST)
+
+    def after_update(self, seconds: float) -> dict[str, Any] | None:
+        """Count an update of so many seconds; return the median of the warm ones, once, as soon as there are enough."""
+        self._updates += 1
+        if self._updates <= WARM:
+            self._first.append(seconds)
+            return None
+        self._warm.append(seconds)
+        return {"seconds_per_update": median(self._warm)} if self._updates == WARM + LOOKED_AT else None
+
+    def at_end(self) -> dict[str, Any]:
+        """Return the peak of the memory, and the median of the warm updates, or of a run that was too short for any of its last."""
+        measured: dict[str, Any] = {}
+        if timed := self._warm or self._first[-1:]:
+            measured["seconds_per_update"] = median(timed)
+        if "peak_bytes" in self.predicted:
+            measured["peak_bytes"] = peak_memory_bytes(self._device)
+        return measured

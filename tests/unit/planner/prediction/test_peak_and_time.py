@@ -60,7 +60,7 @@ def test_how_far_a_process_exceeds_its_prediction_is_that_of_the_newest_runs() -
 
 
 def test_the_host_has_the_window_that_is_fetched_while_a_device_computes() -> None:
-    """It is held in pinned memory, which it is copied to; on a CPU nothing is fetched meanwhile (data/ahead.py)."""
+    """It is held in pinned memory, which it is copied to; on a CPU nothing is fetched meanwhile (data/loader.py)."""
     window = Batch.of((torch.zeros(6, 1000), torch.zeros(6, dtype=torch.int64)))
     subject = Subject(
         lambda: nn.Linear(1000, 2), window, Job.of(global_batch=6, updates=2), 6, (), "cross_entropy"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from snugfit.run import planning
-from snugfit.run.training import prediction_check
-from snugfit.run.training.prediction_check import LOOKED_AT, WARM, PredictionCheck
+from snugfit.run.training import update_events
+from snugfit.run.training.update_events import LOOKED_AT, WARM, PredictionCheck
 
 CPU = torch.device("cpu")
 PLAN = {"reserved_bytes": 7, "peak_bytes": 5, "seconds_per_update": 0.5}
@@ -17,7 +17,7 @@ PLAN = {"reserved_bytes": 7, "peak_bytes": 5, "seconds_per_update": 0.5}
 def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The peak of the process, which a test lets grow."""
     peak = [10]
-    monkeypatch.setattr(prediction_check, "peak_memory_bytes", lambda device: peak[-1])
+    monkeypatch.setattr(update_events, "peak_memory_bytes", lambda device: peak[-1])
     return peak
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from snugfit.system.usage import Usage
+from snugfit.run.training.update_events import Usage
 
 
 class NotSupported(Exception):

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import Plan
-from snugfit.data.ahead import WindowsAhead
+from snugfit.data.loader import WindowsAhead
 from snugfit.errors import DataError
 from snugfit.run.training import loop
 from snugfit.run.training.loop import Training
