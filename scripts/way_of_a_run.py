@@ -84,9 +84,9 @@ class Way:
 
 
 def is_in_body(frame: FrameType) -> bool:
-    """Return whether it is a comprehension in the body of a module, which runs when that is imported: a function of Python 3.11 alone."""
+    """Return whether it is a comprehension in the body of a module, which runs when that is imported: a function of its own to Python."""
     return (
-        frame.f_code.co_name.endswith("comp>")
+        frame.f_code.co_name.endswith(("comp>", "genexpr>"))
         and getattr(frame.f_back, "f_code", frame.f_code).co_name == "<module>"
     )
 
@@ -111,6 +111,10 @@ def main() -> None:
         train_recipe(load_recipe(recipe, [f"output={folder}/runs"]), RunOptions(plan=True, replan=True))
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
+    if "planner/answers/answer.py" not in way.files:
+        sys.exit(
+            "The run was not planned, as the planner gave no answer in time: its way is not the whole one. Try again where this machine does less else."
+        )
     packages = Counter(file.split("/")[0] for file in way.files)
     print(
         f"{len(way.files)} files: {', '.join(f'{package} {count}' for package, count in packages.most_common())}"
