@@ -210,7 +210,7 @@ MUTATIONS = (
         "run/training/best.py",
         "if weights != self.best_weights:",
         "if False:",
-        ("tests/unit/run/training/test_best_so_far.py",),
+        ("tests/unit/run/training/test_best.py",),
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
