@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snugfit.data.bad_rows import BadRow, Fault, shorten
+from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.columns import check_columns
 from snugfit.data.series.time_steps import TimeStep, are_counted, check_counted, read_moment
 from snugfit.data.sources import Table
-from snugfit.data.tables.table_cells import category_of, missing_column, parsed_cell
+from snugfit.data.tables.table_cells import category_of, number_in
 from snugfit.errors import DataError
 from snugfit.units import counted
 
@@ -274,16 +273,7 @@ _MOST = 1e100
 
 def _number(name: str, row: Mapping[str, Any]) -> float | None:
     """Return the number in a column of a row; None for a gap."""
-    if name not in row:
-        raise missing_column(name)
-    number = parsed_cell(row[name])
-    if isinstance(number, str):
-        raise BadRow(
-            "not a number",
-            f"{name} is {shorten(number)!r}: write numbers as 1234.5, and yes and no as 1 and 0",
-        )
-    if number is not None and math.isinf(number):
-        raise BadRow("infinite number", f"{name} is {number}")
+    number = number_in(name, row, ": write numbers as 1234.5, and yes and no as 1 and 0")
     if number is not None and abs(number) > _MOST:
         raise BadRow("number too large", f"{name} is {number:g}, whose square is no number any more")
     return number

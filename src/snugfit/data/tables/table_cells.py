@@ -72,9 +72,15 @@ def is_gap(cell: Any) -> bool:
     return isinstance(cell, numbers.Real) and bool(cell != cell)  # NaN
 
 
-def number_in(name: str, row: Mapping[str, Any]) -> float | None:
+def number_in(
+    name: str,
+    row: Mapping[str, Any],
+    remark: str = ", no number as in other rows (a column of both is named in data.categories)",
+) -> float | None:
     """Return the number in a column of a row; None for a gap.
 
+    Args:
+        remark: what is said behind a cell that is no number.
     Raises:
         BadRow: something else stands there, or the column is missing.
     """
@@ -84,7 +90,7 @@ def number_in(name: str, row: Mapping[str, Any]) -> float | None:
     if isinstance(number, str):
         raise BadRow(
             "not a number",
-            f"{name} is {shorten(number)!r}, no number as in other rows (a column of both is named in data.categories)",
+            f"{name} is {shorten(number)!r}{remark}",
         )
     if number is not None and math.isinf(number):
         raise BadRow("infinite number", f"{name} is {number}")
