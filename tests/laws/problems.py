@@ -288,6 +288,11 @@ def singles_and_together() -> list[tuple[Technique, ...]]:
     return [*singles(), together()]
 
 
+def singles_and_slowly_together() -> list[Any]:
+    """The same for laws of which the quick tests take each technique alone: all of them in one step take some 20 times as long."""
+    return [*singles(), pytest.param(together(), marks=pytest.mark.slow)]
+
+
 def name_of(techniques: object) -> str | None:
     """Names joined, for the ids of tests."""
     if isinstance(techniques, Technique):

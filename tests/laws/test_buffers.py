@@ -16,7 +16,7 @@ from tests.laws import problems
 from tests.laws.problems import make_step
 
 
-@pytest.mark.parametrize("techniques", problems.singles_and_together(), ids=problems.name_of)
+@pytest.mark.parametrize("techniques", problems.singles_and_slowly_together(), ids=problems.name_of)
 def test_a_models_own_statistic_counts_each_row_once(techniques: tuple[Technique, ...]) -> None:
     problem = problems.main(techniques)
     step = make_step(problem, techniques, micro_batch=2)

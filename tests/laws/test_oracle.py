@@ -39,24 +39,29 @@ CASES = [variant for technique in problems.examples() for variant in variants(te
 
 
 @pytest.mark.parametrize("technique", CASES, ids=str)
-@pytest.mark.parametrize("micro_batch", [None, 3])
-def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro_batch: int | None) -> None:
+def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique) -> None:
+    """Whole windows, and micro-batches of three rows: the loop takes row by row, so that it is the same for both."""
     oracle = importlib.import_module(f"tests.oracles.{technique.card.name}")
     tolerance = getattr(oracle, "RELATIVE_TOLERANCE", TOLERANCE)
     momentum = getattr(oracle, "MOMENTUM", 0.0)
     dtype = torch.float64 if tolerance == TOLERANCE else torch.float32
     problem = problems.main((technique,))
     windows = problem.windows(dtype, ROWS)
-    steps = [
-        make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=momentum, seed=seed)
-        for seed in range(getattr(oracle, "AVERAGED_OVER", 1))
-    ]
-    asks = "start" in inspect.signature(oracle.train).parameters
-    start = added(steps[0], problem.model(dtype)) if asks else {}
-    losses = [[step(window).loss for window in windows] for step in steps]
-    settings = asdict(technique)
-    reference = oracle.train(problem.model(dtype), windows, settings, problems.TOTAL_UPDATES, **start)
-    agree(steps, problem, losses, reference, tolerance)
+    reference: loop.Trained | None = None
+    for micro_batch in (None, 3):
+        steps = [
+            make_step(
+                problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=momentum, seed=seed
+            )
+            for seed in range(getattr(oracle, "AVERAGED_OVER", 1))
+        ]
+        if reference is None:
+            asks = "start" in inspect.signature(oracle.train).parameters
+            start = added(steps[0], problem.model(dtype)) if asks else {}
+            settings = asdict(technique)
+            reference = oracle.train(problem.model(dtype), windows, settings, problems.TOTAL_UPDATES, **start)
+        losses = [[step(window).loss for window in windows] for step in steps]
+        agree(steps, problem, losses, reference, tolerance)
 
 
 def test_without_techniques_it_trains_as_one_token_weighted_full_batch() -> None:

@@ -18,7 +18,7 @@ from tests.laws import problems
 from tests.laws.problems import differences, make_step, saved
 
 
-@pytest.mark.parametrize("techniques", problems.singles_and_together(), ids=problems.name_of)
+@pytest.mark.parametrize("techniques", problems.singles_and_slowly_together(), ids=problems.name_of)
 def test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout(
     techniques: tuple[Technique, ...],
 ) -> None:
@@ -58,7 +58,7 @@ def same_in_every_pass(passes: list[list[Draw]]) -> None:
                 assert not torch.equal(one, other), "two micro-batches share their draws"
 
 
-@pytest.mark.parametrize("techniques", problems.singles_and_together(), ids=problems.name_of)
+@pytest.mark.parametrize("techniques", problems.singles_and_slowly_together(), ids=problems.name_of)
 def test_the_callers_random_state_neither_matters_nor_changes(techniques: tuple[Technique, ...]) -> None:
     problem = problems.main(techniques)
     states = []
