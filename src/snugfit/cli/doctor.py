@@ -53,7 +53,10 @@ def doctor(
         str | None,
         typer.Option(metavar="FUNCTION", help="For a model: its data, as package.module:function."),
     ] = None,
-    loss: Annotated[str, typer.Option(metavar="NAME", help="For a model with data.")] = "cross_entropy",
+    loss: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="For a model with data; by default the one of its kind."),
+    ] = None,
     text: Annotated[str, typer.Option(metavar="COLUMNS", help="Of a file of rows: title,text.")] = "text",
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Of a file of rows; 'label' where there is one.")
@@ -168,7 +171,7 @@ def _check_file(path: str, text: Sequence[str], label: str | None) -> None:
         check_columns(table, {"--text": text, "--label": () if label is None else (label,)})
 
 
-def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
+def _examine_module(spec: str, data: str | None, loss: str | None) -> Examination:
     from snugfit.doctor import door as tool
     from snugfit.models.python_functions import load_python_model
     from snugfit.system.user_objects import load_object

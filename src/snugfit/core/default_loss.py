@@ -21,7 +21,7 @@ def default_loss(model: nn.Module) -> str:
     one output. A model within peft's is the one that counts.
     """
     own = _within(model)
-    config = getattr(own, "config", None)
+    config: Any = getattr(own, "config", None)
     kind = type(own).__name__
     if not hasattr(config, "is_encoder_decoder"):  # none of transformers
         return "cross_entropy"

@@ -28,7 +28,8 @@ def decoder_inputs_of(model: nn.Module) -> DecoderInputs | None:
     config: Any = getattr(model, "config", None)
     if own is not None or not getattr(config, "is_encoder_decoder", False):
         return own
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    wrapper: Any = model  # of peft, or the model itself
+    base = wrapper.get_base_model() if hasattr(model, "get_base_model") else model
     takes_tokens = "decoder_input_ids" in inspect.signature(base.forward).parameters
     return partial(_shifted, config) if takes_tokens and type(base).__name__.endswith(_WRITERS) else None
 
