@@ -14,7 +14,7 @@ for _epoch in range(2):
     optimizer.zero_grad()
     for index, (x, y) in enumerate(loader):
         loss = nn.functional.mse_loss(model(x), y) / 4
-        loss.backward()  # <- here
+        loss.backward()
         if (index + 1) % 4 == 0:
-            optimizer.step()
+            optimizer.step()  # <- here
             optimizer.zero_grad()

@@ -18,7 +18,7 @@ class Reader(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         hidden = self.embedding(ids)
         scores = self.query(hidden) @ self.key(hidden).transpose(1, 2) / 32**0.5
-        return self.last(hidden + scores.softmax(-1) @ self.value(hidden))
+        return self.last(hidden + scores.softmax(-1) @ self.value(hidden))  # <- here
 
 
 torch.manual_seed(0)
@@ -29,7 +29,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 for _step in range(12):
     batch = rows[torch.randperm(len(rows))[:16]]
     scores = model(batch[:, :-1])
-    loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())  # <- here
+    loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

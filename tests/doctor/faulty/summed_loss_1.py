@@ -13,8 +13,8 @@ criterion = nn.L1Loss(reduction="sum")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 for epoch in range(3):
     for rows in torch.randperm(256).split(64):
-        loss = criterion(model(inputs[rows]), outputs[rows])
+        loss = criterion(model(inputs[rows]), outputs[rows])  # <- here
         optimizer.zero_grad()
-        loss.backward()  # <- here
+        loss.backward()
         optimizer.step()
     print(epoch, loss.item())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.graph_nodes import line_of
+from snugfit.doctor.observe.graph_nodes import line_of, mixing_line
 from snugfit.doctor.observe.internals import is_beside_mask, size_of_result
 
 MOST_NODES = 20_000
@@ -110,6 +110,22 @@ def attends_over(node: Any, length: int) -> bool:
             return True
         todo += [each for each, _ in node.next_functions]
     return False
+
+
+def mixed_at(node: Any, length: int) -> str:
+    """Return the line of the last layer that mixed so many places, of which a score was computed: attention, by torch's function or by a softmax; "" where none is known."""
+    todo, seen = [node], set[Any]()
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        weighs = type(node).__name__.startswith("Softmax") and size_of_result(node)[-2:] == (length, length)
+        line = mixing_line(node) or (line_of(node) if weighs else "")
+        if line:
+            return line
+        todo += [each for each, _ in node.next_functions]
+    return ""
 
 
 def pooled_at(node: Any, rows: int, length: int) -> str:

@@ -43,6 +43,7 @@ _RESHAPES = ("View", "Reshape", "Unsafe", "Clone")
 _CHANNELS_FIRST = ("Convolution", "MkldnnConvolution", "Upsample", "NativeBatchNorm", "CudnnBatchNorm")
 _JOINS = ("Cat", "Stack")
 _LINE = "snugfit line"
+_MIXES = "snugfit mixes places"
 _CONSTANT_ROWS = "snugfit constant rows"
 _LOG_PROBABILITY = "snugfit logarithm of a probability"
 _MOST_STEPS = 16
@@ -131,6 +132,18 @@ def mark_line(values: Tensor, line: str) -> None:
     metadata = getattr(values.grad_fn, "metadata", None)
     if metadata is not None:
         metadata[_LINE] = line
+
+
+def mark_mixing(values: Any, line: str) -> None:
+    """Keep with values in which the places of a row were mixed, as attention does, the line of the script that asked for it."""
+    metadata = getattr(getattr(values, "grad_fn", None), "metadata", None)
+    if metadata is not None:
+        metadata[_MIXES] = line
+
+
+def mixing_line(node: Any) -> str:
+    """Return the line that `mark_mixing` has kept with a node; "" without."""
+    return str((getattr(node, "metadata", None) or {}).get(_MIXES, ""))
 
 
 def line_of(node: Any) -> str:

@@ -135,6 +135,7 @@ class LoaderSeen:
         redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
         batches: how many it has handed out.
         left_out: rows for which its sampler has no weight.
+        drawn: how many rows its sampler draws in a pass, of `whole` of the data set; `batch_size` of a batch.
         alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
     """
 
@@ -159,6 +160,9 @@ class LoaderSeen:
     alike_at: str = ""
     left_out: int = 0
     batches: int = 0
+    drawn: int = 0
+    whole: int = 0
+    batch_size: int = 0
 
 
 @dataclass
@@ -169,6 +173,7 @@ class Overlap:
         loader: 0 where none handed them out.
         whole: all that was trained on is among them.
         drawn: they were drawn anew for nearly every pass, as pieces of a long text are.
+        cut_at: the line that takes the front and the back of one array by bounds that may overlap, where some of the rows are shared; "" without.
         apart: no loader handed them out, and whole passes have none that was trained on while others do, as where both parts are scored.
     """
 
@@ -179,6 +184,7 @@ class Overlap:
     whole: bool
     drawn: bool = False
     apart: bool = False
+    cut_at: str = ""
 
 
 @dataclass
@@ -202,6 +208,7 @@ class Log:
         train_calls: before which updates a module was switched to training.
         cuts: parameters behind what was taken out of a graph in the first updates, by the line that did.
         moves_nothing_at: where its source has a loop over the parameters of two models that sets names alone; "" without.
+        follows_at: where its source has the only loop over the parameters of two models that writes to one; "" without.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -227,6 +234,7 @@ class Log:
     cuts: dict[str, list[int]] = field(default_factory=dict)
     profiled: bool = False
     moves_nothing_at: str = ""
+    follows_at: str = ""
     exchanges: int = 0
     gradients_exchanged: int = 0
     exchanged_at: str = ""

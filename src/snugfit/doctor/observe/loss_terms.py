@@ -37,6 +37,21 @@ _RAW = ("Convolution", "MkldnnConvolution", "SlowConv", "Addmm", "Mm", "Bmm", "M
 """What makes scores of any size."""
 COSINE = "snugfit cosine"
 """Kept with the node of a cosine: the nodes of the two sides, and the line."""
+_OF_WEIGHTS = (
+    "Abs",
+    "Pow",
+    "Mul",
+    "Sum",
+    "Mean",
+    "Neg",
+    "Div",
+    "Add",
+    "Sqrt",
+    "LinalgVectorNorm",
+    "Norm",
+    "View",
+    "Stack",
+)
 LEAST_FACTOR = 0.25
 """A sum that is multiplied by less has got its weight on purpose."""
 
@@ -87,14 +102,20 @@ def sums_in(node: Any) -> Iterator[Any]:
             yield node
 
 
-def sum_alone(terms: list[Term], rows: int) -> float:
-    """Return the factor of the only term of a loss, where that is the sum over all rows; 0 where it is not."""
-    if len(terms) != 1 or rows < LEAST_ROWS:
-        return 0.0
-    node, factor, _ = terms[0]
-    if kind_of(node).startswith(_LOSSES):
-        return factor if sums_up(node) else 0.0
-    return factor * _weight_of_rows(node) if _summed_rows(node) == rows else 0.0
+def summed_term(terms: list[Term], rows: int) -> Term | None:
+    """Return the term of a loss that is the sum over all rows, where nothing else is computed from them: others are penalties of the weights."""
+    if rows < LEAST_ROWS:
+        return None
+    learned = [each for each in terms if each.node is None or not _is_penalty(each.node)]
+    if len(learned) != 1 or learned[0].node is None or _summed_rows(learned[0].node) != rows:
+        return None
+    return learned[0]._replace(factor=learned[0].factor * _weight_of_rows(learned[0].node))
+
+
+def _is_penalty(node: Any) -> bool:
+    """Return whether a term is computed of weights alone, as a norm of them is."""
+    kinds = {kind_of(each) for each in (node, *_below(node))}
+    return all(kind.startswith(_OF_WEIGHTS) for kind in kinds)
 
 
 def share_of_mean(terms: list[Term], rows: int) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from snugfit.doctor.observe.script_syntax import around, spans, syntax_of
+from snugfit.doctor.observe.script_syntax import Loop, around, spans, syntax_of
 
 _INNER = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp | ast.Lambda
 """Passes within a statement, of which it may take all."""
@@ -52,6 +52,9 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     if not loops:
         return None
     loop = loops[-1]
+    sums = [each for each in ast.walk(loop) if isinstance(each, ast.AugAssign) and spans(each, line)]
+    if sums and isinstance(sums[0].target, ast.Name) and _begins_in(loop, sums[0].target.id):
+        return _read_behind(scope, loop, sums[0].target.id)
     statement = next(
         (each for each in ast.walk(loop) if isinstance(each, ast.Assign) and spans(each, line)), None
     )
@@ -60,9 +63,28 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     if any(isinstance(each, _INNER) and spans(each, line) for each in ast.walk(statement)):
         return None
     name = statement.targets[0].id
-    if any(_reads(each, name) for each in ast.walk(loop)):
-        return None
-    end = loop.end_lineno or line
+    return None if any(_reads(each, name) for each in ast.walk(loop)) else _read_behind(scope, loop, name)
+
+
+def _begins_in(loop: Loop, name: str) -> bool:
+    """Return whether each pass of a loop sets a name to a number first, and only sums it up then."""
+    begins = [
+        each
+        for each in loop.body
+        if isinstance(each, ast.Assign)
+        and isinstance(each.value, ast.Constant)
+        and name in {target.id for target in each.targets if isinstance(target, ast.Name)}
+    ]
+    read = any(
+        isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+        for each in ast.walk(loop)
+    )
+    return bool(begins) and not read
+
+
+def _read_behind(scope: ast.AST, loop: Loop, name: str) -> tuple[str, int] | None:
+    """Return a name and the line behind a loop that reads it before it is set again; None without."""
+    end = loop.end_lineno or loop.lineno
     later = [
         each
         for each in ast.walk(scope)

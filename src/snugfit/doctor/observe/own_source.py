@@ -7,10 +7,15 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 
+from snugfit.doctor.observe.row_orders import shuffled_apart
 from snugfit.doctor.observe.script_syntax import syntax_of
 from snugfit.doctor.observe.watchers.watch_log import is_own, shown
 
+_DRAWS = re.compile(r"\b(shuffle|train_test_split|randperm|permutation)\(")
+_TRAINS = re.compile(r"\.(train|fit)\(")
+_LABELS = re.compile(r"[\"']labels[\"'](\]\s*=[^=]|\s*:)")
 _SPLITS = re.compile(r"\b(random_split|train_test_split)\(")
 
 
@@ -36,6 +41,46 @@ def line_that_splits() -> str:
     )
 
 
+def line_that_cuts_twice() -> str:
+    """Return file:line of a statement that takes the front and the back of one array by bounds that are not the same, by which they may overlap; "" without."""
+    for file in _own_files():
+        for each in ast.walk(syntax_of(file)):
+            if (
+                isinstance(each, ast.Assign | ast.Return)
+                and each.value is not None
+                and _cuts_twice(each.value)
+            ):
+                return f"{shown(file)}:{each.lineno}"
+    return ""
+
+
+def _cuts_twice(value: ast.expr) -> bool:
+    """Return whether an expression has a front and a back of one name, and none of the backs begins where a front ends.
+
+    >>> [_cuts_twice(ast.parse(text, mode="eval").body) for text in ("x[:n], x[n:]", "x[:-k], x[-k:]", "{'a': x[:n], 'b': x[-n:]}")]
+    [False, False, True]
+    """
+    fronts: dict[str, set[str]] = {}
+    backs: dict[str, set[str]] = {}
+    for each in ast.walk(value):
+        if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Slice) and each.slice.step is None:
+            lower, upper = each.slice.lower, each.slice.upper
+            if lower is None and upper is not None:
+                fronts.setdefault(ast.unparse(each.value), set()).add(ast.unparse(upper))
+            elif lower is not None and upper is None:
+                backs.setdefault(ast.unparse(each.value), set()).add(ast.unparse(lower))
+    return any(ends.isdisjoint(backs.get(name, ends)) for name, ends in fronts.items())
+
+
+@cache
+def line_that_labels(at: str) -> str:
+    """Return file:line where the script puts labels into its rows, for a line that starts a library's whole training; else that line itself."""
+    file, _, number = at.rpartition(":")
+    if not number.isdigit() or not _TRAINS.search(linecache.getline(file, int(number))):
+        return at
+    return _first_line(lambda lines, number: bool(_LABELS.search(lines[number]))) or at
+
+
 def line_that_moves_nothing() -> str:
     """Return file:line of a loop over the parameters of two models that only sets its own names anew, by which no weight moves; "" without."""
     for file in _own_files():
@@ -46,6 +91,28 @@ def line_that_moves_nothing() -> str:
             if _moves_nothing(loop):
                 return f"{shown(file)}:{loop.body[-1].lineno}"
     return ""
+
+
+def line_that_follows() -> str:
+    """Return file:line of the only statement in a loop over the parameters of two models that writes to one of them, as an average does; "" without one, or with several."""
+    lines = []
+    for file in _own_files():
+        text = "".join(linecache.getlines(file))
+        if "zip(" in text and "parameters()" in text:
+            loops = [
+                each for each in ast.walk(syntax_of(file)) if isinstance(each, ast.For) and _is_over_two(each)
+            ]
+            lines += [f"{shown(file)}:{each.body[-1].lineno}" for each in loops]
+    return lines[0] if len(lines) == 1 else ""
+
+
+def _is_over_two(loop: ast.For) -> bool:
+    over = loop.iter
+    if not isinstance(over, ast.Call) or ast.unparse(over.func) != "zip" or len(over.args) < 2:
+        return False
+    return all(
+        "parameters()" in ast.unparse(each) or "state_dict()" in ast.unparse(each) for each in over.args[:2]
+    )
 
 
 def _moves_nothing(loop: ast.For) -> bool:
@@ -74,6 +141,16 @@ def _moves_nothing(loop: ast.For) -> bool:
         if any(isinstance(each, ast.Attribute) and each.attr.endswith("_") for each in calls):
             return False  # in place
     return True
+
+
+def line_that_draws_apart() -> tuple[str, str, str] | None:
+    """Return file:line where the script puts one of two arrays, which it pairs row by row, into an order of its own, and their names; None without."""
+    for file in _own_files():
+        drawn = _DRAWS.findall("".join(linecache.getlines(file)))
+        apart = shuffled_apart(file) if len(drawn) > 1 else None
+        if apart is not None:
+            return f"{shown(file)}:{apart[0]}", apart[1], apart[2]
+    return None
 
 
 def _own_files() -> Iterator[str]:

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.log import Overlap
+from snugfit.doctor.observe.row_steps import RowSteps
 
 MOST_ROWS = 200_000
+LEAST_WIDE, MOST_WINDOWS, LEAST_BESIDE, MOST_SAME = 6, 1024, 8, 0.1
+"""Windows of a series: their columns, how many are known of those that are trained on, and how many of others lie beside them."""
 SAMPLED = 1024
 LEAST_DISTINCT = 4
 LEAST_VARIED = 0.5
@@ -111,6 +114,10 @@ class Rows:
         self._all_known = 0
         self._passes = 0
         self._without_graph: list[tuple[int, list[int]]] = []
+        self.steps = RowSteps()
+        self._heads: set[int] = set()
+        self._tails: set[int] = set()
+        self._scored_windows: dict[str, list[tuple[int, int, int]]] = {}
 
     def forward(self, model: int, batch: Tensor, at: str, *, grad: bool, place: int) -> None:
         """Note the batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
@@ -127,14 +134,42 @@ class Rows:
         self._rows += len(digests)
         self._few = self._few or len(set(digests)) < LEAST_VARIED * len(digests)
         passed = _Passed(model, digests, self.loader, at)
+        self._note_windows(batch, digests, at, grad=grad)
         if not grad:
             self.scored = digests
             self._without_graph.append((place, digests))
             self._evaluate(passed)
             return
+        if not self.loader:
+            self.steps.note(batch, at)
         self._pending.append(passed)
         while len(self._pending) > MOST_PENDING:
             self._evaluate(self._pending.pop(0))
+
+    def _note_windows(self, batch: Tensor, digests: list[int], at: str, *, grad: bool) -> None:
+        """Note rows of numbers without their first and without their last column: windows of a series share all but one with the next."""
+        wide = batch.is_floating_point() and batch.dim() in (2, 3) and LEAST_WIDE <= batch.shape[1] <= SAMPLED
+        known = (
+            len(self._heads) > MOST_WINDOWS if grad else len(self._scored_windows.get(at, ())) > MOST_WINDOWS
+        )
+        if not wide or known or len(digests) != len(batch):
+            return
+        heads, tails = row_digests(batch[:, :-1]), row_digests(batch[:, 1:])
+        if grad:
+            self._heads.update(heads)
+            self._tails.update(tails)
+        elif len(heads) == len(tails) == len(digests):
+            self._scored_windows.setdefault(at, []).extend(zip(digests, heads, tails, strict=True))
+
+    def shared_windows(self) -> tuple[str, int, int] | None:
+        """Return the line that scores windows which lie beside windows that were trained on, how many, and of how many; None where hardly any do."""
+        trained = set[int]().union(*self._trained.values())
+        for at, windows in self._scored_windows.items():
+            neighbours = {row for row, head, tail in windows if head in self._tails or tail in self._heads}
+            same = neighbours & trained
+            if len(neighbours) >= LEAST_BESIDE and len(same) <= MOST_SAME * len(neighbours):
+                return at, len(neighbours), len({row for row, *_ in windows})
+        return None
 
     def backward(self) -> None:
         """Count what is pending as trained on."""
@@ -176,6 +211,11 @@ class Rows:
         if self._few or not everything:
             return []
         return [place for place, rows in self._without_graph if rows and everything.isdisjoint(rows)]
+
+    def digests(self) -> tuple[set[int], set[int]]:
+        """Return the digests of the rows that any model was trained on, and of those that one was evaluated on."""
+        trained = set[int]().union(*self._trained.values())
+        return trained, set[int]().union(*(each.rows for each in self._evaluated.values()))
 
     def overlaps(self) -> list[Overlap]:
         """Return, for each source of evaluated rows that is not the source of the trained ones, how many are trained ones.

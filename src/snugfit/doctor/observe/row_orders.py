@@ -40,6 +40,92 @@ def other_order(file: str, line: int, inputs: str, targets: str) -> int:
     return max(apart[key] for key in keys)
 
 
+@lru_cache(maxsize=64)
+def shuffled_apart(file: str) -> tuple[int, str, str] | None:
+    """Return the line that puts one of two names into an order of its own, and both names, which the file pairs row by row; None without any.
+
+    Two calls that draw an order stand one behind the other, in one block, and no seed is set between them.
+    """
+    tree = syntax_of(file)
+    for scope in ast.walk(tree):
+        for block in (getattr(scope, field, None) for field in ("body", "orelse", "finalbody")):
+            drawn: list[tuple[str, str, str, int]] = []
+            for statement in block if isinstance(block, list) else []:
+                order = _drawn_by(statement)
+                if order is None:
+                    drawn = [] if _sets_seed(statement) else drawn
+                    continue
+                for how, seed, name, _ in drawn:
+                    apart = how == order[0] and name != order[2] and (not seed or seed != order[1])
+                    if apart and _are_paired(tree, {name}, {order[2]}):
+                        return order[3], name, order[2]
+                drawn.append(order)
+    return None
+
+
+def _drawn_by(statement: ast.stmt) -> tuple[str, str, str, int] | None:
+    """Return how a statement puts an array alone into another order, by which seed, the name that has the result, and the line; None where it does not."""
+    call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    if isinstance(statement, ast.Expr) and isinstance(call, ast.Call) and _name_of(call.func) == _SHUFFLE:
+        given = call.args[0] if len(call.args) == 1 and not call.keywords else None
+        return (_SHUFFLE, "", given.id, statement.lineno) if isinstance(given, ast.Name) else None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+    if not isinstance(first, ast.Name):
+        return None
+    if (
+        isinstance(call, ast.Call)
+        and _name_of(call.func) in (_SHUFFLE, "train_test_split")
+        and len(call.args) == 1
+    ):
+        seed = next((ast.unparse(each.value) for each in call.keywords if each.arg == "random_state"), "")
+        stratified = any(each.arg == "shuffle" for each in call.keywords)
+        return None if stratified else (_name_of(call.func), seed, first.id, statement.lineno)
+    if isinstance(call, ast.Subscript):
+        draws = [
+            e
+            for e in ast.walk(call.slice)
+            if isinstance(e, ast.Call) and _name_of(e.func) in ("randperm", "permutation")
+        ]
+        return (
+            ("index", "", first.id, statement.lineno) if draws and not isinstance(target, ast.Tuple) else None
+        )
+    return None
+
+
+def _sets_seed(statement: ast.stmt) -> bool:
+    names = [_name_of(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
+    return any("seed" in name or name in ("set_state", "set_rng_state", "setstate") for name in names)
+
+
+def _are_paired(tree: ast.Module, one: set[str], other: set[str]) -> bool:
+    """Return whether rows of two names, or of what is made of them, meet: in one data set, in zip, or by the same index in one statement."""
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.value, ast.Call):
+            inner = each.value.args[:1]
+            if isinstance(each.targets[0], ast.Name) and inner and isinstance(inner[0], ast.Name):
+                for names in (one, other):
+                    if inner[0].id in names:
+                        names.add(each.targets[0].id)
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Call) and _name_of(each.func) in ("TensorDataset", "zip", "train_test_split"):
+            inside = [{e.id for e in ast.walk(part) if isinstance(e, ast.Name)} for part in each.args]
+            if any(part & one for part in inside) and any(part & other for part in inside):
+                return True
+        if isinstance(each, ast.stmt) and not isinstance(
+            each, ast.FunctionDef | ast.For | ast.While | ast.ClassDef | ast.If | ast.With
+        ):
+            taken: dict[str, set[str]] = {}
+            for part in ast.walk(each):
+                if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name):
+                    taken.setdefault(ast.unparse(part.slice), set()).add(part.value.id)
+            if any(names & one and names & other for names in taken.values()):
+                return True
+    return False
+
+
 class _Names:
     """The last assignments of the names of a function, or of a module, in front of a line or in its loops."""
 

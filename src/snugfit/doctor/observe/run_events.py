@@ -84,6 +84,84 @@ class OtherOrder(Event):
 
 
 @dataclass(frozen=True)
+class OtherIndex(Event):
+    """Targets that this line made of a table have the rows of the inputs, which another line made of it, in another order.
+
+    Args:
+        inputs_at: that line.
+    """
+
+    inputs_at: str
+
+
+@dataclass(frozen=True)
+class RowsInSteps(Event):
+    """Batches are slices of a table of `rows`, of which each begins `step` rows behind the last one of `size`; the last ends before row `end`."""
+
+    step: int
+    size: int
+    end: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class SameOrder(Event):
+    """A loader that shuffles has begun so many passes in turn with the same rows, while the model was trained on."""
+
+    times: int
+
+
+@dataclass(frozen=True)
+class DrawnApart(Event):
+    """The script's source puts two arrays, which it pairs row by row, into orders of their own."""
+
+    inputs: str
+    targets: str
+
+
+@dataclass(frozen=True)
+class ScaledAlone(Event):
+    """A data set, or a batch that a model got, whose rows together have in each column a mean of 0 and a deviation of 1.
+
+    Args:
+        loader: that of the data set; 0 for a batch. `grad`: a batch that was trained on.
+    """
+
+    loader: int
+    rows: int
+    columns: int
+    grad: bool
+
+
+@dataclass(frozen=True)
+class EndSeen(Event):
+    """A loss got next tokens of a vocabulary of the script's as labels.
+
+    Args:
+        name: the token that ends a text; `ends` labels of `counted` are that one. `ignored` labels do not count.
+    """
+
+    name: str
+    ends: int
+    counted: int
+    ignored: int
+
+
+@dataclass(frozen=True)
+class OwnStatistics(Event):
+    """Rows that were scored, and never trained on, were scaled at this line by what was fitted to them.
+
+    Args:
+        function: the class of what was fitted; `rows` how many it was fitted to.
+        trained_at: the line at which those that were trained on were scaled by their own.
+    """
+
+    function: str
+    trained_at: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class LayerMadeAnew(Event):
     """A layer that trains was made while a model computed, and was called by it."""
 

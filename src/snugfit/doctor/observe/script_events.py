@@ -379,6 +379,11 @@ class NotANumber(Event):
 
 
 @dataclass(frozen=True)
+class InfiniteInput(Event):
+    """A model, or its loss, was given something that is infinite, or no number: made at this line, where that was seen."""
+
+
+@dataclass(frozen=True)
 class ZeroGrad(Event):
     """Gradients were cleared; `moved`: the weights have been changed since they were made, in the first updates."""
 

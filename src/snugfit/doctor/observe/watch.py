@@ -25,6 +25,7 @@ from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
 from snugfit.doctor.observe.watchers.watch_states import watch_states
 from snugfit.doctor.observe.watchers.watch_sums import watch_sums
+from snugfit.doctor.observe.watchers.watch_tables import look_at_rows, watch_tables
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
 from snugfit.doctor.observe.watchers.watch_transformers import watch_transformers
@@ -64,10 +65,12 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_ranks(recorder, gradients, patches)
     watch_texts(recorder, modules, patches)
     watch_transformers(recorder, patches)
+    watch_tables(recorder, modules, patches)
     watch_files(recorder, modules, patches)
 
     def finish() -> None:
         updates.finish()
         modules.finish()
+        look_at_rows(recorder, modules)
 
     return finish

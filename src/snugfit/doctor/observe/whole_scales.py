@@ -21,7 +21,7 @@ def scaled_together(dataset: Any) -> tuple[int, int, float] | None:
     They have a mean of 0 and a deviation of 1 in each column, so that it was all of them that were scaled.
     """
     for whole, part in _parts(dataset):
-        if len(whole) < LEAST_ROWS or not 1 < whole[0].numel() <= MOST_COLUMNS or not _is_scaled(whole):
+        if len(whole) < LEAST_ROWS or not 1 < whole[0].numel() <= MOST_COLUMNS or not is_scaled(whole):
             continue
         rows = part()
         if len(rows) < len(whole):
@@ -30,7 +30,7 @@ def scaled_together(dataset: Any) -> tuple[int, int, float] | None:
     return None
 
 
-def _is_scaled(whole: Tensor) -> bool:
+def is_scaled(whole: Tensor) -> bool:
     """Return whether each column has a mean of 0 and a deviation of 1; a few at a time, since most data is not, and all is a copy."""
     for columns in whole.detach().reshape(len(whole), -1).split(COLUMNS, dim=1):
         numbers = columns.cpu().double()  # MPS has no float64

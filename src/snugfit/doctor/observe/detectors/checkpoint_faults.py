@@ -165,8 +165,8 @@ def average_follows(log: Log) -> list[Finding]:
                     "average_stands_still",
                     Certainty.LIKELY,
                     f"An average is at most {largest:.1%} of the last update away from the model: it averages nothing.",
-                    passes[0].at,
-                    (f"seen before {len(updates)} different updates",),
+                    log.follows_at or passes[0].at,
+                    (f"seen before {len(updates)} different updates, first at {passes[0].at}",),
                     "mine.lerp_(other, 1 - decay)   # mine = decay * mine + (1 - decay) * other",
                 )
             ]

@@ -54,8 +54,11 @@ def leakage(log: Log) -> list[Finding]:
                 else Certainty.LIKELY,
                 f"{overlap.shared} of {overlap.rows} evaluated rows ({share:.0%}) were trained on."
                 + (" This scores the training data." if on_purpose else ""),
-                overlap.at,
-                (f"the evaluation's loader: {loader.at}",) if loader else (),
+                overlap.cut_at or overlap.at,
+                (
+                    *([f"the evaluation's loader: {loader.at}"] if loader else []),
+                    *([f"scored at {overlap.at}"] if overlap.cut_at else []),
+                ),
                 "Split once, before anything is shuffled, sampled or augmented:\n"
                 "train, valid = torch.utils.data.random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
             )

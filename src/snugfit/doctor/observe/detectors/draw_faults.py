@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log, OptimizerSeen
-from snugfit.doctor.observe.run_events import OtherOrder
+from snugfit.doctor.observe.run_events import DrawnApart, OtherIndex, OtherOrder, SameOrder
 from snugfit.doctor.observe.script_events import (
     MixedApart,
     OptimizerBuilt,
@@ -45,6 +46,41 @@ def reseeded(log: Log) -> list[Finding]:
     return []
 
 
+def same_order(log: Log) -> list[Finding]:
+    """Detect a loader that shuffles and has the same order in each epoch, though no seed is set anew that was seen."""
+    if reseeded(log):
+        return []
+    for event in log.of(SameOrder):
+        if event.times >= LEAST_TIMES:
+            return [
+                Finding(
+                    "reseeded",
+                    Certainty.LIKELY,
+                    f"The loader shuffles, and {event.times} passes in turn begin with the same rows: its generator begins anew each time.",
+                    event.at,
+                    (f"after update {event.update}",),
+                    "generator = torch.Generator().manual_seed(seed)   # once, before the first epoch\nloader = DataLoader(rows, batch_size, shuffle=True, generator=generator)",
+                )
+            ]
+    return []
+
+
+def shuffled_apart(log: Log) -> list[Finding]:
+    """Detect two arrays that are paired row by row and shuffled, or split, by draws of their own."""
+    for event in log.of(DrawnApart):
+        return [
+            Finding(
+                "mismatched_rows",
+                Certainty.LIKELY,
+                f"`{event.inputs}` and `{event.targets}` are paired row by row, and each is put into an order of its own.",
+                event.at,
+                ("each call draws another order",),
+                "order = torch.randperm(len(inputs))\ninputs, targets = inputs[order], targets[order]   # or train_test_split(inputs, targets)",
+            )
+        ]
+    return []
+
+
 def recompute_draws(log: Log) -> list[Finding]:
     """Detect activations that are computed again with other random numbers: the gradients are those of another dropout than the loss."""
     for event in log.of(RecomputeDraws):
@@ -68,10 +104,14 @@ def optimizer_rebuilt(log: Log) -> list[Finding]:
     for optimizer in log.optimizers:
         if optimizer.remembers:
             by_place.setdefault((optimizer.at, tuple(optimizer.parameters)), []).append(optimizer)
-    for (at, _), made in by_place.items():
+    counts = Counter(step.optimizer for step in log.of(Step))
+    for (at, _), all_made in by_place.items():
+        made = [
+            each for each in all_made if counts[each.id]
+        ]  # one that was replaced before it stepped says nothing
         if len(made) < LEAST_TIMES or not _goes_on(log, made):
             continue
-        steps = [sum(step.optimizer == each.id for step in log.of(Step)) for each in made]
+        steps = [counts[each.id] for each in made]
         return [
             Finding(
                 "optimizer_rebuilt",
@@ -104,7 +144,20 @@ def _goes_on(log: Log, made: list[OptimizerSeen]) -> bool:
 
 
 def mismatched_rows(log: Log) -> list[Finding]:
-    """Detect inputs and targets that two loaders hand out, each in an order of its own."""
+    """Detect inputs and targets that two loaders hand out, each in an order of its own, or that were made of a table in two orders."""
+    for table in log.of(OtherIndex):
+        return [
+            Finding(
+                "mismatched_rows",
+                Certainty.CERTAIN,
+                "The inputs and the targets of a data set are the same rows of a table in two orders: a target belongs to another row.",
+                table.at,
+                (
+                    f"the inputs are made at {table.inputs_at}; the names of their rows are those of the targets, in another order",
+                ),
+                "targets = table.loc[inputs.index, 'label']   # or both from one table: train[columns], train['label']",
+            )
+        ]
     seen = list(log.of(OtherRows))
     if len(seen) < LEAST_TIMES:
         return []
@@ -193,11 +246,13 @@ def worker_seeds(log: Log) -> list[Finding]:
 
 DETECTORS = (
     mismatched_rows,
+    shuffled_apart,
     drawn_apart,
     mixed_apart,
     recompute_draws,
     stale_state,
     reseeded,
+    same_order,
     optimizer_rebuilt,
     worker_seeds,
 )

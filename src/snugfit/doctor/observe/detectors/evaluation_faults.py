@@ -10,7 +10,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.run_events import LengthDivides, MeanOfBatches
+from snugfit.doctor.observe.run_events import LengthDivides, MeanOfBatches, OwnStatistics, ScaledAlone
 from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
@@ -102,7 +102,67 @@ def other_statistics(log: Log) -> list[Finding]:
                     "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
                 )
             ]
+    return _own_statistics(log) or _scaled_alone(log)
+
+
+def _own_statistics(log: Log) -> list[Finding]:
+    """Return rows that are scored, and that were scaled by what was fitted to them."""
+    for event in log.of(OwnStatistics):
+        return [
+            Finding(
+                "other_statistics",
+                Certainty.CERTAIN,
+                f"{event.function} is fitted to the {event.rows} rows that are scored, and to others that are trained on: each has a scale of its own.",
+                event.at,
+                (f"those that are trained on are scaled at {event.trained_at}",),
+                "train = scaler.fit_transform(train)\ntest = scaler.transform(test)   # not fit_transform",
+            )
+        ]
     return []
+
+
+def _scaled_alone(log: Log) -> list[Finding]:
+    """Return rows that are scored, and have a mean of 0 and a deviation of 1 in each column by themselves, as those that are trained on have."""
+    training = {loader.id for loader in training_loaders(log)}
+    read = {event.loader for event in log.of(Batch)}
+    seen = list(log.of(ScaledAlone))
+    taught = [each for each in seen if each.grad or each.loader in training]
+    held_out = {id(event) for event in _on_held_out(log)}
+    for event in seen:
+        scored = not event.grad and (event.loader in read - training if event.loader else True)
+        others = [each for each in taught if each.columns == event.columns and each.rows != event.rows]
+        if id(event) in held_out and not taught:
+            return [
+                Finding(
+                    "other_statistics",
+                    Certainty.LIKELY,
+                    f"The {event.rows} rows that are scored, and never trained on, have a mean of 0 and a deviation of 1 in each of {event.columns} columns "
+                    "by themselves: they were scaled by their own.",
+                    event.at,
+                    ("rows that are scaled by others' statistics are some hundredths off",),
+                    "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
+                )
+            ]
+        if scored and others and len(others) == len(taught):
+            return [
+                Finding(
+                    "other_statistics",
+                    Certainty.LIKELY,
+                    f"The {event.rows} rows that are scored have a mean of 0 and a deviation of 1 in each of {event.columns} columns, and so have the "
+                    f"{others[0].rows} that are trained on: each was scaled by its own.",
+                    event.at,
+                    ("rows that are scaled by others' statistics are some hundredths off",),
+                    "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
+                )
+            ]
+    return []
+
+
+def _on_held_out(log: Log) -> list[ScaledAlone]:
+    """Return what was seen of batches that are scored and that no model is trained on, each noted in front of its forward pass."""
+    places = [place - 1 for place in log.held_out if place]
+    before = [event for event in map(log.events.__getitem__, places) if isinstance(event, ScaledAlone)]
+    return [event for event in before if not event.grad and not event.loader]
 
 
 def _is_centred(passes: list[Forward]) -> bool:

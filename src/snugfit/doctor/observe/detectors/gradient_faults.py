@@ -317,9 +317,11 @@ def last_window(log: Log) -> list[Finding]:
     """Detect epochs that end in micro-batches which have been differentiated, and no step follows."""
     accumulating = [window for window in windows(log) if window.accumulates()]
     lengths: dict[int, list[int]] = {}
+    steps_at: dict[int, str] = {}
     for window in accumulating:
         if window.step is not None:
             lengths.setdefault(window.optimizer, []).append(len(window.passes))
+            steps_at.setdefault(window.optimizer, window.step.at)
     for window in windows(log):
         whole = lengths.get(window.optimizer, [])
         if not whole or not window.passes or len({each.at for each in window.passes}) > 1:
@@ -327,8 +329,11 @@ def last_window(log: Log) -> list[Finding]:
         if any(each.in_step for each in window.passes):  # of a closure, whose last evaluation ends a step
             continue
         usual = max(set(whole), key=whole.count)
-        line = window.passes[-1].at
-        evidence = (f"windows have {usual} micro-batches",)
+        line = steps_at[window.optimizer]  # it is the step that comes too rarely
+        evidence = (
+            f"windows have {usual} micro-batches",
+            f"the last of them are differentiated at {window.passes[-1].at}",
+        )
         fix = "if (index + 1) % accumulate == 0 or index + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()"
         if window.step is None and len(window.passes) < usual and (log.whole or _ends_epoch(window)):
             what = f"The last {len(window.passes)} micro-batches of an epoch are differentiated, and no step uses them."

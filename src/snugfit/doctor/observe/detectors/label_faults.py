@@ -8,6 +8,7 @@ from collections import Counter
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.run_events import EndSeen
 from snugfit.doctor.observe.script_events import Forward, Loss, OutsideDomain, ScoresAsLogits
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
 
@@ -329,6 +330,26 @@ def special_tokens(log: Log) -> list[Finding]:
     return []
 
 
+def own_end_never_scored(log: Log) -> list[Finding]:
+    """Detect a vocabulary of the script's whose end of a text is no label, though the texts end at different places."""
+    seen = list(log.of(EndSeen))
+    counted = sum(each.counted for each in seen)
+    if len(seen) < LEAST_OF_TWO or counted < LEAST_LABELS or any(each.ends for each in seen):
+        return []
+    if not any(each.ignored for each in seen):  # of a text without end
+        return []
+    return [
+        Finding(
+            "end_never_scored",
+            Certainty.LIKELY,
+            f"None of {counted} labels is {seen[0].name}, which the vocabulary has: the model never learns where a text ends.",
+            seen[0].at,
+            (f"{len(seen)} batches, whose rows end at different places",),
+            'ids = [words["<sos>"], *tokens, words["<eos>"]]   # and the end is a label',
+        )
+    ]
+
+
 def truncation(log: Log) -> list[Finding]:
     """Texts are cut at the tokenizer's limit."""
     seen = list(log.of(Tokenized))
@@ -415,6 +436,7 @@ DETECTORS = (
     scored_padding,
     unmasked_padding,
     end_never_scored,
+    own_end_never_scored,
     softmax_twice,
     ignored_labels,
     unknown_label,

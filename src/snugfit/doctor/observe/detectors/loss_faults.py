@@ -14,6 +14,7 @@ from snugfit.doctor.observe.script_events import (
     FarTargets,
     Forward,
     GraphKept,
+    InfiniteInput,
     Loss,
     NotANumber,
     ScalarMask,
@@ -45,6 +46,18 @@ def non_finite_loss(log: Log) -> list[Finding]:
         return []
     steps = sum(1 for step in log.of(Step) if step.update >= bad[0].update)
     since = f"{len(bad)} backward passes and {steps} optimizer steps since"
+    given = next((each for each in log.of(InfiniteInput) if each.update == bad[0].update), None)
+    if given is not None:
+        return [
+            Finding(
+                "non_finite_loss",
+                Certainty.CERTAIN,
+                f"The loss is not finite from update {bad[0].update + 1} on: what the model or its loss is given is not.",
+                given.at,
+                (f"the loss is differentiated at {bad[0].at}", since),
+                "assert torch.isfinite(inputs).all()   # before the training; x.clamp_min(1e-8) where x is divided by, or its logarithm taken",
+            )
+        ]
     for made in log.of(NotANumber):
         of_rows = made.function.endswith("softmax") or made.function == "sigmoid"
         # later, weights that are no numbers give such; a gradient that is none shows in the next loss

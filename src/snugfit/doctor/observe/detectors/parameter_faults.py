@@ -78,7 +78,7 @@ def no_gradient(log: Log) -> list[Finding]:
         findings.append(
             Finding(
                 "no_gradient",
-                _certainty_by_share(rest, still),
+                _certainty_of_still(log, rest, still),
                 f"{len(still)} of {len(seen)} parameters have gradients and did not move in {still[0].updates} updates.",
                 _home(log, still),
                 (named(still), f"largest learning rate: {rate:g}"),
@@ -99,6 +99,17 @@ def _products_of_zeros(parameters: Sequence[ParameterSeen]) -> list[ParameterSee
     return [
         one for pair in pairs if all(e.zeros and e.dims > 1 and not e.moved for e in pair) for one in pair
     ]
+
+
+def _certainty_of_still(log: Log, seen: list[ParameterSeen], still: list[ParameterSeen]) -> Certainty:
+    """Return how sure it is that weights should move which have gradients: a rate of 0 that no schedule changes is no way to freeze."""
+    numbers = {each.id for each in still}
+    own = {each.id for each in log.optimizers if numbers & set(each.parameters)}
+    scheduled = any(each.optimizer in own for each in log.schedulers)
+    matrices = any(each.dims > 1 for each in still)
+    if matrices and not scheduled and not any(each.largest_rate for each in still):
+        return Certainty.LIKELY
+    return _certainty_by_share(seen, still)
 
 
 def _certainty_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> Certainty:

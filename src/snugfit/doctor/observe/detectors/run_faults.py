@@ -15,6 +15,7 @@ from snugfit.doctor.observe.run_events import (
     DroppedColumn,
     FrozenNormTrains,
     PaddedPrompt,
+    RowsInSteps,
     ScaledTogether,
     SteppedAgain,
     WindowsShared,
@@ -30,6 +31,7 @@ LEAST_TIMES = 3
 FAR_OFF = 0.1
 """Deviations between the mean of all rows and that of those which are trained on, from which it matters."""
 LEAST_UPDATES = 3
+LEAST_BATCH = 4
 
 
 def stepped_twice(log: Log) -> list[Finding]:
@@ -111,7 +113,7 @@ def shared_windows(log: Log) -> list[Finding]:
     """Detect overlapping windows of a series that were split at random: what is scored was seen but for one step."""
     training = {loader.id for loader in training_loaders(log)}
     for event in log.of(WindowsShared):
-        if len({event.loader, event.other} & training) == 1:
+        if not event.loader or len({event.loader, event.other} & training) == 1:
             return [
                 Finding(
                     "leakage",
@@ -126,7 +128,18 @@ def shared_windows(log: Log) -> list[Finding]:
 
 
 def rows_left_out(log: Log) -> list[Finding]:
-    """Detect a sampler by weights that has fewer of them than there are rows."""
+    """Detect rows that are never drawn: by a sampler with too few weights or rows, or by slices that begin a row after each other."""
+    for event in log.of(RowsInSteps):
+        return [
+            Finding(
+                "rows_left_out",
+                Certainty.CERTAIN,
+                f"Each batch of {event.size} rows begins {event.step} behind the last, and they end at row {event.end} of {event.rows}: the others are never seen.",
+                event.at,
+                ("the batches are slices of one table, as many as all of its rows would need",),
+                "for start in range(0, len(rows), batch_size):\n    batch = rows[start : start + batch_size]",
+            )
+        ]
     for loader in training_loaders(log):
         if loader.left_out:
             return [
@@ -137,6 +150,37 @@ def rows_left_out(log: Log) -> list[Finding]:
                     loader.at,
                     (f"data: {loader.dataset}",),
                     "WeightedRandomSampler(weight_of_class[labels], num_samples=len(labels))",
+                )
+            ]
+    return _as_many_as_batches(log)
+
+
+def _as_many_as_batches(log: Log) -> list[Finding]:
+    """Return samplers that draw as many rows as there would be batches of all those which no other loader draws."""
+    for loader in training_loaders(log):
+        others = [
+            each.drawn for each in log.loaders if each.base_id == loader.base_id and each.id != loader.id
+        ]
+        left = loader.whole - sum(others)
+        fits = any(
+            0 <= rows - loader.drawn * loader.batch_size < loader.batch_size for rows in (left, loader.whole)
+        )
+        if (
+            fits
+            and loader.batch_size >= LEAST_BATCH
+            and loader.drawn > 1
+            and loader.sampler != "SequentialSampler"
+        ):
+            return [
+                Finding(
+                    "rows_left_out",
+                    Certainty.LIKELY,
+                    f"The sampler draws {loader.drawn} rows in each pass, which is the number of batches of {loader.batch_size} that the {max(left, 0)} rows would make.",
+                    loader.at,
+                    (
+                        f"data: {loader.dataset}, {loader.whole} rows; {sum(others)} are drawn by other loaders",
+                    ),
+                    "sampler = SubsetRandomSampler(range(count))   # rows, not batches",
                 )
             ]
     return []

@@ -21,6 +21,8 @@ from snugfit.doctor.observe.script_events import (
 )
 
 LEAST_UPDATES = 2
+FEWER = 3
+"""A schedule that is stepped so many times less often than the optimizer is stepped in each epoch."""
 LEAST_AFTER = 3
 EITHER = "a half of hits, which is one of misses too"
 _MORE_IS_BETTER = (
@@ -180,6 +182,8 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
             meanings.append(
                 f"{total} is the number of steps of one rank that sees all rows; there are {world_size} ranks"
             )
+        elif moves > 1 and _close(total, log.updates) and total >= FEWER * moves:
+            meanings.append(f"{total} is the number of updates; it is stepped {moves} times in them")
         elif rows > 1 and epochs and _close(total, moves * rows):
             meanings.append(f"{total} is the number of rows; each step takes {rows} of them")
     elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:

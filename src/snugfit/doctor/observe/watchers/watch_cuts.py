@@ -11,17 +11,20 @@ from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import leaves_of
+from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 
 _Call = Callable[..., Any]
 MOST_CUTS = 64
+_STEPS = ("round", "floor", "ceil", "sign")
+"""Functions whose gradient is 0 wherever there is one."""
 
 
 def watch_cuts(recorder: Recorder, patches: Patches) -> None:
     """Record which parameters lie behind what the script itself detaches, in the first updates."""
 
     def detaching(original: _Call) -> _Call:
-        def detach(self: Any) -> Any:
+        def detach(self: Any, *args: Any, **kwargs: Any) -> Any:
             if (
                 recorder.detailed
                 and not recorder.looking
@@ -31,12 +34,16 @@ def watch_cuts(recorder: Recorder, patches: Patches) -> None:
             ):
                 with recorder.guard():
                     note_cut(recorder, self)
-            return original(self)
+            return original(self, *args, **kwargs)
 
         return detach
 
-    for name in ("detach", "detach_"):
+    for name in ("detach", "detach_", *_STEPS):
         patches.wrap(Tensor, name, detaching)
+    for name in _STEPS:
+        in_c = getattr(torch, name)
+        patches.wrap(torch, name, detaching)
+        script_as(getattr(torch, name), in_c)
 
 
 def note_cut(recorder: Recorder, value: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from snugfit.doctor.observe.dependence import attends_over, pooled_at, sensitivity
+from snugfit.doctor.observe.dependence import attends_over, mixed_at, pooled_at, sensitivity
 from snugfit.doctor.observe.label_columns import column_of_target
 from snugfit.doctor.observe.row_orders import other_order
 from snugfit.doctor.observe.run_events import OtherOrder
@@ -203,5 +203,5 @@ def _look_at_future(recorder: Recorder, modules: ModuleWatch, scores: Tensor, ta
         return True
     gradient = sensitivity(flat[place].float().logsumexp(-1), anchor.output)
     if gradient is not None and bool(gradient[0, place + 1 :].any()):
-        recorder.add(SeesFuture(where(), recorder.log.updates))
+        recorder.add(SeesFuture(mixed_at(scores.grad_fn, length) or where(), recorder.log.updates))
     return True

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.graph_nodes import mark_mixing
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import ATTENTION, Drop, Forward
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
@@ -51,7 +52,11 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
             looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
             if share and looked and not torch.is_grad_enabled():
                 note(ATTENTION)
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if looked and recorder.detailed:
+                with recorder.guard():
+                    mark_mixing(result, where())
+            return result
 
         return scaled_dot_product_attention
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from snugfit.doctor.observe.row_digests import tensors_in
 from snugfit.doctor.observe.script_events import GraphKept
-from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, is_own, line_in, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, is_own, shown, where
 
 MANY = 10
 """So many graphs at once are held by no variable that only names the last value."""
@@ -126,13 +126,16 @@ def _holder() -> tuple[str, str]:
     while frame is not None and is_own(frame.f_code.co_filename):
         for name, value in list(frame.f_locals.items()):
             if _holds_graphs(value):
-                return _line(frame, name), name
-            held = next((each for each, part in _parts_of(value) if _holds_graphs(part)), "")
+                return _line(frame, name, frame.f_code.co_filename), name
+            held = [each for each, part in _parts_of(value) if _holds_graphs(part)]
             if held:
                 of_object = not isinstance(value, dict)
-                return _line(
-                    frame, held, of_object=of_object
-                ), f"{name}.{held}" if of_object else f"{name}[{held!r}]"
+                files = [frame.f_code.co_filename, *([_file_of(type(value))] if of_object else [])]
+                lines = [
+                    (_line(frame, each, file, of_object=of_object), each) for each in held for file in files
+                ]
+                at, grown = next((each for each in lines if each[0]), ("", held[0]))
+                return at, f"{name}.{grown}" if of_object else f"{name}[{grown!r}]"
         frame = frame.f_back
     return "", ""
 
@@ -140,7 +143,11 @@ def _holder() -> tuple[str, str]:
 def _holds_graphs(value: Any) -> bool:
     """Return whether a tensor sums up values that were differentiated, or a list holds such."""
     if isinstance(value, list | deque):
-        return sum(_is_noted(each.grad_fn) for each in value if isinstance(each, Tensor)) > 1
+        rows = [
+            [*each.values()] if type(each) is dict else each if type(each) is tuple else [each]
+            for each in value
+        ]
+        return sum(_is_noted(each.grad_fn) for row in rows for each in row if isinstance(each, Tensor)) > 1
     return isinstance(value, Tensor) and value.grad_fn is not None and _noted_below(value.grad_fn) > 1
 
 
@@ -183,12 +190,17 @@ def _next(node: Any) -> Iterable[tuple[Any, int]]:
     return following
 
 
-def _line(frame: FrameType, name: str, *, of_object: bool = False) -> str:
-    """Return file:line where the variable grows, or the attribute of an object; "" where the source does not show it."""
+def _file_of(kind: type) -> str:
+    """Return the source of a class of the script's."""
+    return str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+
+
+def _line(frame: FrameType, name: str, file: str, *, of_object: bool = False) -> str:
+    """Return file:line where the variable grows, or the attribute of an object; "" where this source does not show it."""
     grows = re.compile(rf"\b{re.escape(name)}\b[\"']?\]?\s*(\+=|\.append\(|=.*\b{re.escape(name)}\b)")
-    lines = linecache.getlines(frame.f_code.co_filename)
+    lines = linecache.getlines(file)
     first = 1 if of_object else frame.f_code.co_firstlineno  # a method of its class may stand anywhere
     for number in range(first, len(lines) + 1):
         if grows.search(lines[number - 1]):
-            return line_in(frame, number)
+            return f"{shown(file)}:{number}"
     return ""

@@ -21,7 +21,13 @@ from snugfit.doctor.observe.log import LoaderSeen
 from snugfit.doctor.observe.orientations import Orientations
 from snugfit.doctor.observe.own_source import line_that_splits
 from snugfit.doctor.observe.row_digests import row_digests, tensors_in
-from snugfit.doctor.observe.run_events import AugmentedApart, LengthDivides, ScaledTogether, WindowsShared
+from snugfit.doctor.observe.run_events import (
+    AugmentedApart,
+    LengthDivides,
+    SameOrder,
+    ScaledTogether,
+    WindowsShared,
+)
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
 from snugfit.doctor.observe.shared_windows import SharedWindows
 from snugfit.doctor.observe.watchers.watch_log import (
@@ -33,11 +39,13 @@ from snugfit.doctor.observe.watchers.watch_log import (
     where,
 )
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_tables import look_at_orders, look_at_whole
 from snugfit.doctor.observe.whole_scales import scaled_together
 from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
+LEAST_BATCHES = 2
 _DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
 _TRANSFORMS = re.compile(r"(transform|augment|flip|crop|rotate)\w*\(")
 
@@ -125,6 +133,7 @@ class _Notes:
         self._made_in: dict[int, str] = {}
         self._sizes: dict[int, int] = {}
         self._windows = SharedWindows()
+        self._orders: dict[tuple[str, int], tuple[list[int], int, int]] = {}
 
     def loader(self, loader: Any) -> None:
         """Record a loader that was made."""
@@ -139,6 +148,8 @@ class _Notes:
             for other, shared, rows in self._windows.add(seen.id, loader.dataset):
                 at = line_that_splits() or seen.at
                 recorder.add(WindowsShared(at, recorder.log.updates, seen.id, other, shared, rows))
+            look_at_orders(recorder, self._modules, loader.dataset)
+            look_at_whole(recorder, loader.dataset, seen.id)
             scaled = scaled_together(loader.dataset)
             if scaled is not None:
                 storage, rows, shift = scaled
@@ -199,8 +210,11 @@ class _Notes:
         drawn = seen.sampler == "RandomSampler" and isinstance(batch, Tensor)
         if self._recorder.detailed and drawn and batch.layout is torch.strided:
             self._modules.handed[StorageWeakRef(batch.untyped_storage())] = seen.id
-        if (last is None or last[0]() is not iterator) and seen.sampler == "SequentialSampler":
-            self._compare_first(seen, batch)
+        if last is None or last[0]() is not iterator:
+            if seen.sampler == "SequentialSampler":
+                self._compare_first(seen, batch)
+            elif seen.sampler == "RandomSampler" and seen.whole > LEAST_BATCHES * self._sizes.get(seen.id, 0):
+                self._compare_orders(seen, parts)
         self._handed[seen.id] = weakref.ref(iterator), time.monotonic()
 
     def _look_at_orientations(self, seen: LoaderSeen, batch: Any) -> None:
@@ -233,6 +247,19 @@ class _Notes:
             seen.redrawn += 1
         else:
             seen.repeated += 1
+
+    def _compare_orders(self, seen: LoaderSeen, parts: list[Tensor]) -> None:
+        """Note a loader that shuffles and begins with the same rows in pass after pass, each of which trains."""
+        rows = next(
+            (row_digests(each) for each in parts if each.dim() > 1 and each.layout is torch.strided), []
+        )
+        place, update = (seen.at, len(self._recorder.optimizers)), self._recorder.log.updates
+        before, times, at_update = self._orders.get(place, ([], 0, -1))
+        if rows and rows == before and update > at_update:
+            self._orders[place] = rows, times + 1, update
+            self._recorder.add(SameOrder(seen.at, update, times + 1))
+        elif rows != before:
+            self._orders[place] = rows, 1, update
 
     def length(self, seen: LoaderSeen, batches: int) -> None:
         """Record that the script asked for the number of batches, and whether it divides by it."""
@@ -324,4 +351,7 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         alike=alike,
         alike_at=alike_at or where(),
         left_out=_left_out(sampler, loader.dataset),
+        drawn=len(sampler) if hasattr(sampler, "__len__") else 0,
+        whole=len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
+        batch_size=loader.batch_size or 0,
     )

@@ -210,6 +210,9 @@ class Recorder:
         optimized: how many parameters were given to optimizers.
         looking: whether the observer is at work now, so that what is called is its own doing.
         traced_outside: how the model ran when the observer began to look, since it hides the modes that tell; "" where as the script says.
+        doubled_at: the lines at which a tokenizer was given texts that begin with its special token already, by that token.
+        ends: the token that ends a text, its number and its name, in vocabularies of the script's own, by their size.
+        infinite_at: the line that last made something infinite, or no number, of numbers that were finite, outside of what is differentiated.
         tables: the lines that last made tables of all pairs of as many numbers, by their shape.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
@@ -263,11 +266,13 @@ class Recorder:
         self.parameters: dict[int, ParameterSeen] = {}
         self.frozen_at_build: set[int] = set()
         self.special_tokens: dict[int, str] = {}
-        self.expected_token = ""
+        self.doubled_at: dict[int, str] = {}
+        self.expected_token = self.infinite_at = ""
         self.tables: dict[torch.Size, str] = {}
         self.waited_for = False
         self.scored_losses: list[tuple[float, int]] = []
         self.end_tokens: set[int] = set()
+        self.ends: dict[int, tuple[int, str] | None] = {}
         self.deviations: dict[int, str] = {}
         self._tokens: torch.Tensor | None = None
         self.tokens: torch.Tensor | None = None

@@ -41,11 +41,13 @@ from snugfit.doctor.observe.script_events import (
 )
 from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
 from snugfit.doctor.observe.text_events import MaskedTokens
+from snugfit.doctor.observe.watchers.watch_cuts import note_cut
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
-from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, note_infinite
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_shapes
+from snugfit.doctor.observe.watchers.watch_texts import look_at_ends
 
 _Call = Callable[..., Any]
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -132,7 +134,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                 names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
                 options = {**dict(zip(names, args, strict=False)), **kwargs}
                 with recorder.guard():
-                    recorder.add(_seen(recorder, name, input, target, options))
+                    recorder.add(seen := _seen(recorder, name, input, target, options))
+                    look_at_ends(recorder, seen, target)
                     _look_at_padding(recorder, target, options)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
@@ -157,6 +160,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                         look_at_shapes(recorder, name, input, target)
                         _look_at_range(recorder, name, input, target)
                         _look_at_truths(recorder, name, target)
+                        if recorder.detailed and input.requires_grad:
+                            note_infinite(recorder, [target])
                         _look_at_targets(recorder, modules, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
                         _look_at_mix(recorder, modules, target)
@@ -189,6 +194,8 @@ def _watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None
                 if input.dim() > 1:
                     recorder.add(_simple(recorder, "argmax", "", False))
                 _look_at_argmax(recorder, axes, input, axis)
+                if recorder.detailed and is_own(sys._getframe(1).f_code.co_filename):
+                    note_cut(recorder, input)
             result = original(input, *args, **kwargs)
             with recorder.guard():
                 if axis in (0, -2) and input.dim() == 2 and result.dim() == 1 and not torch.is_grad_enabled():

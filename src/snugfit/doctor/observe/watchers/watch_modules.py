@@ -6,7 +6,7 @@ import statistics
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
 from snugfit.doctor.observe.dependence import Dependence
 from snugfit.doctor.observe.frozen_norms import FrozenNorms
+from snugfit.doctor.observe.graph_nodes import mark_mixing
 from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layers import Layers
 from snugfit.doctor.observe.loaded_weights import LoadedWeights
@@ -35,17 +36,23 @@ from snugfit.doctor.observe.module_facts import (
     misspelt_freezes,
 )
 from snugfit.doctor.observe.outsiders import Outsiders
-from snugfit.doctor.observe.own_source import line_that_moves_nothing, line_that_sets
+from snugfit.doctor.observe.own_source import (
+    line_that_follows,
+    line_that_moves_nothing,
+    line_that_sets,
+)
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
-from snugfit.doctor.observe.script_events import Forward
+from snugfit.doctor.observe.script_events import Forward, InfiniteInput
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.swapped_weights import SwappedWeights
+from snugfit.doctor.observe.tables import Tables
 from snugfit.doctor.observe.watchers.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, own_frames, where
+from snugfit.doctor.observe.watchers.watch_tables import look_at_scale, look_at_source
 from snugfit.doctor.observe.watchers.watch_texts import (
     is_of_transformers,
     look_at_labels,
@@ -108,6 +115,7 @@ class ModuleWatch:
         self._lines: dict[int, tuple[str, int]] = {}
         self.last_trained = self.rows_drawn = 0
         self._learned: set[int] = set()
+        self.tables = Tables()
 
     @property
     def inside(self) -> bool:
@@ -301,6 +309,8 @@ class ModuleWatch:
             self.graphs.note_output(root.id, output)
             if isinstance(module, nn.RNNBase):
                 self.states.after(module, output)
+            if isinstance(module, nn.RNNBase | nn.Conv1d):
+                mark_mixing(output[0] if isinstance(output, tuple) else output, where())
             self._layers.after(module, output)
             if self.recorder.reader is module:
                 self.dependence.after(root.id, output)
@@ -351,12 +361,16 @@ class ModuleWatch:
             self.ready.before(module, grad=grad, recalibrates=recalibrates)
         elif not grad and self.recorder.log.updates:
             self.ready.of_copy(module)
+        scale, low, high = self._scale(seen.id, batch, grad=grad)
+        if grad and trained and self.recorder.detailed:
+            note_infinite(self.recorder, inputs)
+        if trained and scale and batch is not None:
+            look_at_scale(self.recorder, batch, grad=grad)
         if batch is not None and not recalibrates and (seen.averaged_of or trained):
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
         self.swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
-        scale, low, high = self._scale(seen.id, batch, grad=grad)
         self.recorder.add(
             Forward(
                 at,
@@ -501,6 +515,9 @@ class ModuleWatch:
         """Note which parameters are frozen now: an optimizer that filters does not get them."""
         number, log = self.recorder.number, self.recorder.log
         log.moves_nothing_at = log.moves_nothing_at or line_that_moves_nothing()
+        log.follows_at = log.follows_at or line_that_follows()
+        if not log.updates:
+            look_at_source(self.recorder)
         self.recorder.frozen_at_build = {
             number(each) for module in list(self._all.values()) for each in module._parameters.values()
             if each is not None and not each.requires_grad
@@ -561,6 +578,15 @@ class ModuleWatch:
         count = len(self.recorder.log.events)  # of a long run not all of them
         held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
         self.recorder.log.held_out = [place for place in held_out if place < count]
+
+
+def note_infinite(recorder: Recorder, values: Iterable[Tensor]) -> None:
+    """Note that what a model, or its loss, is given is not finite, and the line that made it so, where that was seen."""
+    for each in values:
+        numbers = each.is_floating_point() and each.layout is torch.strided
+        if numbers and not each.requires_grad and not bool(each.isfinite().all()):
+            recorder.add(InfiniteInput(recorder.infinite_at or where(), recorder.log.updates))
+            return
 
 
 def _name_in_script(module: nn.Module) -> str:

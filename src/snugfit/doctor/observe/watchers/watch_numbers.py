@@ -25,6 +25,7 @@ from snugfit.doctor.observe.watchers.watch_losses import (
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_scores import note_score
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_scored_shapes, look_at_shapes, note_table
+from snugfit.doctor.observe.watchers.watch_squashes import look_at_infinities
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
 _Call = Callable[..., Any]
@@ -47,11 +48,12 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
                 with recorder.guard():
                     # a number that was drawn on the processor costs nothing
                     computed = self.requires_grad or self.device.type != "cpu"
-                    looked = computed and recorder.active and not modules.inside
+                    active = computed and recorder.active
+                    looked = active and not modules.inside
+                    if active and recorder.detailed:
+                        note_cut(recorder, self)
                     if looked:
                         terms.note_read(self)
-                        if recorder.detailed:
-                            note_cut(recorder, self)
                     if looked and _in_micro_batch(recorder):
                         recorder.add(Read(where(), recorder.log.updates, name, self.device.type))
             return original(self, *spec, **named)
@@ -148,6 +150,8 @@ def _look_at_operands(
 def _look_at_result(
     recorder: Recorder, modules: ModuleWatch, name: str, one: Tensor, other: Tensor, result: Any
 ) -> None:
+    if name == "the quotient" and recorder.detailed and not other.is_complex():
+        look_at_infinities(recorder, name, one, result)
     if one.shape != other.shape:
         if recorder.detailed:
             note_table(recorder, one, other, result)

@@ -21,7 +21,9 @@ from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 _Call = Callable[..., Any]
 _OVER_ROWS = "snugfit softmax over the rows"
 _NAMES = ("softmax", "log_softmax", "sigmoid")
-_OF_POSITIVES = ("log", "sqrt", "rsqrt")
+_OF_POSITIVES = ("log", "log2", "log10", "sqrt", "rsqrt")
+_UNBOUNDED = ("pow", "exp", "reciprocal", "std", "var", "acos", "asin")
+"""Functions that make something infinite, or no number, of some numbers."""
 
 
 def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -47,11 +49,12 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
 
         return squash
 
-    for name in _OF_POSITIVES:
+    for name in (*_OF_POSITIVES, *_UNBOUNDED):
         in_c = getattr(torch, name)
         for owner in (Tensor, torch):
             patches.wrap(owner, name, _limited(recorder))
         script_as(getattr(torch, name), in_c)
+    patches.wrap(Tensor, "__pow__", _limited(recorder))
     for owner, names in ((Tensor, _NAMES), (torch, _NAMES), (functional, ("logsigmoid",))):
         for name in names:
             in_c = getattr(owner, name)
@@ -78,13 +81,27 @@ def _limited(recorder: Recorder) -> Callable[[_Call], _Call]:
             ):
                 with recorder.guard():
                     given = args[0] if args else kwargs.get("input")
-                    if isinstance(given, Tensor) and given.requires_grad and not given.is_complex():
-                        _look_at_least(recorder, name, given.detach())
+                    if isinstance(given, Tensor) and not given.is_complex():
+                        if given.requires_grad and name in _OF_POSITIVES:
+                            _look_at_least(recorder, name, given.detach())
+                        look_at_infinities(recorder, name, given, result)
             return result
 
         return function
 
     return wrapped
+
+
+def look_at_infinities(recorder: Recorder, name: str, given: Tensor, result: Any) -> None:
+    """Note what is infinite, or no number, and made of numbers that are finite; where nothing is differentiated, its line alone, since it may be data."""
+    if not isinstance(result, Tensor) or not result.is_floating_point() or not recorder.active:
+        return
+    if bool(result.isfinite().all()) or not bool(given.isfinite().all()):
+        return
+    if result.requires_grad:
+        recorder.add(NotANumber(where(), recorder.log.updates, name))
+    else:
+        recorder.infinite_at = where()
 
 
 def _look_at_least(recorder: Recorder, name: str, values: Tensor) -> None:

@@ -20,8 +20,8 @@ from snugfit.doctor.observe.loss_terms import (
     pulled_together,
     raw_overlap,
     share_of_mean,
-    sum_alone,
     sum_beside_mean,
+    summed_term,
     sums_in,
     terms_of,
 )
@@ -144,9 +144,9 @@ class TermWatch:
         summed = sum_beside_mean(value, rows, scale)
         if summed is not None:
             recorder.add(SummedTerm(line_of(summed.node) or at, update, rows, summed.factor))
-        alone = sum_alone(terms, rows)
-        if alone:
-            self._summed = at, rows, alone
+        alone = summed_term(terms, rows)
+        if alone is not None and alone.factor:
+            self._summed = line_of(alone.node) or at, rows, alone.factor
         pulled = pulled_together(terms)
         if pulled:
             recorder.add(PulledTogether(pulled, update))

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.own_source import line_that_labels
+from snugfit.doctor.observe.run_events import EndSeen
+from snugfit.doctor.observe.script_events import Loss
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
+from snugfit.doctor.observe.vocabularies import end_of
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 if TYPE_CHECKING:
@@ -38,7 +42,23 @@ def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) 
     same = (tokens == first).all(0).long().cumprod(0)
     times = int(same.sum())
     special = recorder.special_tokens.get(first, "")
-    recorder.add(HeadTokens(where(), recorder.log.updates, first, times, special, recorder.expected_token))
+    at = recorder.doubled_at.get(first, "") if times > 1 else ""
+    recorder.add(
+        HeadTokens(at or where(), recorder.log.updates, first, times, special, recorder.expected_token)
+    )
+
+
+def look_at_ends(recorder: Recorder, loss: Loss, labels: Tensor) -> None:
+    """Note how many labels of the first updates are the token that ends a text, in a vocabulary of the script's own."""
+    if not (recorder.detailed and loss.grad and loss.ahead == 1 and loss.counted):
+        return
+    if loss.classes not in recorder.ends:
+        recorder.ends[loss.classes] = end_of(loss.classes)
+    known = recorder.ends[loss.classes]
+    if known is not None:
+        number, name = known
+        ends = int((labels == number).sum())
+        recorder.add(EndSeen(loss.at, loss.update, name, ends, loss.counted, loss.ignored))
 
 
 def named_arguments(forward: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -77,9 +97,10 @@ def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any])
         ending[:, 0] = False  # some models begin with the token that ends
         scored, scored_padding = int(counts.sum()), int((counts & ~visible).sum())
         ends, scored_ends = int(ending.sum()), int((ending & counts).sum())
+    at = line_that_labels(where()) if scored_padding else where()
     recorder.add(
         MaskedTokens(
-            where(), recorder.log.updates, scored, scored_padding, ends, scored_ends, unmasked, tokens.numel()
+            at, recorder.log.updates, scored, scored_padding, ends, scored_ends, unmasked, tokens.numel()
         )
     )
 
@@ -113,7 +134,7 @@ def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]
         return
     recorder.add(
         Labels(
-            where(),
+            line_that_labels(where()),
             recorder.log.updates,
             shifted=_share(labels[:, :-1], tokens[:, 1:]),
             same=_share(labels, tokens),
@@ -169,11 +190,26 @@ def _note(recorder: Recorder, tokenizer: Any, encoded: Any, options: dict[str, A
             recorder.special_tokens.setdefault(token, name)
             if name == "cls":
                 recorder.expected_token = "cls"
+    _note_doubled(recorder, encoded)
     parts = getattr(encoded, "encodings", None)
     if not parts or not options.get("truncation") or options.get("return_overflowing_tokens"):
         return
     cut = sum(bool(part.overflowing) for part in parts)
     recorder.add(Tokenized(where(), recorder.log.updates, len(parts), cut, max(map(len, parts))))
+
+
+def _note_doubled(recorder: Recorder, encoded: Any) -> None:
+    """Note where a tokenizer was given a text that begins with the special token which it puts before a text."""
+    rows = encoded.get("input_ids") if hasattr(encoded, "get") else None
+    first = rows[0] if rows is not None and len(rows) else None
+    if isinstance(first, int):
+        first = rows
+    tokens = list(first[:2]) if first is not None and hasattr(first, "__getitem__") else []
+    numbers = [
+        int(each) for each in tokens if isinstance(each, int) or getattr(each, "numel", lambda: 0)() == 1
+    ]
+    if len(numbers) == 2 and numbers[0] == numbers[1] and numbers[0] in recorder.special_tokens:
+        recorder.doubled_at.setdefault(numbers[0], where())
 
 
 def _dtype_on_disk(model: Any, name: Any) -> str:

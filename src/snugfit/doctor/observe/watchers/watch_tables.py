@@ -1,0 +1,158 @@
+"""Watch pandas and scikit-learn, where rows come into another order, or are scaled by statistics of their own, before torch sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import data
+
+from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.own_source import line_that_cuts_twice, line_that_draws_apart, line_that_splits
+from snugfit.doctor.observe.run_events import (
+    DrawnApart,
+    OtherIndex,
+    OwnStatistics,
+    RowsInSteps,
+    ScaledAlone,
+    WindowsShared,
+)
+from snugfit.doctor.observe.tables import Tables
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.whole_scales import LEAST_ROWS, MOST_COLUMNS, is_scaled, tensors_of
+
+if TYPE_CHECKING:
+    from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+
+
+def watch_tables(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record the order of rows of arrays that are made of tables, and what was fitted to the rows that it scales."""
+    _watch_pandas(recorder, modules.tables, patches)
+    _watch_scalers(recorder, modules.tables, patches)
+
+
+def _is_looked_at(recorder: Recorder) -> bool:
+    """Return whether this is the script's own doing, before it trains."""
+    return recorder.here and not recorder.looking and not recorder.log.updates and recorder.active
+
+
+def _watch_pandas(recorder: Recorder, tables: Tables, patches: Patches) -> None:
+    def numbering(original: _Call) -> _Call:
+        def to_numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            values = original(self, *args, **kwargs)
+            if _is_looked_at(recorder) and called_directly():
+                with recorder.guard():
+                    tables.note(values, where(), index=self.index)
+            return values
+
+        return to_numpy
+
+    def imported(module: ModuleType) -> None:
+        for kind in (module.Series, module.DataFrame):
+            patches.wrap(kind, "to_numpy", numbering)
+            values = vars(kind).get("values")
+            if isinstance(values, property) and values.fget is not None:
+                kind.values = property(numbering(values.fget), doc=values.__doc__)
+                patches.on_undo(partial(setattr, kind, "values", values))
+
+    patches.after_import("pandas", imported)
+
+
+def _watch_scalers(recorder: Recorder, tables: Tables, patches: Patches) -> None:
+    def scaling(original: _Call) -> _Call:
+        def _wrap_data_with_container(
+            method: str, data_to_wrap: Any, original_input: Any, estimator: Any
+        ) -> Any:
+            result = original(method, data_to_wrap, original_input, estimator)
+            if _is_looked_at(recorder):
+                with recorder.guard():
+                    index = getattr(original_input, "index", None)
+                    index = index if hasattr(index, "is_unique") else None
+                    tables.note(np.asarray(result), where(), index=index)
+            return result
+
+        return _wrap_data_with_container
+
+    def fitting(original: _Call) -> _Call:
+        def fit_transform(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if _is_looked_at(recorder):
+                with recorder.guard():
+                    if isinstance(result, np.ndarray) or hasattr(result, "to_numpy"):
+                        tables.note(np.asarray(result), where(), fitted=type(self).__name__)
+            return result
+
+        return fit_transform
+
+    def outputs_imported(module: ModuleType) -> None:
+        patches.wrap(module, "_wrap_data_with_container", scaling)
+
+    def bases_imported(module: ModuleType) -> None:
+        patches.wrap(module.TransformerMixin, "fit_transform", fitting)
+
+    patches.after_import("sklearn.base", bases_imported)
+    patches.after_import("sklearn.utils._set_output", outputs_imported)
+
+
+def look_at_orders(recorder: Recorder, modules: ModuleWatch, dataset: Any) -> None:
+    """Note parts of a data set that are made of the same rows of a table in other orders."""
+    held = (
+        list(dataset.tensors)
+        if isinstance(dataset, data.TensorDataset)
+        else list(getattr(dataset, "__dict__", {}).values())
+    )
+    parts = [each for each in held if isinstance(each, Tensor | np.ndarray)]
+    apart = modules.tables.rows_apart(parts) if len(parts) > 1 and modules.tables.arrays else None
+    if apart is not None:
+        inputs, targets = apart
+        recorder.add(OtherIndex(targets, recorder.log.updates, inputs))
+
+
+def look_at_scale(recorder: Recorder, values: Tensor, *, grad: bool) -> None:
+    """Note a batch of many rows that was scaled by its own statistics."""
+    plain = values.dim() == 2 and values.layout is torch.strided and values.is_floating_point()
+    if plain and len(values) >= LEAST_ROWS and 1 < values.shape[1] <= MOST_COLUMNS and is_scaled(values):
+        at = recorder.deviations.get(len(values)) or where()
+        recorder.add(ScaledAlone(at, recorder.log.updates, 0, len(values), values.shape[1], grad))
+
+
+def look_at_whole(recorder: Recorder, dataset: Any, loader: int) -> None:
+    """Note a data set that was scaled by its own statistics."""
+    for each in tensors_of(dataset):
+        wide = each.dim() == 2 and 1 < each.shape[1] <= MOST_COLUMNS
+        if wide and len(each) >= LEAST_ROWS and is_scaled(each):
+            at = recorder.deviations.get(len(each)) or where()
+            recorder.add(ScaledAlone(at, recorder.log.updates, loader, len(each), each.shape[1], grad=False))
+
+
+def look_at_source(recorder: Recorder) -> None:
+    """Note, before the training, arrays that the script's source shuffles or splits apart, once."""
+    apart = None if any(recorder.log.of(DrawnApart)) else line_that_draws_apart()
+    if apart is not None:
+        recorder.add(DrawnApart(apart[0], recorder.log.updates, apart[1], apart[2]))
+
+
+def look_at_rows(recorder: Recorder, modules: ModuleWatch) -> None:
+    """Note, at the end, rows on both sides of a cut, those that no slice of a table had, and those that were scored and scaled by statistics of their own, beside others that were trained on."""
+    if any(0 < each.shared < each.rows for each in recorder.log.overlaps):
+        cut_at = line_that_cuts_twice()
+        for each in recorder.log.overlaps:
+            each.cut_at = cut_at
+    left = modules.rows.steps.left_out
+    if left is not None:
+        recorder.add(RowsInSteps(left.at, recorder.log.updates, left.step, left.size, left.end, left.rows))
+    windows = modules.rows.shared_windows()
+    if windows is not None and not any(isinstance(each, WindowsShared) for each in recorder.log.events):
+        at, shared, rows = windows
+        recorder.add(WindowsShared(line_that_splits() or at, recorder.log.updates, 0, 0, shared, rows))
+    alone = modules.tables.scaled_alone(*modules.rows.digests()) if modules.tables.arrays else None
+    if alone is not None:
+        learned, scored = alone
+        recorder.add(OwnStatistics(scored.at, recorder.log.updates, scored.fitted, learned.at, scored.rows))
