@@ -21,7 +21,7 @@ for epoch in range(5):
         optimizer.step()
         with torch.no_grad():
             for mine, value in zip(slow.parameters(), model.parameters(), strict=True):
-                mine.mul_(1 - 0.999).add_(value, alpha=0.999)
+                mine.mul_(1 - 0.999).add_(value, alpha=0.999)  # <- here
     with torch.no_grad():
         held = text[700:741]
-        print(epoch, nn.functional.cross_entropy(slow(held[None, :-1])[0], held[1:]).item())  # <- here
+        print(epoch, nn.functional.cross_entropy(slow(held[None, :-1])[0], held[1:]).item())

@@ -135,7 +135,8 @@ class LoaderSeen:
         redrawn, repeated: passes that begin with the labels of the pass before and with other inputs, or with the same.
         batches: how many it has handed out.
         left_out: rows for which its sampler has no weight.
-        drawn: how many rows its sampler draws in a pass, of `whole` of the data set; `batch_size` of a batch.
+        drawn: how many rows its sampler draws in a pass, of `whole` of the data set; `batch_size` of a batch. `counts_batches`: the source that
+            makes it divides something by the size of a batch.
         alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
     """
 
@@ -163,6 +164,7 @@ class LoaderSeen:
     drawn: int = 0
     whole: int = 0
     batch_size: int = 0
+    counts_batches: bool = False
 
 
 @dataclass

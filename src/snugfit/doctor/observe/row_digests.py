@@ -13,7 +13,7 @@ from snugfit.doctor.observe.log import Overlap
 from snugfit.doctor.observe.row_steps import RowSteps
 
 MOST_ROWS = 200_000
-LEAST_WIDE, MOST_WINDOWS, LEAST_BESIDE, MOST_SAME = 6, 1024, 8, 0.1
+LEAST_WIDE, MOST_WINDOWS, LEAST_BESIDE, LEAST_SHARE, MOST_SAME = 6, 1024, 8, 0.5, 0.1
 """Windows of a series: their columns, how many are known of those that are trained on, and how many of others lie beside them."""
 SAMPLED = 1024
 LEAST_DISTINCT = 4
@@ -167,7 +167,9 @@ class Rows:
         for at, windows in self._scored_windows.items():
             neighbours = {row for row, head, tail in windows if head in self._tails or tail in self._heads}
             same = neighbours & trained
-            if len(neighbours) >= LEAST_BESIDE and len(same) <= MOST_SAME * len(neighbours):
+            # of rows that are split in time those at the cut alone have a neighbour, at random nearly all of which the neighbours are known
+            many = LEAST_SHARE * len(windows) * len(self._heads) / max(len(trained), len(self._heads))
+            if len(neighbours) >= max(LEAST_BESIDE, many) and len(same) <= MOST_SAME * len(neighbours):
                 return at, len(neighbours), len({row for row, *_ in windows})
         return None
 

@@ -167,6 +167,7 @@ def _as_many_as_batches(log: Log) -> list[Finding]:
         )
         if (
             fits
+            and loader.counts_batches
             and loader.batch_size >= LEAST_BATCH
             and loader.drawn > 1
             and loader.sampler != "SequentialSampler"

@@ -47,6 +47,7 @@ _Call = Callable[..., Any]
 MOST_TIMES = 200
 LEAST_BATCHES = 2
 _DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
+_BATCHES = re.compile(r"//?\s*[\w.\"'\[\]]*(batch|bs)", re.IGNORECASE)
 _TRANSFORMS = re.compile(r"(transform|augment|flip|crop|rotate)\w*\(")
 
 
@@ -313,6 +314,13 @@ def _line_of_transform(dataset: Any) -> str:
     return f"{shown(code.co_filename)}:{lines[0] if lines else numbers[0]}"
 
 
+def _counts_batches() -> bool:
+    """Return whether the source of the script's function that makes a loader divides by the size of a batch."""
+    frame = innermost()
+    lines = [] if frame is None else linecache.getlines(frame.f_code.co_filename)
+    return any(_BATCHES.search(line) for line in lines)
+
+
 def _left_out(sampler: Any, dataset: Any) -> int:
     """Return how many rows a sampler by weights can never draw, since it has no weight for them."""
     if not isinstance(sampler, data.WeightedRandomSampler) or not hasattr(dataset, "__len__"):
@@ -354,4 +362,5 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         drawn=len(sampler) if hasattr(sampler, "__len__") else 0,
         whole=len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
         batch_size=loader.batch_size or 0,
+        counts_batches=_counts_batches(),
     )

@@ -413,7 +413,13 @@ class UpdateWatch:
             ]
 
     def finish(self) -> None:
-        """Note which optimizers have nothing left that trains."""
+        """Note which optimizers have nothing left that trains, and which parameters have a rate by now."""
+        for optimizer in self.recorder.living(torch.optim.Optimizer):
+            for group in optimizer.param_groups:
+                rate = float(group.get("lr", 1.0))
+                for parameter in group["params"] if rate else []:
+                    seen = self.recorder.parameter(parameter)
+                    seen.largest_rate = seen.largest_rate or rate
         for number, state in self.gradients.states.items():
             parameters = state.parameters()
             known = self.recorder.optimizers.get(number)
