@@ -30,6 +30,11 @@ def importing_torchao() -> Iterator[None]:
             logger.setLevel(level)
 
 
+def silence_bitsandbytes() -> None:
+    """Silence the line in which bitsandbytes, when it is imported by whomever, misses a kernel of the hub for inference on some processors."""
+    logging.getLogger("bitsandbytes.backends.cpu.ops").disabled = True
+
+
 _LEVEL_OF_KINETO = "KINETO_LOG_LEVEL"
 _ABOVE_ALL = "6"
 

@@ -15,7 +15,7 @@ from torch import nn
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
-from snugfit.kit.adapters.adapter_files import BESIDE, CONFIG
+from snugfit.kit.adapters.adapter_files import CONFIG, LOCAL_PREFIX
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
 from snugfit.kit.text_embeddings import TextEmbeddings
@@ -151,7 +151,7 @@ def is_local(base: str) -> bool:
 
 def name_elsewhere(model: str) -> str:
     """Return a model's name as an export has it: a folder of this machine without its place."""
-    return f"{BESIDE}{Path(model).name}" if is_local(model) else model
+    return f"{LOCAL_PREFIX}{Path(model).name}" if is_local(model) else model
 
 
 def copy_adapter(subject: ExportedModel, folder: Path) -> None:

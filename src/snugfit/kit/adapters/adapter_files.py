@@ -15,7 +15,7 @@ from snugfit.errors import ModelError, SettingError
 from snugfit.kit.adapters.adapters import ADAPTER, adapted, put_in, require_peft
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-BESIDE = "./"
+LOCAL_PREFIX = "./"
 """Before the name of a base in an exported adapter: a folder whose place is not told."""
 _PREFIX = "base_model.model."
 
@@ -96,8 +96,8 @@ def adapter_config(folder: str | Path) -> Any:
 
 def names_base(written: str, base: str) -> bool:
     """Return whether the configuration of an adapter names this base: its folder, its name on the hub, or in an export its folder's name alone."""
-    beside = written.startswith(BESIDE) and Path(written).name == Path(base).name
-    return beside or Path(written).resolve() == Path(base).resolve()
+    same_name = written.startswith(LOCAL_PREFIX) and Path(written).name == Path(base).name
+    return same_name or Path(written).resolve() == Path(base).resolve()
 
 
 def _unreadable(file: Path, error: Exception) -> ModelError:

@@ -26,6 +26,7 @@ from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread
 from snugfit.kit.quantized.quantize import dequantise_
+from snugfit.system.log_filters import silence_bitsandbytes
 
 ADAPTER = "default"
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -271,6 +272,7 @@ def put_in(model: nn.Module, config: Any) -> None:
     from peft import inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
+    silence_bitsandbytes()  # which peft imports where it is installed
     # DoRA begins with the norms of the weights; all else needs their shapes
     reading = nullcontext() if getattr(config, "use_dora", False) else weights_unread()
     with warnings.catch_warnings(), _standing_still(model), reading:

@@ -18,6 +18,7 @@ from snugfit.core.scalar_reads import is_fake
 from snugfit.kit.optimizers.blockwise import in_blocks, on_parts, part_of, parts_of, rows_of_blocks, spread
 from snugfit.kit.optimizers.library_optimizer import eager, refuse_sparse, require
 from snugfit.kit.sharded_tensors import is_sharded, of_part, own_part, sharded_like
+from snugfit.system.log_filters import silence_bitsandbytes
 
 _BLOCK = 256
 """Elements of a block of bitsandbytes."""
@@ -32,6 +33,7 @@ _SCALES = ("absmax1", "absmax2")
 def bitsandbytes_class() -> Any:
     """Return the optimizer's class; made when it is asked for, as the library is imported then."""
     require("bitsandbytes")
+    silence_bitsandbytes()
     from bitsandbytes.optim import AdamW8bit
 
     base: Any = AdamW8bit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import QuantisedExperts, expert_weights
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, WeightFormat, in_stock_form
+from snugfit.system.log_filters import silence_bitsandbytes
 
 _QUANTISED = (QuantisedLinear, QuantisedExperts)
 
@@ -194,8 +194,7 @@ def bitsandbytes_ops() -> Any:
     """
     if importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtra("bitsandbytes", "quantization")
-    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    logger.disabled = True  # it misses a kernel of the hub, for inference on some processors
+    silence_bitsandbytes()
     import bitsandbytes  # noqa: F401 (registers them)
 
     return torch.ops.bitsandbytes

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +329,22 @@ def test_adapters_of_another_scale_are_refused(settings: dict[str, Any], tmp_pat
     with pytest.raises(ModelError, match=r"adapter: .*(was trained with|is of another model)"):
         load_adapter(other, str(tmp_path / "adapter"))
     load_adapter(trained, str(tmp_path / "adapter"))
+
+
+def test_adapters_bring_no_line_of_a_library_about_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # peft imports bitsandbytes, which on processors with bf16 misses a kernel of the hub that no adapter asks for
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    said: list[logging.LogRecord] = []
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logger, "callHandlers", said.append)
+    inject = peft.inject_adapter_in_model
+
+    def importing(*args: Any, **kwargs: Any) -> nn.Module:
+        logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community")
+        return inject(*args, **kwargs)
+
+    monkeypatch.setattr(peft, "inject_adapter_in_model", importing)
+    lora_(nn.Sequential(nn.Linear(4, 2)), rank=2)
+    assert not said
