@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.default_loss import loss_message, loss_or_default
 from snugfit.core.entry import as_entry, without_unset
 from snugfit.core.job import Job, Plan
 from snugfit.core.loss_terms import Loss
@@ -26,6 +25,7 @@ from snugfit.data.order import training_order
 from snugfit.data.splits.hold_out import SHARES, hold_out_of
 from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
+from snugfit.kit.default_loss import loss_message, loss_or_default
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.results.run_folder import RunFolder, check_name

@@ -14,7 +14,6 @@ from torch import nn
 
 from snugfit.core.batch import Batch, Share, inputs_of, labels_of
 from snugfit.core.composition import compose
-from snugfit.core.default_loss import loss_or_default
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss, check_weight
@@ -27,6 +26,7 @@ from snugfit.errors import SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
 from snugfit.kit.decoder_inputs import decoder_inputs_of
+from snugfit.kit.default_loss import loss_or_default
 from snugfit.kit.kv_cache import caching_configs, without_caches
 from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.default_loss import loss_message
 from snugfit.data.splits.hold_out import SHARES, VALIDATION, HoldOut, share_of
 from snugfit.errors import DataError, SettingError
+from snugfit.kit.default_loss import loss_message
 from snugfit.system.user_objects import load_object
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 import snugfit as sf
-from snugfit.core.default_loss import default_loss, loss_message
+from snugfit.kit.default_loss import default_loss, loss_message
 
 _SIZES = {
     "vocab_size": 24,
