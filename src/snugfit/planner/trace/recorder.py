@@ -530,7 +530,7 @@ class _Stretch(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """What was done for a result in memory of its own: operators, events and storages, each numbered from where they began.
+    """The work for a result in memory of its own: operators, events and storages, each numbered from where they began.
 
     `left` is the number of the result's storage.
     """
