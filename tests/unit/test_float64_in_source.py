@@ -30,7 +30,7 @@ PLACES: dict[str, dict[str, str]] = {
     "doctor/observe/mixed_rows.py": {"_columns": HOST},
     "doctor/observe/watchers/watch_updates.py": {"_sums": HOST},
     "doctor/observe/weights.py": {"_joined": HOST},
-    "doctor/observe/whole_scales.py": {"scaled_together": HOST, "_is_scaled": HOST},
+    "doctor/observe/whole_scales.py": {"scaled_together": HOST},
     "step/metrics/label_metrics.py": {"exact_match": HOST, "_tallies": HOST, "_average_precision": HOST},
     "step/metrics/metric.py": {"compute": HOST},
     "step/metrics/metrics_over_all.py": {"auroc": HOST, "_numbers": HOST, "_ranks": HOST},

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.data.splits.hold_out import SHARES, VALIDATION, HoldOut, share_of
 from snugfit.errors import DataError, SettingError
-from snugfit.kit.default_loss import loss_message
 from snugfit.system.user_objects import load_object
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
@@ -42,6 +41,7 @@ def training_rows(recipe: Recipe) -> Any:
 def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.data.stream import counted, streamed
+    from snugfit.kit.default_loss import loss_message
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
+from snugfit.system.tolerances import in_float64
+
 LEAST_ROWS, MOST_COLUMNS = 64, 4096
 COLUMNS = 16
 """So many are looked at together."""
@@ -33,7 +35,7 @@ def scaled_together(dataset: Any) -> tuple[int, int, float] | None:
 def is_scaled(whole: Tensor) -> bool:
     """Return whether each column has a mean of 0 and a deviation of 1; a few at a time, since most data is not, and all is a copy."""
     for columns in whole.detach().reshape(len(whole), -1).split(COLUMNS, dim=1):
-        numbers = columns.cpu().double()  # MPS has no float64
+        numbers = in_float64(columns).cpu()
         near = (numbers.mean(0).abs() < _MEAN) & ((numbers.std(0) - 1).abs() < _DEVIATION)
         if not bool(near.all()):
             return False
