@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch.distributed as dist
+from torch import Tensor
 
 from snugfit.core.batch import Batch
+from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.learning.sgd import SGD
 from tests.ranks.law import STRATEGIES, part_of
@@ -45,3 +51,27 @@ def test_terms_are_those_of_one_rank(two: Ranks, strategy: str, rows: int, m: in
     for of_rank in two.run(trained, strategy, rows, m):
         for found, own in zip(of_rank, expected, strict=True):
             assert found == pytest.approx(own, rel=TOLERANCE)
+
+
+def refusal_of_other_terms(strategy: str) -> str:
+    """The error on a rank of which the first alone has a term with the name of what a technique logs."""
+
+    def loss(outputs: Tensor, _: Any) -> dict[str, Tensor]:
+        return {"gradient_norm" if dist.get_rank() == 0 else "size": outputs.abs().sum(1)}
+
+    step = Step(
+        model(),
+        SGD(learning_rate=0.01),
+        loss,
+        [ClipNorm(max_norm=1.0)],
+        forward=lambda network, data: network(data[0]),
+        strategy=STRATEGIES[strategy](),
+    )
+    with pytest.raises(SettingError) as refused:
+        step(part_of(step, window()))
+    return str(refused.value)
+
+
+def test_ranks_with_other_terms_all_say_so_before_one_of_them_leaves(two: Ranks) -> None:
+    for refusal in two.run(refusal_of_other_terms, "ddp"):
+        assert "parts size on one rank" in refusal or "parts gradient_norm on one rank" in refusal

@@ -83,13 +83,14 @@ class WindowMeans:
             SettingError: a part of the loss has the name of one of them, or ranks have other parts.
         """
         if self._parts:
-            if both := next((name for name in self._parts if name in metrics), None):
+            parts = self._means_of_parts(strategy)  # before any rank leaves: the others wait in the exchange
+            if both := next((name for name in parts if name in metrics), None):
                 raise SettingError(
                     "loss",
                     f"got a term with the name '{both}', which a technique logs",
                     "Give it another name.",
                 )
-            metrics = {**metrics, **self._means_of_parts(strategy)}
+            metrics = {**metrics, **parts}
         if self._measuring is not None and self._measured is not None:
             sums = torch.stack(strategy.add_up(list(self._measured)))
             metrics = {**metrics, **self._measuring.metrics(sums)}

@@ -17,6 +17,7 @@ from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.mixup import Mixup
@@ -168,6 +169,14 @@ def test_other_terms_in_another_micro_batch_are_refused() -> None:
 
     with pytest.raises(SettingError, match="has the parts second in one micro-batch and first in another"):
         step_of(changing, micro_batch=6)(window())
+
+
+def test_a_term_with_the_name_of_what_a_technique_logs_is_refused() -> None:
+    def clashing(outputs: Tensor, data: Any) -> dict[str, Tensor]:
+        return {"gradient_norm": outputs.sum(1)}
+
+    with pytest.raises(SettingError, match="a term with the name 'gradient_norm', which a technique logs"):
+        step_of(clashing, ClipNorm(max_norm=1.0))(window())
 
 
 def test_weights_of_terms_that_are_not_there_are_refused() -> None:
