@@ -66,14 +66,18 @@ def _loaded(loader: SourceFileLoader, module: ModuleType) -> None:
         _load(loader, module)
 
 
-def _compiled_when_called(function: Any = None, **settings: Any) -> Any:
-    """Return a function as `torch.compile` does, which loads a compiler of its own at once: more than half of bitsandbytes' import."""
-    if function is None:
+def _compiled_when_called(model: Any = None, **settings: Any) -> Any:
+    """Return a function as `torch.compile` does, which loads a compiler of its own at once: more than half of bitsandbytes' import.
+
+    Args:
+        model: the function, which torch calls so, and libraries may too.
+    """
+    if model is None:
         return partial(_compiled_when_called, **settings)
-    if not inspect.isfunction(function):
-        return _compile(function, **settings)
-    compiled = cache(lambda: _compile(function, **settings))
-    return wraps(function)(lambda *args, **kwargs: compiled()(*args, **kwargs))
+    if not inspect.isfunction(model):
+        return _compile(model, **settings)
+    compiled = cache(lambda: _compile(model, **settings))
+    return wraps(model)(lambda *args, **kwargs: compiled()(*args, **kwargs))
 
 
 def _padded(

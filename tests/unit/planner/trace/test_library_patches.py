@@ -143,7 +143,7 @@ def test_what_a_library_compiles_as_it_is_loaded_is_compiled_when_it_is_called(
         compiled.append((function.__name__, settings))
         return lambda *args: ("compiled", function(*args))
 
-    text = "import torch\n@torch.compile(dynamic=False)\ndef double(x):\n    return 2 * x\nhalf = torch.compile(lambda x: x / 2)\n"
+    text = "import torch\n@torch.compile(dynamic=False)\ndef double(x):\n    return 2 * x\nhalf = torch.compile(model=lambda x: x / 2)\n"
     (tmp_path / "compiles_at_once.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(library_patches, "_compile", compile)
