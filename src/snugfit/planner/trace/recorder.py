@@ -400,10 +400,11 @@ class Recorder(TorchDispatchMode):
         """Return what follows from some tensors; where its like was made before, with the operators and the storages of that."""
         if torch.is_grad_enabled() or self._around.modes or self._silent:
             return make()
-        node = node_number()
+        node, device = node_number(), tensors[0].device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         call = Call(
             *(make, kind, torch.get_default_dtype(), torch.is_inference_mode_enabled()),
-            *(torch.is_autocast_enabled(tensors[0].device.type), node is not None and node >= _NO_NODE),
+            *(autocast, node is not None and node >= _NO_NODE),
         )
         call.take(tensors)
         if not call.is_plain or any(map(self.values.knows, call.tensors)):

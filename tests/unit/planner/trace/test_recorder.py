@@ -306,6 +306,20 @@ def test_what_does_not_follow_from_shapes_alone_is_made_each_time(what: str) -> 
     assert calls == 2 and (trace.ops, trace.events) == (made.ops, made.events)
 
 
+def test_what_autocast_rounds_to_decides_what_follows() -> None:
+    types: list[torch.dtype] = []
+
+    def run(_: Callable[[Tensor], Tensor], mode: FakeTensorMode) -> None:
+        given = torch.empty(3, 3)
+        with torch.no_grad():
+            for dtype in (torch.bfloat16, torch.float16):
+                with torch.autocast("cpu", dtype):
+                    types.append(following("square", [given], lambda: given @ given).dtype)
+
+    _traced(run, True)
+    assert types == [torch.bfloat16, torch.float16]
+
+
 def test_what_lets_go_of_something_else_is_made_each_time() -> None:
     kept: list[Tensor] = []
 
