@@ -8,9 +8,13 @@ from torch import nn
 
 from snugfit.core.loss_terms import Loss
 
-_NEXT_TOKEN = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-_SAME_TOKEN = ("WithLMHeadModel", "XLNetLMHeadModel")
-"""Ends of the class names of models that score a token by itself, and not by the token before it, though their names say LMHeadModel."""
+_NEXT_TOKEN = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ReformerModelWithLMHead")
+_DECODERS = "Bart Pegasus Blenderbot BlenderbotSmall Marian Mvp ProphetNet TrOCR Whisper CpmAnt"
+_SAME_TOKEN = ("WithLMHeadModel", "XLNetLMHeadModel", *(f"{name}ForCausalLM" for name in _DECODERS.split()))
+"""Ends of the class names of models that score each token on the label at its own place, though their names say that they write texts.
+
+Decoders of models that read something else first, as of transformers 5.23, get labels that are shifted already.
+"""
 _CLASSIFIERS = "Classification"
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    BartConfig,
+    BartForCausalLM,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -54,6 +56,8 @@ def _llama() -> LlamaForCausalLM:
         (_llama(), "causal_lm"),
         (_named("LlavaForConditionalGeneration"), "causal_lm"),
         (_named("XLNetLMHeadModel"), "cross_entropy"),
+        (_named("MBartForCausalLM"), "cross_entropy"),
+        (_named("ReformerModelWithLMHead"), "causal_lm"),
         (BertForMaskedLM(BertConfig(**_SIZES)), "cross_entropy"),
         (T5ForConditionalGeneration(T5Config(vocab_size=24, d_model=8, d_kv=4, d_ff=8, num_layers=1)), "cross_entropy"),
         (_bert(num_labels=3), "cross_entropy"),
@@ -78,6 +82,20 @@ def test_a_causal_language_model_without_a_loss_learns_the_next_token() -> None:
     optimizer.step()
     assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
     torch.testing.assert_close(ours.lm_head.weight, theirs.lm_head.weight, rtol=0, atol=1e-6)
+
+
+def test_a_decoder_alone_scores_labels_that_are_shifted_already() -> None:
+    model = BartForCausalLM(
+        BartConfig(
+            vocab_size=24, d_model=8, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=8, dropout=0.0
+        )
+    ).train()  # fmt: skip
+    tokens = torch.randint(0, 24, (6, 7), generator=torch.Generator().manual_seed(1))
+    batch = {"input_ids": tokens, "labels": tokens}
+    own = float(model(**batch).loss.detach())
+    result = sf.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batch=4)(batch)
+    assert result.loss == pytest.approx(own, abs=1e-5)
+    assert loss_message("cross_entropy", model) is None
 
 
 def test_a_run_says_the_loss_that_it_chose_and_one_that_is_not_the_models_own() -> None:
