@@ -30,8 +30,9 @@ class Ranks:
     """`run(function, *args)` calls a function of a module on every rank, and gives what each returned.
 
     Ranks that do not answer are ended, and begun anew for the next function. The first time that one is killed by a signal, the
-    function is run again on new ranks, with a warning: libtorch was seen to abort in `all_gather_single` ("double free or corruption"),
-    once in dozens of runs of all these tests. What kills a rank each time fails still.
+    function is run again on new ranks, with a warning: two threads of gloo may both free the name of an exchange that DTensor makes
+    ("double free or corruption", docs/architecture/ranks.md), which ended a rank once in dozens of runs of all these tests. Snugfit
+    makes no such exchange any more, so that only what a test gathers by DTensor itself can. What kills a rank each time fails still.
     """
 
     def __init__(self, count: int) -> None:
