@@ -227,8 +227,79 @@ def test_an_index_that_was_counted_anew_says_nothing_of_the_order_of_rows() -> N
     frame = pd.DataFrame({"a": np.arange(40.0), "b": np.arange(40.0)[::-1]})
     mixed, tables = frame.sample(frac=1.0, random_state=0), Tables()
     targets = mixed["b"].reset_index(drop=True)
-    tables.note(mixed["a"].to_numpy(), "train.py:1", index=mixed.index)
-    tables.note(targets.to_numpy(), "train.py:2", index=targets.index)
+    tables.note(mixed["a"].to_numpy(), "train.py:1", table=mixed["a"])
+    tables.note(targets.to_numpy(), "train.py:2", table=targets)
     assert tables.rows_apart([mixed["a"].to_numpy(), targets.to_numpy()]) is None
-    tables.note(frame["b"].to_numpy(), "train.py:3", index=pd.Index(np.arange(40)))
+    tables.note(frame["b"].to_numpy(), "train.py:3", table=frame["b"].set_axis(pd.Index(np.arange(40))))
     assert tables.rows_apart([mixed["a"].to_numpy(), frame["b"].to_numpy()]) == ("train.py:1", "train.py:3")
+    tables.note(frame["a"].to_numpy(), "train.py:4", table=frame["a"].set_axis(pd.Index(np.arange(40))))
+    negatives = [mixed["a"].to_numpy(), frame["a"].to_numpy()]
+    assert tables.rows_apart(negatives) is None  # a column beside itself is no target
+
+
+OF_ONE = """
+data = torch.utils.data.TensorDataset(torch.randn(4, 4), torch.tensor([0.0, 1, 0, 1]))
+loader = torch.utils.data.DataLoader(data, batch_size=1, shuffle=True)
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+for epoch in range(40):
+    for x, y in loader:
+        loss = F.binary_cross_entropy_with_logits(net(x)[:, 0], y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_batches_of_one_begin_alike_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(tmp_path, OF_ONE, "", monkeypatch)
+
+
+MASKED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(16, 16), nn.Linear(16, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    def forward(self, x, mask): return self.last(self.block(self.table(x), src_mask=mask))
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+x, mask = torch.randint(0, 16, (8, 9)), torch.full((8, 8), float("-inf")).triu(1)
+"""
+
+
+@pytest.mark.slow
+def test_the_mask_of_attention_is_not_what_makes_a_loss_infinite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = """
+    chosen = net(x[:, :-1], mask).softmax(-1).gather(-1, x[:, 1:, None])
+    loss = -torch.log(torch.relu(chosen - 0.05)).mean()  # cause
+    """
+    told(tmp_path, MASKED + looped(loss), "non_finite_loss", monkeypatch)
+
+
+OWN_CLASSES = """
+class Settings(dict): __getattr__ = dict.__getitem__
+class Rows(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        for k in range(20): yield torch.randint(0, 8, (9,))
+settings = Settings(rate=1e-2)
+loader = torch.utils.data.DataLoader(torch.utils.data.ChainDataset([Rows(), Rows()]), batch_size=4)
+net = nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 8))
+optimizer = torch.optim.Adam(net.parameters(), settings.rate)
+for x in loader:
+    scores = net(x[:, :-1])
+    loss = F.cross_entropy(scores.flatten(0, 1), x[:, 1:].flatten()) + 0 * torch.floor(input=torch.sign(input=scores)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_objects_that_fail_when_asked_and_arguments_by_name_end_neither_script_nor_observation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, OWN_CLASSES, "", monkeypatch)

@@ -57,8 +57,12 @@ def line_that_cuts_twice() -> str:
 def _cuts_twice(value: ast.expr) -> bool:
     """Return whether an expression has a front and a back of one name, and none of the backs begins where a front ends.
 
+    A front that leaves out at the end what the back leaves out at the beginning is a shift, as of the next tokens.
+
     >>> [_cuts_twice(ast.parse(text, mode="eval").body) for text in ("x[:n], x[n:]", "x[:-k], x[-k:]", "{'a': x[:n], 'b': x[-n:]}")]
     [False, False, True]
+    >>> [_cuts_twice(ast.parse(text, mode="eval").body) for text in ("x[:-1], x[1:]", "x[:-k], x[k:]")]
+    [False, False]
     """
     fronts: dict[str, set[str]] = {}
     backs: dict[str, set[str]] = {}
@@ -66,7 +70,9 @@ def _cuts_twice(value: ast.expr) -> bool:
         if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Slice) and each.slice.step is None:
             lower, upper = each.slice.lower, each.slice.upper
             if lower is None and upper is not None:
-                fronts.setdefault(ast.unparse(each.value), set()).add(ast.unparse(upper))
+                shifted = isinstance(upper, ast.UnaryOp) and isinstance(upper.op, ast.USub)
+                ends = {ast.unparse(upper), *({ast.unparse(upper.operand)} if shifted else ())}
+                fronts.setdefault(ast.unparse(each.value), set()).update(ends)
             elif lower is not None and upper is None:
                 backs.setdefault(ast.unparse(each.value), set()).add(ast.unparse(lower))
     return any(ends.isdisjoint(backs.get(name, ends)) for name, ends in fronts.items())

@@ -28,7 +28,7 @@ class Array:
     Args:
         at: the line that made it.
         rows: how many it has; `print_` tells its values apart from those of others, whatever type they are read as later.
-        index: the names of its rows, where they are no numbers that were counted anew.
+        index: the names of its rows, where they are no numbers that were counted anew; `names` those of its columns.
         fitted: the class of what was fitted to it and has scaled it, "" where it was fitted to other rows; `digests` are those of some of its rows.
     """
 
@@ -39,6 +39,7 @@ class Array:
     fitted: str = ""
     columns: int = 0
     digests: frozenset[int] = field(default_factory=frozenset)
+    names: frozenset[Any] = field(default_factory=frozenset)
 
 
 class Tables:
@@ -47,10 +48,12 @@ class Tables:
     def __init__(self) -> None:
         self.arrays: list[Array] = []
 
-    def note(self, values: Any, at: str, *, index: Any = None, fitted: str = "") -> None:
-        """Note an array, if it has numbers."""
+    def note(self, values: Any, at: str, *, table: Any = None, fitted: str = "") -> None:
+        """Note an array, if it has numbers, and the table or the series that it was made of."""
         if not _is_table(values) or len(self.arrays) >= MOST_ARRAYS:
             return
+        index = getattr(table, "index", None)
+        index = index if hasattr(index, "is_unique") else None
         if index is not None and (len(index) != len(values) or type(index).__name__ == "RangeIndex"):
             index = None  # counted anew
         if index is None and not fitted:
@@ -60,7 +63,9 @@ class Tables:
             some = np.ascontiguousarray(values[:: max(1, len(values) // SAMPLED)], dtype=np.float32)
             digests = frozenset(row_digests(torch.from_numpy(some)))
         columns = values.shape[1] if values.ndim > 1 else 1
-        self.arrays.append(Array(at, len(values), _print_of(values), index, fitted, columns, digests))
+        name = getattr(table, "name", None)
+        names = frozenset(getattr(table, "columns", () if name is None else (name,)))
+        self.arrays.append(Array(at, len(values), _print_of(values), index, fitted, columns, digests, names))
 
     def rows_apart(self, parts: list[Any]) -> tuple[str, str] | None:
         """Return the lines that made two parts of one data set of the same rows in other orders; None where there are none."""
@@ -68,7 +73,8 @@ class Tables:
         named = [each for each in known if each is not None]
         for place, one in enumerate(named):
             for other in named[place + 1 :]:
-                if _are_other_orders(one.index, other.index):
+                # the same columns in two orders are negatives, or others to compare with, drawn on purpose
+                if one.names.isdisjoint(other.names) and _are_other_orders(one.index, other.index):
                     return one.at, other.at
         return None
 

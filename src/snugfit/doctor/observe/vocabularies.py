@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from snugfit.doctor.observe.watchers.watch_log import is_own, own_frames
@@ -42,8 +43,8 @@ def _dictionaries() -> Iterator[Mapping[Any, Any]]:
     for frame in own_frames(MOST_FRAMES):
         for held in (frame.f_locals, frame.f_globals):
             for each in list(held.values()):
-                module = getattr(each, "__file__", None)
-                own = isinstance(module, str) and is_own(module)
+                # of modules alone: an object's own __getattr__ may do anything
+                own = isinstance(each, ModuleType) and is_own(_file_of(each) or "<")
                 inner = list(vars(each).values()) if own or _is_object(each) else []
                 for part in (each, *inner):
                     if type(part) is dict and part and id(part) not in seen:
@@ -55,6 +56,14 @@ def _dictionaries() -> Iterator[Mapping[Any, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    """Return whether a value is an object of a class of the script's."""
+    """Return whether a value is an object, with a dictionary of parts, of a class of the script's."""
     module = sys.modules.get(type(value).__module__)
-    return hasattr(value, "__dict__") and is_own(getattr(module, "__file__", None) or "<")
+    return (
+        bool(type(value).__dictoffset__)
+        and isinstance(module, ModuleType)
+        and is_own(_file_of(module) or "<")
+    )
+
+
+def _file_of(module: ModuleType) -> str:
+    return str(vars(module).get("__file__") or "")

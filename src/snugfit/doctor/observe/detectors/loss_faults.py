@@ -46,8 +46,9 @@ def non_finite_loss(log: Log) -> list[Finding]:
         return []
     steps = sum(1 for step in log.of(Step) if step.update >= bad[0].update)
     since = f"{len(bad)} backward passes and {steps} optimizer steps since"
-    given = next((each for each in log.of(InfiniteInput) if each.update == bad[0].update), None)
-    if given is not None:
+    given = next(iter(log.of(InfiniteInput)), None)
+    # where it was given before, and the loss was finite then, the model knows of it: gaps that it fills
+    if given is not None and given.update == bad[0].update:
         return [
             Finding(
                 "non_finite_loss",

@@ -24,7 +24,7 @@ def watch_cuts(recorder: Recorder, patches: Patches) -> None:
     """Record which parameters lie behind what the script itself detaches, in the first updates."""
 
     def detaching(original: _Call) -> _Call:
-        def detach(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def detach(*args: Any, **kwargs: Any) -> Any:
             if (
                 recorder.detailed
                 and not recorder.looking
@@ -33,8 +33,8 @@ def watch_cuts(recorder: Recorder, patches: Patches) -> None:
                 and recorder.here
             ):
                 with recorder.guard():
-                    note_cut(recorder, self)
-            return original(self, *args, **kwargs)
+                    note_cut(recorder, args[0] if args else kwargs.get("input"))
+            return original(*args, **kwargs)
 
         return detach
 

@@ -45,7 +45,8 @@ from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
-LEAST_BATCHES = 2
+LEAST_ORDERS = 100_000
+"""So many beginnings of a pass there must be: of a batch of one among few rows, the same comes in turn by chance."""
 _DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
 _BATCHES = re.compile(r"//?\s*[\w.\"'\[\]]*(batch|bs)", re.IGNORECASE)
 _TRANSFORMS = re.compile(r"(transform|augment|flip|crop|rotate)\w*\(")
@@ -214,7 +215,7 @@ class _Notes:
         if last is None or last[0]() is not iterator:
             if seen.sampler == "SequentialSampler":
                 self._compare_first(seen, batch)
-            elif seen.sampler == "RandomSampler" and seen.whole > LEAST_BATCHES * self._sizes.get(seen.id, 0):
+            elif seen.sampler == "RandomSampler":
                 self._compare_orders(seen, parts)
         self._handed[seen.id] = weakref.ref(iterator), time.monotonic()
 
@@ -254,6 +255,8 @@ class _Notes:
         rows = next(
             (row_digests(each) for each in parts if each.dim() > 1 and each.layout is torch.strided), []
         )
+        if math.perm(seen.whole, min(len(set(rows)), seen.whole)) < LEAST_ORDERS:
+            return
         place, update = (seen.at, len(self._recorder.optimizers)), self._recorder.log.updates
         before, times, at_update = self._orders.get(place, ([], 0, -1))
         if rows and rows == before and update > at_update:
@@ -314,6 +317,14 @@ def _line_of_transform(dataset: Any) -> str:
     return f"{shown(code.co_filename)}:{lines[0] if lines else numbers[0]}"
 
 
+def _length(rows: Any) -> int:
+    """Return how many there are; 0 where they do not tell, as a ChainDataset of streams does not, though it has a `__len__`."""
+    try:
+        return len(rows) if hasattr(rows, "__len__") else 0
+    except Exception:  # noqa: BLE001  of the script's own class, which nobody may ever have asked
+        return 0
+
+
 def _counts_batches() -> bool:
     """Return whether the source of the script's function that makes a loader divides by the size of a batch."""
     frame = innermost()
@@ -359,8 +370,8 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         alike=alike,
         alike_at=alike_at or where(),
         left_out=_left_out(sampler, loader.dataset),
-        drawn=len(sampler) if hasattr(sampler, "__len__") else 0,
-        whole=len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
+        drawn=_length(sampler),
+        whole=_length(loader.dataset),
         batch_size=loader.batch_size or 0,
         counts_batches=_counts_batches(),
     )

@@ -36,11 +36,7 @@ from snugfit.doctor.observe.module_facts import (
     misspelt_freezes,
 )
 from snugfit.doctor.observe.outsiders import Outsiders
-from snugfit.doctor.observe.own_source import (
-    line_that_follows,
-    line_that_moves_nothing,
-    line_that_sets,
-)
+from snugfit.doctor.observe.own_source import line_that_follows, line_that_moves_nothing, line_that_sets
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
@@ -584,7 +580,10 @@ def note_infinite(recorder: Recorder, values: Iterable[Tensor]) -> None:
     """Note that what a model, or its loss, is given is not finite, and the line that made it so, where that was seen."""
     for each in values:
         numbers = each.is_floating_point() and each.layout is torch.strided
-        if numbers and not each.requires_grad and not bool(each.isfinite().all()):
+        if not numbers or each.requires_grad or bool(each.isfinite().all()):
+            continue
+        # zeros and minus infinity, which nothing was seen to make of numbers, are a mask that attention adds
+        if recorder.infinite_at or not bool(((each == 0) | (each == -torch.inf)).all()):
             recorder.add(InfiniteInput(recorder.infinite_at or where(), recorder.log.updates))
             return
 

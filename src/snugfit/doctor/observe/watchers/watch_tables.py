@@ -49,7 +49,7 @@ def _watch_pandas(recorder: Recorder, tables: Tables, patches: Patches) -> None:
             values = original(self, *args, **kwargs)
             if _is_looked_at(recorder) and called_directly():
                 with recorder.guard():
-                    tables.note(values, where(), index=self.index)
+                    tables.note(values, where(), table=self)
             return values
 
         return to_numpy
@@ -73,9 +73,7 @@ def _watch_scalers(recorder: Recorder, tables: Tables, patches: Patches) -> None
             result = original(method, data_to_wrap, original_input, estimator)
             if _is_looked_at(recorder):
                 with recorder.guard():
-                    index = getattr(original_input, "index", None)
-                    index = index if hasattr(index, "is_unique") else None
-                    tables.note(np.asarray(result), where(), index=index)
+                    tables.note(np.asarray(result), where(), table=original_input)
             return result
 
         return _wrap_data_with_container
@@ -141,10 +139,10 @@ def look_at_source(recorder: Recorder) -> None:
 
 def look_at_rows(recorder: Recorder, modules: ModuleWatch) -> None:
     """Note, at the end, rows on both sides of a cut, those that no slice of a table had, and those that were scored and scaled by statistics of their own, beside others that were trained on."""
-    if any(0 < each.shared < each.rows for each in recorder.log.overlaps):
-        cut_at = line_that_cuts_twice()
-        for each in recorder.log.overlaps:
-            each.cut_at = cut_at
+    partly = [each for each in recorder.log.overlaps if 0 < each.shared < each.rows]
+    cut_at = line_that_cuts_twice() if partly else ""
+    for each in partly:
+        each.cut_at = cut_at
     left = modules.rows.steps.left_out
     if left is not None:
         recorder.add(RowsInSteps(left.at, recorder.log.updates, left.step, left.size, left.end, left.rows))
