@@ -58,6 +58,9 @@ def _llama() -> LlamaForCausalLM:
         (_named("XLNetLMHeadModel"), "cross_entropy"),
         (_named("MBartForCausalLM"), "cross_entropy"),
         (_named("ReformerModelWithLMHead"), "causal_lm"),
+        (_named("FlaubertWithLMHeadModel"), "cross_entropy"),
+        (_named("GPT2DoubleHeadsModel"), "causal_lm"),
+        (_named("IdeficsForVisionText2Text"), "causal_lm"),
         (BertForMaskedLM(BertConfig(**_SIZES)), "cross_entropy"),
         (T5ForConditionalGeneration(T5Config(vocab_size=24, d_model=8, d_kv=4, d_ff=8, num_layers=1)), "cross_entropy"),
         (_bert(num_labels=3), "cross_entropy"),
@@ -69,6 +72,14 @@ def _llama() -> LlamaForCausalLM:
 )  # fmt: skip
 def test_it_is_what_the_model_computes_from_labels(model: nn.Module, loss: str) -> None:
     assert default_loss(model) == loss
+
+
+def test_a_class_of_ones_own_and_a_compiled_model_are_of_the_kind_within() -> None:
+    class Mine(LlamaForCausalLM):
+        pass
+
+    assert default_loss(Mine(LlamaConfig(**_SIZES))) == "causal_lm"
+    assert default_loss(torch.compile(_llama(), backend="eager")) == "causal_lm"
 
 
 def test_a_causal_language_model_without_a_loss_learns_the_next_token() -> None:
