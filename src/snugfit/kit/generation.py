@@ -20,6 +20,9 @@ from snugfit.kit.padded_attention import LEAST_KEYS, row_by_row
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_STRETCHED = ("linear", "dynamic", "yarn")
+"""Kinds of rotary positions that reach further by their factor; of others, such as Llama 3's, the configuration says the whole."""
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -192,9 +195,26 @@ def room(model: nn.Module, width: int, wanted: int) -> int:
 
 
 def positions_of(model: nn.Module) -> int:
-    """Return how many tokens a language model reads at once; many where its configuration does not say it."""
-    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return positions if isinstance(positions, int) and positions > 0 else sys.maxsize
+    """Return how many tokens a language model reads at once; many where its configuration does not say it.
+
+    Rotary positions that are stretched by a factor reach so many times further than those that the model was first trained on. Some
+    configurations say both numbers and some only the first, so that the larger one counts; those with a factor for each kind of layer, as
+    Gemma 3's, say the last. A model with ALiBi has no positions.
+    """
+    config: Any = getattr(model, "config", None)
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions <= 0 or getattr(config, "alibi", False) is True:
+        return sys.maxsize
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return max(positions, _stretched(rope, positions))
+
+
+def _stretched(rope: Mapping[str, Any], positions: int) -> int:
+    """Return how far rotary positions reach that are stretched by a factor; 0 where they are not."""
+    kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
+    if kind not in _STRETCHED or not isinstance(factor, int | float):
+        return 0
+    return int((rope.get("original_max_position_embeddings") or positions) * factor)
 
 
 def _until(answer: list[int], stops: set[int]) -> list[int]:

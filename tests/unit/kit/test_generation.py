@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from transformers import (
 )
 
 from snugfit.errors import DataError
-from snugfit.kit.generation import Generation, generate, padded_left
+from snugfit.kit.generation import Generation, generate, padded_left, positions_of
 
 POSITIONS, WANTED = 16, 9
 LENGTHS = (14, 11, 14, 8, 2)
@@ -152,3 +154,24 @@ def test_attention_has_no_mask_where_prompts_are_of_one_length(monkeypatch: pyte
     assert masks and all(mask is None for mask in masks)
     generate(model, padded_left([[1, 2, 3], [4]], 0), [0, 1], [], Generation(4))
     assert any(mask is not None for mask in masks)
+
+
+@pytest.mark.parametrize(
+    ("settings", "positions"),
+    [
+        ({"max_position_embeddings": 32}, 32),
+        ({"max_position_embeddings": 32, "rope_scaling": {"type": "linear", "factor": 4.0}}, 128),
+        ({"max_position_embeddings": 32, "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}, 128),
+        ({"max_position_embeddings": 128, "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}, 128),
+        ({"max_position_embeddings": 128, "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64}}, 128),
+        ({"max_position_embeddings": 32, "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}}, 32),
+        ({"max_position_embeddings": 32, "alibi": True}, sys.maxsize),
+        ({}, sys.maxsize),
+    ],
+)  # fmt: skip
+def test_a_model_reads_as_far_as_its_stretched_positions_reach(
+    settings: dict[str, object], positions: int
+) -> None:
+    model = torch.nn.Module()
+    model.config = SimpleNamespace(**settings)  # type: ignore[assignment]
+    assert positions_of(model) == positions
