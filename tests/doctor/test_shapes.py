@@ -454,3 +454,71 @@ def test_a_name_that_is_set_moves_no_weight(
 ) -> None:
     body = "loss = F.cross_entropy(net(x), y)\nfollow()"
     told(tmp_path, FOLLOWED.format(moved=moved) + looped(body), pitfall, monkeypatch)
+
+
+SHARED = """
+net = nn.Linear(6, 4)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+rows = TensorDataset(torch.randn(256, 6), torch.arange(256) % 4)
+held = TensorDataset(torch.randn(67, 6), torch.arange(67) % 4)
+def epoch(loader, learn):
+    total, right, count = 0.0, 0, 0
+    for a, b in loader:
+        scores = net(a)
+        loss = F.cross_entropy(scores, b)
+        if learn:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+        right += {hits}
+        count += len(b)
+    return total / len(loader), right / {divisor}
+train, valid = DataLoader(rows, 32, shuffle=True), DataLoader(held, 32)
+for number in range(3):
+    epoch(train, True)
+    with torch.no_grad():
+        epoch(valid, False)
+"""
+
+
+def test_a_loss_of_the_loop_that_trains_too_is_read_beside_that_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = SHARED.format(hits="(scores.argmax(1) == b).sum().item()", divisor="count")
+    told(tmp_path, exact, "", monkeypatch)
+
+
+PRETRAINED = """
+def network(kinds):
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, kinds))
+def fit(model, optimizer, kinds):
+    for start in range(0, 96, 16):
+        loss = F.cross_entropy(model(x[start:][:16]), y[start:][:16] % kinds)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+x, y = torch.randn(96, 6), torch.arange(96)
+big = network(9)
+fit(big, torch.optim.SGD(big.parameters(), 0.1), 9)
+torch.save(big.state_dict(), "big.pt")
+net = network(4)
+state = {k: v for k, v in torch.load("big.pt", weights_only=True).items() if not k.startswith("4.")}
+net.load_state_dict(state, strict=False)
+for each in net[:4].parameters():
+    each.requires_grad = False
+optimizer = torch.optim.SGD(net[4].parameters(), 0.1)
+loader = DataLoader(TensorDataset(x, y % 4), 32)
+for epoch in range(3):
+    net.train()
+    fit(net, optimizer, 4)
+    net.eval()
+    with torch.no_grad():
+        right = sum((net(a).argmax(1) == b).sum().item() for a, b in loader)
+"""
+
+
+def test_a_head_that_is_trained_on_a_loaded_network_is_no_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, PRETRAINED, "", monkeypatch)

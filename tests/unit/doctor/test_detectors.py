@@ -15,6 +15,7 @@ from snugfit.doctor.observe.detectors.evaluation_faults import (
     other_statistics,
     random_validation,
 )
+from snugfit.doctor.observe.detectors.gradient_faults import accumulation
 from snugfit.doctor.observe.detectors.label_faults import shifted_labels
 from snugfit.doctor.observe.detectors.rate_faults import learning_rate, unrestored_range_test
 from snugfit.doctor.observe.log import LoaderSeen, Log, ModelSeen, OptimizerSeen, ParameterSeen
@@ -284,3 +285,26 @@ def test_heads_that_guess_the_second_and_the_third_next_token_are_meant_to() -> 
     second = replace(loss(grad=True), counted=8, ahead=2)
     assert shifted_labels(log_of([second] * 3))
     assert not shifted_labels(log_of([second, replace(second, ahead=0)] * 3))
+
+
+@pytest.mark.parametrize(
+    ("windows", "certainty"),
+    [
+        ([[560, 735], [640, 610], [655, 630]], "worth a look"),  # rows of random lengths
+        ([[200, 735], [640, 210], [655, 130]], "likely"),
+        ([[560, 560], [640, 640]], None),
+    ],
+)
+def test_means_over_different_numbers_of_tokens_are_ill_where_they_differ_by_far_and_usually(
+    windows: list[list[int]], certainty: str | None
+) -> None:
+    events: list[Event] = []
+    for counts in windows:
+        for number, counted in enumerate(counts):
+            adds = [OPTIMIZER] if number else []
+            events.append(forward(grad=True))
+            events.append(replace(loss(grad=True), tokens=True, counted=counted, ignored=100))
+            events.append(replace(backward(1.0, ratio=0.5), adds_to=adds))
+        events.append(step())
+    found = accumulation(log_of(events))
+    assert [str(finding.certainty) for finding in found] == ([] if certainty is None else [certainty])

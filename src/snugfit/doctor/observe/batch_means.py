@@ -48,6 +48,15 @@ def takes_mean(file: str, line: int) -> bool:
     return any(_is_mean(each) or _divides(each) for part in (inner, *later) for each in ast.walk(part))
 
 
+@lru_cache(maxsize=512)
+def loop_trains(file: str, line: int) -> bool:
+    """Return whether the innermost loop around a line differentiates something."""
+    loops = around(syntax_of(file), line)[1]
+    return bool(loops) and any(
+        isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loops[-1])
+    )
+
+
 def _totals(loop: Loop, names: set[str], line: int) -> Iterator[str]:
     """Yield what a loop adds to, or appends to, of a name or of the statement of a line, as it is."""
     for each in ast.walk(loop):

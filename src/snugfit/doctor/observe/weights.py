@@ -78,7 +78,10 @@ class Weights:
         True where nothing of this structure has stepped.
         """
         named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
-        for names, left in self._stepped.items():
+        watched, witnesses = self._watched.get(id(module), (None, {}))
+        # its own first: another model may have some of its names, or it stepped before others of its parameters were frozen
+        own = {tuple(witnesses): self._stepped[tuple(witnesses)]} if watched and watched() is module else {}
+        for names, left in {**own, **self._stepped}.items():
             if all(name in named for name in names):
                 now = [named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names]
                 candidates = [left[id(module)]] if id(module) in left else list(left.values())

@@ -177,16 +177,30 @@ def _is_of_shares(passes: list[Forward]) -> bool:
 
 
 def batch_mean_scores(log: Log) -> list[Finding]:
-    """Detect means of batches that are summed and divided by their number, where the last batch is much smaller."""
+    """Detect means of batches that are summed and divided by their number, where the last batch is much smaller.
+
+    A loss that the loop of the training computes too, for another loader, is read beside that of the training, which is such a mean as well.
+    """
+    own = _by_length(log)
+    return own if own and own[0].certainty is Certainty.LIKELY else _means_by_hand(log) or own
+
+
+def _by_length(log: Log) -> list[Finding]:
+    """Return evaluations whose means of batches are divided by the length of their loader."""
+    training = {loader.id for loader in training_loaders(log)}
+    trained_at = {event.at for event in log.of(Loss) if event.grad}
+    scored_at = {event.at for event in log.of(Loss) if not event.grad and event.mean}
+    read_in_training = {event.at for event in log.of(LengthRead) if event.loader in training}
     for loader in log.loaders:
         for sizes, read in _averaged_passes(log.events, loader.id):
             total = sum(sizes)
             off = 1 / len(sizes) - sizes[-1] / total
+            same_loop = read.at in read_in_training and scored_at <= trained_at
             if off >= SOME_OFF:
                 return [
                     Finding(
                         "batch_mean_scores",
-                        Certainty.LIKELY if off >= FAR_OFF else Certainty.WORTH_A_LOOK,
+                        Certainty.LIKELY if off >= FAR_OFF and not same_loop else Certainty.WORTH_A_LOOK,
                         f"The means of {len(sizes)} batches are averaged: the last one has {sizes[-1]} of {total} rows "
                         f"({sizes[-1] / total:.0%}) and a weight of {1 / len(sizes):.0%}.",
                         read.at,
@@ -194,7 +208,7 @@ def batch_mean_scores(log: Log) -> list[Finding]:
                         "total += loss.item() * len(batch)\nmean = total / len(loader.dataset)",
                     )
                 ]
-    return _means_by_hand(log)
+    return []
 
 
 def _means_by_hand(log: Log) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
@@ -22,6 +23,8 @@ from snugfit.doctor.observe.script_events import (
 LEAST_WASTED, FIRST_UPDATES = 4, 8
 DIVIDED = 0.01
 """How far from 1 the product of a loss's share and the squared length of the window may be."""
+UNEVEN, FAR_UNEVEN = 1.05, 1.5
+"""The most labels of a micro-batch over the fewest of the same window: 16 rows of random lengths differ by a fifth or so."""
 # A loss function whose result is differentiated as it is, not divided and not summed with anything.
 _UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
 
@@ -294,23 +297,30 @@ def _is_undivided(window: Window) -> bool:
 
 
 def _mean_of_means(accumulating: list[Window]) -> list[Finding]:
+    """Return what windows are whose means are over different numbers of labels; rows of like lengths differ by chance, and even out."""
+    uneven = []
     for window in accumulating:
         losses = [e for e in window.events if isinstance(e, Loss) and e.grad and e.tokens and e.mean]
         counts = [loss.counted for loss in losses]
-        masked = any(loss.ignored for loss in losses)
-        if masked and len(counts) == len(window.passes) and max(counts) > 1.05 * min(counts):
-            return [
-                Finding(
-                    "accumulation",
-                    Certainty.LIKELY,
-                    "The means of micro-batches with different numbers of tokens are averaged: tokens of short "
-                    "micro-batches weigh more.",
-                    losses[0].at,
-                    (f"labels that count in one window: {', '.join(map(str, counts))}",),
-                    'loss = F.cross_entropy(logits, labels, reduction="sum") / labels_in_the_whole_window',
-                )
-            ]
-    return []
+        if any(loss.ignored for loss in losses) and len(counts) == len(window.passes):
+            uneven.append((max(counts) / max(min(counts), 1), losses[0].at, counts))
+    if not uneven:
+        return []
+    usual = median(ratio for ratio, _, _ in uneven)
+    worst, at, counts = max(uneven)
+    if worst <= UNEVEN:
+        return []
+    return [
+        Finding(
+            "accumulation",
+            Certainty.LIKELY if usual >= FAR_UNEVEN else Certainty.WORTH_A_LOOK,
+            "The means of micro-batches with different numbers of tokens are averaged: tokens of short "
+            "micro-batches weigh more.",
+            at,
+            (f"labels that count in one window: {', '.join(map(str, counts))}",),
+            'loss = F.cross_entropy(logits, labels, reduction="sum") / labels_in_the_whole_window',
+        )
+    ]
 
 
 def last_window(log: Log) -> list[Finding]:

@@ -6,7 +6,7 @@ from types import FrameType
 
 import torch
 
-from snugfit.doctor.observe.batch_means import mean_of_batches, takes_mean
+from snugfit.doctor.observe.batch_means import loop_trains, mean_of_batches, takes_mean
 from snugfit.doctor.observe.overwritten_names import is_repeated, read_after_loop
 from snugfit.doctor.observe.run_events import MeanOfBatches
 from snugfit.doctor.observe.script_events import LastScore
@@ -38,7 +38,8 @@ def look_at_loop(recorder: Recorder, modules: ModuleWatch, *, mean: bool) -> Non
 def _look_at_frame(recorder: Recorder, modules: ModuleWatch, frame: FrameType, *, mean: bool) -> None:
     file, line, update = frame.f_code.co_filename, frame.f_lineno, recorder.log.updates
     left = read_after_loop(file, line)
-    averaged = mean_of_batches(file, line) if mean else 0
+    # a loop that trains too gives both losses as such means, to be read beside each other: its exact score is counted apart
+    averaged = mean_of_batches(file, line) if mean and not loop_trains(file, line) else 0
     if left is not None:
         name, read = left
         at, rows = line_in(frame, line), modules.rows.scored
