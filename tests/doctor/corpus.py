@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand`, `third_hand`, `sixth_hand` and `seventh_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand`, `sixth_hand`, `seventh_hand` and `eighth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -26,8 +26,8 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
-SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND = (
-    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth", "sixth", "seventh")
+SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND = (
+    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 )
 MARK = "# <- here"
 
@@ -335,6 +335,82 @@ MISSED_OF_SEVENTH_HAND = (
     "keywords_1",
 )
 """Faults of `seventh_hand` that they missed, or found as worth a look alone."""
+
+FOUND_OF_EIGHTH_HAND = (
+    "blobs_vae_1",
+    "census_heads_1",
+    "census_heads_2",
+    "chars_rnn_1",
+    "credit_sheet_2",
+    "digits_mlp_1",
+    "digits_mlp_2",
+    "films_ncf_1",
+    "films_ncf_2",
+    "flowers_net_3",
+    "genes_tagger_1",
+    "genes_tagger_2",
+    "glyphs_dcgan_2",
+    "lake_dqn_1",
+    "lake_dqn_2",
+    "leaves_transfer_3",
+    "lungs_seg_1",
+    "moons_wgan_1",
+    "pairs_accelerate_1",
+    "pico_gpt_2",
+    "pico_gpt_3",
+    "prices_lstm_2",
+    "prices_lstm_3",
+    "pumps_resume_1",
+    "reverse_phrases_1",
+    "reverse_phrases_2",
+    "shapes_kd_2",
+    "stories_clm_1",
+    "stories_clm_2",
+    "stories_clm_3",
+    "tunnel_a2c_2",
+    "wheat_heads_2",
+    "words_amp_1",
+    "words_amp_2",
+)
+"""Faults of `eighth_hand` that the detectors as they were found at a marked line."""
+
+ELSEWHERE_OF_EIGHTH_HAND = (
+    "flowers_net_1",
+    "glyphs_dcgan_1",
+    "pico_gpt_1",
+    "rings_ddpm_2",
+    "xrays_multi_2",
+)
+"""Faults of `eighth_hand` that they found at a line that is not marked."""
+
+MISSED_OF_EIGHTH_HAND = (
+    "chars_rnn_2",
+    "clips_align_1",
+    "credit_sheet_1",
+    "ddp_shuffle_1",
+    "flowers_net_2",
+    "intents_trainer_1",
+    "intents_trainer_2",
+    "leaves_transfer_1",
+    "leaves_transfer_2",
+    "lungs_seg_2",
+    "moons_wgan_2",
+    "pairs_accelerate_2",
+    "papers_links_1",
+    "papers_links_2",
+    "prices_lstm_1",
+    "reverse_phrases_3",
+    "rings_ddpm_1",
+    "shapes_kd_1",
+    "tones_simclr_1",
+    "tunnel_a2c_1",
+    "wheat_heads_1",
+    "xrays_multi_1",
+)
+"""Faults of `eighth_hand` that they missed, or found as worth a look alone."""
+
+ALARMS_OF_EIGHTH_HAND = ("genes_tagger_twin", "leaves_transfer_twin", "reverse_phrases_twin")
+"""Clean scripts of `eighth_hand` on which something certain or likely was found at first, and with that day's changes."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""

@@ -13,13 +13,17 @@ from snugfit.doctor.observe.detect import OBSERVED
 from tests.doctor.corpus import (
     ALARM_OF_FOURTH_HAND,
     ALARMS_AT_FIRST,
+    ALARMS_OF_EIGHTH_HAND,
     AT_ANOTHER_LINE,
+    EIGHTH_HAND,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
+    ELSEWHERE_OF_EIGHTH_HAND,
     ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
+    FOUND_OF_EIGHTH_HAND,
     FOUND_OF_FIFTH_HAND,
     FOUND_OF_FOURTH_HAND,
     FOUND_OF_SEVENTH_HAND,
@@ -30,6 +34,7 @@ from tests.doctor.corpus import (
     MENDED_OF_FOURTH_HAND,
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
+    MISSED_OF_EIGHTH_HAND,
     MISSED_OF_SECOND_HAND,
     MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
@@ -132,7 +137,7 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
 
 @pytest.mark.parametrize(
     "hand",
-    [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND],
+    [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND],
     ids=attrgetter("name"),
 )
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
@@ -199,22 +204,38 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
     assert sorted(faulty) == sorted(name for names in at_first for name in names)
 
 
-def test_the_seventh_hand_says_what_it_planted_where_from_and_what_the_detectors_made_of_it() -> None:
-    table = expected(SEVENTH_HAND)
+@pytest.mark.parametrize(
+    ("hand", "faults", "at_first"),
+    [
+        (SEVENTH_HAND, 52, (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)),
+        (EIGHTH_HAND, 61, (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)),
+    ],
+    ids=("seventh", "eighth"),
+)
+def test_the_seventh_and_the_eighth_hand_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
+    hand: Path, faults: int, at_first: tuple[tuple[str, ...], ...]
+) -> None:
+    table = expected(hand)
     faulty, clean = (
-        {each.stem for each in scripts(f"seventh_hand/{folder}")} for folder in ("faulty", "clean")
+        {each.stem for each in scripts(f"{hand.name}/{folder}")} for folder in ("faulty", "clean")
     )
     assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
-    assert (len(faulty), len(clean)) == (52, 30)
+    assert (len(faulty), len(clean)) == (faults, 30)
     for name, row in table["faulty"].items():
         assert row["source"] and set(row["pitfalls"]) <= set(PITFALLS) and row["twin"] in clean, name
         for file, spans in row["lines"].items():
-            lines = (SEVENTH_HAND / "faulty" / file).read_text().splitlines()
+            lines = (hand / "faulty" / file).read_text().splitlines()
             marked = [number for number, line in enumerate(lines, 1) if line.endswith(MARK)]
             assert marked and all(any(a <= each <= b for a, b in spans) for each in marked), file
-    at_first = [FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND]
-    assert [len(names) for names in at_first] == [27, 10, 15], "what was found at first stays published"
     assert sorted(faulty) == sorted(name for names in at_first for name in names)
+
+
+def test_what_was_found_of_the_seventh_and_the_eighth_hand_at_first_stays_published() -> None:
+    seventh = (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)
+    eighth = (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)
+    assert [len(names) for names in seventh] == [27, 10, 15]
+    assert [len(names) for names in eighth] == [34, 5, 22]
+    assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
 
 def test_the_second_hand_says_what_it_planted_and_what_was_missed_at_first() -> None:
