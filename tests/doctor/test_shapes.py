@@ -522,3 +522,119 @@ def test_a_head_that_is_trained_on_a_loaded_network_is_no_average(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, PRETRAINED, "", monkeypatch)
+
+
+MATCHED = """
+net = nn.Linear(6, 5)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x, y = torch.randn(12, 6), torch.arange(12) % 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("best", "pitfall"),
+    [("torch.argmax(scores)  # cause", "wrong_axis"), ("torch.argmax(scores, 1)", ""), ("scores.flatten().argmax()", "")],
+)  # fmt: skip
+def test_the_largest_of_all_scores_is_no_class_of_each_row(
+    tmp_path: Path, best: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"scores = net(x)\nloss = F.cross_entropy(scores, y)\nbest = {best}\nright = (best == y).sum()"
+    told(tmp_path, MATCHED + looped(body), pitfall, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("factor", "pitfall"),
+    [
+        ("min(1.0, (step + 1) / 100)", "schedule_length"),
+        ("min(1.0, (step + 1) / 4)", ""),
+        ("1.1 ** step", ""),  # a range test
+    ],
+)
+def test_a_warm_up_ends_before_the_run_does(
+    tmp_path: Path, factor: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = f"schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: {factor})  # cause\n"
+    text = MATCHED + schedule + looped("loss = F.cross_entropy(net(x), y)") + "    schedule.step()\n"
+    told(tmp_path, text, pitfall, monkeypatch)
+
+
+ENCODED = """
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 16), nn.Linear(16, 5)
+    def encode(self, x):
+        return self.two(F.dropout(self.one(x).relu(), {told}))  # cause
+net = Encoder()
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x, y = torch.randn(12, 6), torch.arange(12) % 5
+def score():
+    net.eval()
+    with torch.no_grad():
+        right = (net.encode(x).argmax(1) == y).float().mean()
+    net.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("told_mode", "pitfall"), [("0.3", "train_mode"), ("0.3, self.training", ""), ("0.3, training=True", "")]
+)
+def test_a_method_of_a_module_drops_by_its_mode(
+    tmp_path: Path, told_mode: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "loss = F.cross_entropy(net.encode(x), y)\nscore()"
+    told(tmp_path, ENCODED.format(told=told_mode) + looped(body), pitfall, monkeypatch)
+
+
+TAUGHT = """
+teacher = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 5))
+optimizer = torch.optim.Adam(teacher.parameters(), 1e-3)
+x, y = torch.randn(12, 6), torch.arange(12) % 5
+{first}
+net = nn.Linear(6, 5)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+{mode}
+"""
+
+
+@pytest.mark.parametrize(("mode", "pitfall"), [("teacher.train()", "train_mode"), ("teacher.eval()", "")])
+def test_a_teacher_that_was_trained_here_teaches_in_evaluation_mode(
+    tmp_path: Path, mode: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TAUGHT.format(first=looped("loss = F.cross_entropy(teacher(x), y)"), mode=mode)
+    body = "with torch.no_grad():\n    wanted = teacher(x).softmax(1)  # cause\n"
+    body += "loss = F.kl_div(net(x).log_softmax(1), wanted, reduction='batchmean')"
+    told(tmp_path, text + looped(body), pitfall, monkeypatch)
+
+
+RENAMED = """
+def network():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+state = {{"{prefix}" + name: value for name, value in network().state_dict().items()}}
+net = network()
+net.load_state_dict(state, strict=False)  # cause
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x, y = torch.randn(12, 6), torch.arange(12) % 5
+"""
+
+
+@pytest.mark.parametrize(("prefix", "pitfall"), [("module.", "nothing_restored"), ("", "")])
+def test_a_state_without_a_version_counts_no_batches_that_it_does_not_hold(
+    tmp_path: Path, prefix: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = RENAMED.format(prefix=prefix) + looped("loss = F.cross_entropy(net(x), y)")
+    told(tmp_path, text, pitfall, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("kept", "mean", "pitfall"),
+    [
+        ("hits.append((best == b).float().mean().item())", "sum(hits) / len(hits)  # cause", "batch_mean_scores"),
+        ("hits.append((best == b).sum().item())", "sum(hits) / 67", ""),
+    ],
+)  # fmt: skip
+def test_hits_may_be_counted_outside_of_no_grad(
+    tmp_path: Path, kept: str, mean: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = f"hits = []\nfor a, b in loader:\n    with torch.no_grad():\n        best = net(a).argmax(1)\n    {kept}\nscore = {mean}\n"
+    told(tmp_path, SCORED + looped("loss = F.cross_entropy(net(x), y)") + after, pitfall, monkeypatch)

@@ -27,12 +27,28 @@ class ClassAxes:
         self._last: _Output | None = None
         self._axes: dict[int, set[int]] = {}
         self.bests: list[tuple[weakref.ref[Tensor], torch.Size, str, bool]] = []
+        self.whole: tuple[weakref.ref[Tensor], torch.Size, str] | None = None
 
     def note_best(self, best: Tensor, scores: Tensor, at: str) -> None:
         """Note what an argmax over the first of two axes has given, at this line of the script."""
         values = scores.detach()
         one_hot = bool(((values == 0) | (values == 1)).all()) and bool((values.sum(1) == 1).all())
         self.bests = [*self.bests[-1:], (weakref.ref(best), scores.shape, at, one_hot)]
+
+    def note_whole(self, best: Tensor, scores: Tensor, at: str) -> None:
+        """Note what an argmax over both of two axes has given, one number, at this line of the script."""
+        self.whole = (weakref.ref(best), scores.shape, at)
+
+    def whole_against(self, one: Any, other: Any) -> tuple[torch.Size, str] | None:
+        """Return the size of the scores of which one side is the place of the largest of all, and the other has a class for each row; and the line."""
+        if self.whole is None:
+            return None
+        best, shape, at = self.whole
+        sides = [side for side in (one, other) if isinstance(side, Tensor)]
+        if len(sides) != 2 or best() is None or not any(side is best() for side in sides):
+            return None
+        classes = sides[1] if sides[0] is best() else sides[0]
+        return (shape, at) if classes.shape == shape[:1] and shape[0] > 1 < shape[1] else None
 
     def best_of(self, one: Any, other: Any) -> tuple[torch.Size, str] | None:
         """Return the size of the scores of which both are the places of the largest in each column, and the line; None where they are not.

@@ -188,6 +188,13 @@ class StaleSave(Event):
 
 
 @dataclass(frozen=True)
+class ForgottenMode(Event):
+    """A function dropped at random in a method of a module in evaluation mode, outside of its call and of any graph: nothing told it the mode."""
+
+    function: str
+
+
+@dataclass(frozen=True)
 class MeanOfBatches(Event):
     """A mean over the rows of a batch was computed in an evaluation, and this line averages those of all batches; `rows` of this one."""
 

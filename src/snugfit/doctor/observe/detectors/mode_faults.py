@@ -5,7 +5,7 @@ from __future__ import annotations
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, ModelSeen
-from snugfit.doctor.observe.run_events import TakenOut
+from snugfit.doctor.observe.run_events import ForgottenMode, TakenOut
 from snugfit.doctor.observe.script_events import (
     ATTENTION,
     Average,
@@ -166,7 +166,7 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
                 dropped.setdefault(event.at, []).append(event)
                 passes.add(call)
     if not dropped:
-        return []
+        return _drops_in_methods(log)
     at, events = max(dropped.items(), key=lambda each: len(each[1]))
     function = events[0].function
     return [
@@ -179,6 +179,59 @@ def drops_in_evaluation(log: Log) -> list[Finding]:
             f"F.{function}(x, p=0.5, training=self.training)"
             if function != ATTENTION
             else "F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)",
+        )
+    ]
+
+
+def teaches_in_training_mode(log: Log) -> list[Finding]:
+    """Detect a model that has been trained, and then gives another one its targets or features while its dropout or batch norm is in training mode."""
+    models, moved = _models(log), _models_of_optimizers(log)
+    learned: dict[int, int] = {}  # the last step of each model's optimizer, by place
+    stepped: list[int] = []
+    for place, event in enumerate(log.events):
+        if isinstance(event, Step):
+            stepped.append(place)
+            learned.update(dict.fromkeys(moved.get(event.optimizer, ()), place))
+    passes: dict[int, list[int]] = {}
+    for place, event in enumerate(log.events):
+        if not isinstance(event, Forward) or place < learned.get(event.module, len(log.events)):
+            continue
+        switched_on = event.training and event.affected and not (event.grad or event.recalibrates)
+        if switched_on and not is_scored(log.events, place):
+            passes.setdefault(event.module, []).append(place)
+    for number, places in passes.items():
+        updates = {sum(each < place for each in stepped) for place in places}
+        if len(updates - {len(stepped)}) >= LEAST_PASSES:  # others learn between
+            return [
+                Finding(
+                    "train_mode",
+                    Certainty.LIKELY,
+                    f"A model that learns no more computes without a graph for another one that does, in training mode in {len(places)} passes.",
+                    log.events[places[0]].at,
+                    (f"modules that are in training mode: {', '.join(models[number].modal[:4])}",),
+                    "teacher.eval()   # once it is trained, and not teacher.train() again",
+                )
+            ]
+    return []
+
+
+def _drops_in_methods(log: Log) -> list[Finding]:
+    """Return functions that drop in methods of modules in evaluation mode, such as `encode()`, without having been told any mode."""
+    seen = list(log.of(ForgottenMode))
+    if len(seen) < 2 or not log.optimizers:
+        return []
+    name = seen[0].function
+    return [
+        Finding(
+            "train_mode",
+            Certainty.LIKELY,
+            f"{name} drops at random in a method of a module that is in evaluation mode: eval() does not reach it.",
+            seen[0].at,
+            (
+                f"{len(seen)} times without a graph",
+                "a function has no mode of its own: it drops unless it is told not to",
+            ),
+            f"F.{name}(x, p=0.5, training=self.training)",
         )
     ]
 
@@ -429,6 +482,7 @@ DETECTORS = (
     trains_in_evaluation_mode,
     evaluates_in_training_mode,
     drops_in_evaluation,
+    teaches_in_training_mode,
     batch_norm,
     shared_module,
     bf16_in_fp16,

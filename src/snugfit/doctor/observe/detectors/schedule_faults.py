@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from snugfit.doctor.findings import Certainty, Finding
@@ -24,6 +25,8 @@ LEAST_UPDATES = 2
 FEWER = 3
 """A schedule that is stepped so many times less often than the optimizer is stepped in each epoch."""
 LEAST_AFTER = 3
+LEAST_RISE, HALF_WAY = 8, 0.5
+"""Updates whose rates rise one after the other, and the part of the rate that a warm-up is to reach by then."""
 EITHER = "a half of hits, which is one of misses too"
 _MORE_IS_BETTER = (
     "accuracy_score",
@@ -161,6 +164,34 @@ def schedule_length(log: Log) -> list[Finding]:
     return findings
 
 
+def warms_up_to_the_end(log: Log) -> list[Finding]:
+    """Detect a rate that rises in every update of a whole run, and ends far below the one that it was to rise to.
+
+    Where a schedule's factors go above 1, as in a range test, the rate that they multiply is none to rise to.
+    """
+    if not log.whole:
+        return []
+    for scheduler in log.schedulers:
+        steps = [each for each in log.of(Step) if each.optimizer == scheduler.optimizer and each.base > 0]
+        rates = [each.rate for each in steps]
+        rises = all(one <= other for one, other in itertools.pairwise(rates))
+        if len(rates) < LEAST_RISE or not rises or len(set(rates)) < LEAST_RISE:
+            continue
+        reached = rates[-1] / steps[-1].base
+        if reached <= HALF_WAY:
+            return [
+                Finding(
+                    "schedule_length",
+                    Certainty.LIKELY,
+                    f"The rate rises in all {log.updates} updates and ends at {reached:.0%} of {steps[-1].base:.3g}: the warm-up is longer than the run.",
+                    scheduler.at,
+                    (f"{scheduler.name}: {rates[0]:.3g} in the first update, {rates[-1]:.3g} in the last",),
+                    "warmup_steps = updates // 20   # of the whole run",
+                )
+            ]
+    return []
+
+
 def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
     """Return what the length counts, where it is not the schedule's steps."""
     training = {loader.id for loader in training_loaders(log)}
@@ -263,4 +294,4 @@ def _wrong_way(
     return f"a loss, such as {given:.4g}" if of_losses else ""
 
 
-DETECTORS = (scheduler_order, schedule_length, plateau_metric)
+DETECTORS = (scheduler_order, schedule_length, warms_up_to_the_end, plateau_metric)

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import mark_mixing
 from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.run_events import ForgottenMode
 from snugfit.doctor.observe.script_events import ATTENTION, Drop, Forward
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
@@ -35,9 +37,15 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
         drops = original.__name__ not in _OFF_BY_DEFAULT
 
         def dropout(*args: Any, **kwargs: Any) -> Any:
-            looked = not torch.compiler.is_dynamo_compiling() and recorder.active and modules.inside
-            given = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs} if looked else {}
-            if looked and given.get("p", 0.5) > 0:
+            seen = not torch.compiler.is_dynamo_compiling() and recorder.active
+            given = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs} if seen else {}
+            looked = seen and modules.inside and given.get("p", 0.5) > 0
+            if seen and not looked and drops and "training" not in given and not torch.is_grad_enabled():
+                module = sys._getframe(1).f_locals.get("self")
+                if isinstance(module, nn.Module) and not module.training and given.get("p", 0.5) > 0:
+                    with recorder.guard():
+                        recorder.add(ForgottenMode(where(), recorder.log.updates, original.__name__))
+            if looked:
                 if given.get("training", drops) and not torch.is_grad_enabled():
                     note(original.__name__)
                 if recorder.detailed and sys._getframe(1).f_globals.get("__name__") != MODULES:

@@ -241,11 +241,12 @@ class _Notes:
         before, self._first[seen.id] = self._first.get(seen.id), first
         if before is None:
             return
+        # some of a few crops and flips come again by chance
+        anew = 2 * len(set(first[0]) & set(before[0])) < len(first[0])
         if before[1] != first[1]:
-            anew = 2 * len(set(first[0]) & set(before[0])) < len(first[0])
             seen.other_masks += anew and any(_is_mask(each, inputs[0]) for each in labels)
             return
-        if first[0] and not set(first[0]) & set(before[0]):
+        if anew:
             seen.redrawn += 1
         else:
             seen.repeated += 1

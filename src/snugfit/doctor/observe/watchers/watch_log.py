@@ -217,6 +217,7 @@ class Recorder:
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
         deviations: where the script took the deviation of data of so many rows, before it trained.
+        settings_at: where the settings were made of which a library's trainer makes its schedule; "" outside of it.
         detailed: whether these are still the first updates.
         close: whether this update is looked at closely: one of the first, and then one of eight.
         resting: whether nothing is looked at until the end of this update, one of many fast ones, but for its weights and rows;
@@ -267,7 +268,7 @@ class Recorder:
         self.frozen_at_build: set[int] = set()
         self.special_tokens: dict[int, str] = {}
         self.doubled_at: dict[int, str] = {}
-        self.expected_token = self.infinite_at = ""
+        self.expected_token = self.infinite_at = self.settings_at = ""
         self.tables: dict[torch.Size, str] = {}
         self.waited_for = False
         self.scored_losses: list[tuple[float, int]] = []

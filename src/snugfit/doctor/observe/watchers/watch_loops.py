@@ -9,7 +9,7 @@ import torch
 from snugfit.doctor.observe.batch_means import loop_trains, mean_of_batches, takes_mean
 from snugfit.doctor.observe.overwritten_names import is_repeated, read_after_loop
 from snugfit.doctor.observe.run_events import MeanOfBatches
-from snugfit.doctor.observe.script_events import LastScore
+from snugfit.doctor.observe.script_events import Backward, Forward, LastScore
 from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
@@ -25,7 +25,7 @@ def look_at_loop(recorder: Recorder, modules: ModuleWatch, *, mean: bool) -> Non
     Args:
         mean: whether it is a mean by itself; else by the statement that computes it.
     """
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and not _was_without_graph(recorder):
         return
     for place, frame in enumerate(own_frames(MOST_FRAMES)):
         file, line = frame.f_code.co_filename, frame.f_lineno
@@ -33,6 +33,14 @@ def look_at_loop(recorder: Recorder, modules: ModuleWatch, *, mean: bool) -> Non
         if is_repeated(file, line):  # a loop of a caller's repeats all of this one
             _look_at_frame(recorder, modules, frame, mean=mean)
             return
+
+
+def _was_without_graph(recorder: Recorder) -> bool:
+    """Return whether the last forward pass was one without a graph, whose predictions may be scored outside of `no_grad()`."""
+    last = next(
+        (each for each in reversed(recorder.log.events) if isinstance(each, Forward | Backward)), None
+    )
+    return isinstance(last, Forward) and not last.grad
 
 
 def _look_at_frame(recorder: Recorder, modules: ModuleWatch, frame: FrameType, *, mean: bool) -> None:

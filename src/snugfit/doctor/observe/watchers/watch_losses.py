@@ -200,6 +200,8 @@ def _watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None
             with recorder.guard():
                 if axis in (0, -2) and input.dim() == 2 and result.dim() == 1 and not torch.is_grad_enabled():
                     axes.note_best(result, input, where())
+                elif axis is None and input.dim() == 2 and result.dim() == 0:
+                    axes.note_whole(result, input, where())
             return result
 
         return argmax

@@ -87,7 +87,7 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
             SchedulerSeen(
                 recorder.number(scheduler),
                 type(scheduler).__name__,
-                where(),
+                recorder.settings_at or where(),  # a trainer makes it of its arguments
                 recorder.number(innermost_optimizer(getattr(scheduler, "optimizer", None))),
                 length_of(scheduler),
             )

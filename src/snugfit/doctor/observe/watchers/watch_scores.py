@@ -78,6 +78,18 @@ def _look_at_columns(recorder: Recorder, modules: ModuleWatch, one: Any, other: 
                 return
 
 
+def _look_at_whole(recorder: Recorder, modules: ModuleWatch, one: Any, other: Any) -> None:
+    """Note the place of the largest of all scores that is compared with a class for each row."""
+    known = modules.class_axes.whole_against(one, other)
+    modules.class_axes.whole = None
+    if known is None or not recorder.active:
+        return
+    (rows, columns), at = known
+    what = f"the argmax of scores of {[rows, columns]} is one place among all {rows * columns}, and is compared with the classes of {rows} rows"
+    fix = "predicted = scores.argmax(dim=1)"
+    recorder.add(WrongAxis(at, recorder.log.updates, "argmax without an axis", what, fix))
+
+
 def note_score(recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Tensor) -> None:
     """Record that the predictions of the last forward pass, which had no graph, are compared with what is right by their difference."""
     last = recorder.log.events[-1] if recorder.log.events else None
@@ -116,10 +128,11 @@ def _comparing(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _C
             if recorder.looking or torch.compiler.is_dynamo_compiling() or not recorder.here:
                 return original(input, other, *args, **kwargs)
             follows = _follows_evaluation(recorder)
-            if not (follows or modules.class_axes.bests):
+            if not (follows or modules.class_axes.bests or modules.class_axes.whole):
                 return original(input, other, *args, **kwargs)
             with recorder.guard():
                 _look_at_columns(recorder, modules, input, other)
+                _look_at_whole(recorder, modules, input, other)
                 if follows:
                     _look_at_comparison(recorder, modules, input, other)
             result = original(input, other, *args, **kwargs)

@@ -19,6 +19,8 @@ from snugfit.doctor.observe.weights import WITNESSES
 
 _Call = Callable[..., Any]
 
+_COUNTER = "num_batches_tracked"
+
 
 def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
     """Record which states are taken, restored and averaged."""
@@ -56,10 +58,12 @@ def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
                 modules.swapped.restored(number)
                 modules.loaded.restored(module)
                 modules.loaded.dtypes[number] = dtype
-                missing = len(getattr(result, "missing_keys", []))
+                # counters of batch norms are made up where a state without a version has none
+                missing = sum(not each.endswith(_COUNTER) for each in getattr(result, "missing_keys", []))
                 foreign = next(iter(getattr(result, "unexpected_keys", [])), "")
                 unused = modules.loaded.unused(module.parameters())
-                entries = len(module.state_dict()) if missing or unused else 0
+                names = module.state_dict() if missing or unused else ()
+                entries = sum(not each.endswith(_COUNTER) for each in names)
                 if (
                     unused and own == "unchanged"
                 ):  # the state of the module itself, into which nothing of a file was put

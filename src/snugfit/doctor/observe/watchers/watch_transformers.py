@@ -31,7 +31,11 @@ def watch_transformers(recorder: Recorder, patches: Patches) -> None:
                     made = made_at.get(recorder.number(trainer.args), "")
                     for name, read in _dropped(trainer):
                         recorder.add(DroppedColumn(made or where(), recorder.log.updates, name, read))
-            return original(trainer, *args, **kwargs)
+                    recorder.settings_at = made
+            try:
+                return original(trainer, *args, **kwargs)
+            finally:
+                recorder.settings_at = ""
 
         return train
 
