@@ -70,9 +70,10 @@ def _cuts_twice(value: ast.expr) -> bool:
         if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Slice) and each.slice.step is None:
             lower, upper = each.slice.lower, each.slice.upper
             if lower is None and upper is not None:
-                shifted = isinstance(upper, ast.UnaryOp) and isinstance(upper.op, ast.USub)
-                ends = {ast.unparse(upper), *({ast.unparse(upper.operand)} if shifted else ())}
-                fronts.setdefault(ast.unparse(each.value), set()).update(ends)
+                ends = fronts.setdefault(ast.unparse(each.value), set())
+                ends.add(ast.unparse(upper))
+                if isinstance(upper, ast.UnaryOp) and isinstance(upper.op, ast.USub):
+                    ends.add(ast.unparse(upper.operand))
             elif lower is not None and upper is None:
                 backs.setdefault(ast.unparse(each.value), set()).add(ast.unparse(lower))
     return any(ends.isdisjoint(backs.get(name, ends)) for name, ends in fronts.items())

@@ -177,13 +177,13 @@ def warms_up_to_the_end(log: Log) -> list[Finding]:
         rises = all(one <= other for one, other in itertools.pairwise(rates))
         if len(rates) < LEAST_RISE or not rises or len(set(rates)) < LEAST_RISE:
             continue
-        reached = rates[-1] / steps[-1].base
-        if reached <= HALF_WAY:
+        share = rates[-1] / steps[-1].base
+        if share <= HALF_WAY:
             return [
                 Finding(
                     "schedule_length",
                     Certainty.LIKELY,
-                    f"The rate rises in all {log.updates} updates and ends at {reached:.0%} of {steps[-1].base:.3g}: the warm-up is longer than the run.",
+                    f"The rate rises in all {log.updates} updates and ends at {share:.0%} of {steps[-1].base:.3g}: the warm-up is longer than the run.",
                     scheduler.at,
                     (f"{scheduler.name}: {rates[0]:.3g} in the first update, {rates[-1]:.3g} in the last",),
                     "warmup_steps = updates // 20   # of the whole run",
