@@ -81,9 +81,10 @@ def causal_lm(outputs: Any, data: Any) -> LossTerms:
     Position t is scored on label t + 1; the last position and labels of -100 have weight 0, so values keep
     the shape of the logits' positions.
     """
-    labels = _class_labels(data)
+    logits, labels = logits_of(outputs), _class_labels(data)
+    _check_own_tokens(logits, labels)
     shifted = F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
-    return _masked_cross_entropy(logits_of(outputs), shifted)
+    return _masked_cross_entropy(logits, shifted)
 
 
 def mse(outputs: Any, data: Any) -> LossTerms:
@@ -414,6 +415,19 @@ def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
     wide = wide_dtype(logits.dtype)
     values = F.cross_entropy(logits.to(wide).flatten(0, -2), labels.to(wide).flatten(0, -2), reduction="none")
     return LossTerms(values.view(labels.shape[:-1]))
+
+
+def _check_own_tokens(logits: Tensor, labels: Tensor) -> None:
+    """Refuse scores of more tokens than there are labels: a model that puts tokens of its own before each text, as prompt tuning does."""
+    more = logits.shape[1] - labels.shape[1] if labels.ndim == 2 and logits.ndim == 3 else 0
+    if more <= 0 or labels.shape[0] != logits.shape[0]:
+        return
+    raise DataError(
+        "loss",
+        f"the model gives scores of {logits.shape[1]} tokens, and labels are of {labels.shape[1]}: it has {more} more of its own, as prompt tuning has "
+        "virtual tokens before each text",
+        f"Leave their scores out: forward=lambda model, batch: model(**batch).logits[:, {more}:]. Adapters such as LoRA, and prefix tuning, have none.",
+    )
 
 
 def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:

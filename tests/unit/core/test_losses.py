@@ -406,3 +406,14 @@ def test_a_label_beyond_the_scores_is_named_with_the_range() -> None:
 def test_a_function_of_torch_is_refused_with_the_way_out() -> None:
     with pytest.raises(SettingError, match=r"torch.nn.CrossEntropyLoss\(reduction='none'\)"):
         find_loss(torch.nn.functional.cross_entropy)
+
+
+def test_scores_of_tokens_that_a_model_puts_before_each_text_are_named_with_how_to_leave_them_out() -> None:
+    labels = torch.ones(2, 12, dtype=torch.long)
+    with pytest.raises(
+        DataError,
+        match=r"scores of 16 tokens, and labels are of 12: it has 4 more of its own.*logits\[:, 4:\]",
+    ):
+        causal_lm(torch.zeros(2, 16, 5), (None, labels))
+    with pytest.raises(DataError, match="do not fit logits"):
+        causal_lm(torch.zeros(3, 16, 5), (None, labels))
