@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from snugfit.deliver.export.comparison import Comparison
+from snugfit.deliver.export.comparison import EXACT, Comparison, differences
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import (
     ExportedModel,
@@ -26,7 +27,8 @@ from snugfit.models.folders import vocabulary_size
 from snugfit.models.tokenizer import save_tokenizer
 
 _QUANTISED_SLACK = 2e-2
-"""Difference that kernels make which compute with a quantised base, where the merged weights were scored whole."""
+"""Difference that kernels make which compute with a quantised base, where the merged weights were scored whole: bitsandbytes' for processors with
+AVX512-BF16 compute in bf16."""
 
 _USAGE = """\
 import transformers
@@ -103,7 +105,10 @@ def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored:
         )
     if quantization:
         bits = 4 if "load_in_4bit" in quantization else 8
-        notes.append(f"It was trained on a base in {bits} bits.")
+        notes.append(
+            f"It was trained on a base in {bits} bits. Kernels that compute with it round, on some processors to bf16. With `base = base.dequantize()` "
+            "before peft reads the adapter, its logits are those that were scored."
+        )
     return Written(usage=usage, notes=notes, header={"library_name": "peft"})
 
 
@@ -131,7 +136,17 @@ def _read_back(
         **prompts_of(scored),
     }
     reading = read("peft", folder, scored, request)
-    return [judged(reading, scored, slack=_QUANTISED_SLACK if quantization else 0.0)]
+    if not quantization:
+        return [judged(reading, scored)]
+    comparison = judged(reading, scored, slack=_QUANTISED_SLACK)
+    rounding, _ = differences(reading.whole, reading.logits)
+    unexplained, _ = differences(scored.logits, reading.whole)
+    problem = comparison.problem
+    if not unexplained <= EXACT:
+        problem = problem or (
+            f"with its base written whole its logits differ by {unexplained:.3g} of their spread, more than {EXACT:.3g}"
+        )
+    return [replace(comparison, rounding=rounding, problem=problem)]
 
 
 FORMAT = Format(

@@ -159,8 +159,10 @@ def copy_adapter(subject: ExportedModel, folder: Path) -> None:
     assert subject.bundle is not None
     shutil.copytree(subject.bundle / ADAPTER, folder, dirs_exist_ok=True)
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    if base := config.get(_BASE_OF_PEFT):
-        config[_BASE_OF_PEFT] = name_elsewhere(base)
+    # a base that was made before it was given to peft has no name there
+    stored = None if subject.recipe.get("from_scratch") else subject.recipe.get("model")
+    if base := config.get(_BASE_OF_PEFT) or stored:
+        config[_BASE_OF_PEFT] = name_elsewhere(str(base))
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 

@@ -29,11 +29,12 @@ _READER = Path(__file__).with_name("reader.py")
 
 @dataclass(frozen=True)
 class Reading:
-    """The outputs that another library gives for the rows."""
+    """The outputs that another library gives for the rows; `whole` are its logits with a quantised base written whole."""
 
     values: Mapping[str, Any]
     logits: list[Tensor]
     pixels: list[Tensor]
+    whole: list[Tensor]
 
     @property
     def library(self) -> str:
@@ -69,11 +70,11 @@ def read(reader: str, folder: Path, scored: ScoredRows, request: Mapping[str, An
         run_reader(place)
         values = json.loads((place / "reading.json").read_text(encoding="utf-8"))
         tensors = load_file(place / "outputs.safetensors")
-        logits, pixels = (
+        logits, pixels, whole = (
             [tensors[f"{group}.{row}"] for row in range(len(scored.inputs)) if f"{group}.{row}" in tensors]
-            for group in ("logits", "pixels")
+            for group in ("logits", "pixels", "whole")
         )
-    return Reading(values, logits, pixels)
+    return Reading(values, logits, pixels, whole)
 
 
 def run_reader(place: Path) -> None:

@@ -54,17 +54,25 @@ def read_peft(request: Request, _inputs: Inputs) -> Outputs:
     more: dict[str, Any] = {"dtype": torch.float32, **request.get("settings", {})}
     if request.get("quantization"):
         more["quantization_config"] = transformers.BitsAndBytesConfig(**request["quantization"])
-    base = kind.from_pretrained(request["base"], **more)
-    if request.get("vocabulary"):
-        base.resize_token_embeddings(request["vocabulary"], mean_resizing=False)
-    model = peft.PeftModel.from_pretrained(base, request["folder"]).eval()
+
+    def on(base: Any) -> Any:
+        if request.get("vocabulary"):
+            base.resize_token_embeddings(request["vocabulary"], mean_resizing=False)
+        return peft.PeftModel.from_pretrained(base, request["folder"]).eval()
+
+    model = on(kind.from_pretrained(request["base"], **more))
     if Path(request["folder"], "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(request["folder"])
-    return {
+    reading = {
         "library": f"peft {peft.__version__}",
         **_logits(model, _inputs),
         "answers": _answers(model, request),
     }
+    if request.get("quantization"):
+        del model  # read anew: a kernel may have packed the weights that it computed with
+        whole = on(kind.from_pretrained(request["base"], **more).dequantize())
+        reading["whole"] = _logits(whole, _inputs)["logits"]
+    return reading
 
 
 def read_state(request: Request, inputs: Inputs) -> Outputs:
@@ -276,7 +284,7 @@ def main(folder: str) -> None:
     reading = READERS[request["reader"]](request, inputs)
     tensors = {
         f"{group}.{row}": tensor if by_numpy else tensor.contiguous()
-        for group in ("logits", "pixels")
+        for group in ("logits", "pixels", "whole")
         for row, tensor in enumerate(reading.pop(group, ()))
     }
     save_file(tensors, place / "outputs.safetensors")

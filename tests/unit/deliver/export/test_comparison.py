@@ -58,7 +58,7 @@ def reading(scored: ScoredRows, **changes: Any) -> Reading:
     tokens = [ids for _, ids in scored.texts]
     values = {"library": "a library 1.0", "answers": answers, "tokens": tokens, "written": scored.written}
     logits = changes.pop("logits", scored.logits)
-    return Reading({**values, **changes}, logits, [])
+    return Reading({**values, **changes}, logits, [], [])
 
 
 def test_what_is_equal_passes_and_says_what_was_compared(scored: ScoredRows) -> None:
