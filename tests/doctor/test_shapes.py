@@ -365,7 +365,7 @@ class Reader(nn.Module):
         self.emb, self.out = nn.Embedding(9, 16), nn.Linear(16, 9)
         self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     def forward(self, ids, mask=None):
-        return self.out(self.block(self.emb(ids), src_mask=mask))
+        return self.out(self.block(self.emb(ids), src_mask=mask))  # cause
 net, text = Reader(), torch.randint(0, 9, (16, 13))
 optimizer = torch.optim.Adam(net.parameters(), 1e-3)
 ahead = nn.Transformer.generate_square_subsequent_mask(12)
@@ -586,7 +586,7 @@ def test_a_method_of_a_module_drops_by_its_mode(
     told(tmp_path, ENCODED.format(told=told_mode) + looped(body), pitfall, monkeypatch)
 
 
-TAUGHT = """
+LEARNED_FIRST = """
 teacher = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 5))
 optimizer = torch.optim.Adam(teacher.parameters(), 1e-3)
 x, y = torch.randn(12, 6), torch.arange(12) % 5
@@ -601,7 +601,7 @@ optimizer = torch.optim.Adam(net.parameters(), 1e-3)
 def test_a_teacher_that_was_trained_here_teaches_in_evaluation_mode(
     tmp_path: Path, mode: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = TAUGHT.format(first=looped("loss = F.cross_entropy(teacher(x), y)"), mode=mode)
+    text = LEARNED_FIRST.format(first=looped("loss = F.cross_entropy(teacher(x), y)"), mode=mode)
     body = "with torch.no_grad():\n    wanted = teacher(x).softmax(1)  # cause\n"
     body += "loss = F.kl_div(net(x).log_softmax(1), wanted, reduction='batchmean')"
     told(tmp_path, text + looped(body), pitfall, monkeypatch)
