@@ -12,8 +12,7 @@ from snugfit.doctor.observe.watchers.watch_log import is_own
 
 @pytest.fixture(autouse=True)
 def _tests_are_no_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_a_script(file: str) -> bool:
-        tests = (module for name, module in list(sys.modules.items()) if name.startswith("tests."))
-        return is_own(file) and all(getattr(module, "__file__", None) != file for module in tests)
-
-    monkeypatch.setattr(own_source, "is_own", of_a_script)
+    tests = {
+        getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("tests.")
+    }
+    monkeypatch.setattr(own_source, "is_own", lambda file: is_own(file) and file not in tests)
