@@ -32,7 +32,7 @@ def default_loss(model: nn.Module) -> str:
 
     A causal language model scores each token on the next one, and a classifier goes by its `problem_type`, or is a regression where it has
     one output. A model within peft's or torch.compile's is the one that counts, and a class of one's own is of the kind that it derives from.
-    Departs from the decoders of Bart's kin, such as MarianForCausalLM, which leave it to the caller to shift the labels: they learn the next token too.
+    Decoders of Bart's kin, such as MarianForCausalLM, leave it to the caller to shift the labels, and so does cross_entropy.
     """
     own = _within(model)
     config: Any = getattr(own, "config", None)

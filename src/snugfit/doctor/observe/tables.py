@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,10 @@ from snugfit.doctor.observe.row_digests import row_digests
 MOST_ARRAYS, MOST_NUMBERS = 64, 4_000_000
 LEAST_ROWS = 16
 SAMPLED = 512
-_FACTORS = np.random.Generator(np.random.PCG64(7)).uniform(0.5, 1.5, 65_536)
-"""Of a generator of their own."""
+_FACTORS = 65_536
 _NEAR = 1e-6
-MOST = 0.9
-FEW = 0.01
+MOST, FEW = 0.9, 0.01
+"""Shares of an array's rows: those that are scored of one that only is, and the most of them that may be trained on too."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Array:
 
     Args:
         at: the line that made it.
-        rows: how many it has; `print_` tells its values apart from those of others, whatever type they are read as later.
+        rows: how many it has; `fingerprint` tells its values apart from those of others, whatever type they are read as later.
         index: the names of its rows, where they are no numbers that were counted anew; `names` those of its columns.
         fitted: the class of what was fitted to it and has scaled it, "" where it was fitted to other rows; `digests` are those of some of its rows.
     """
 
     at: str
     rows: int
-    print_: float
+    fingerprint: float
     index: Any = None
     fitted: str = ""
     columns: int = 0
@@ -65,7 +65,9 @@ class Tables:
         columns = values.shape[1] if values.ndim > 1 else 1
         name = getattr(table, "name", None)
         names = frozenset(getattr(table, "columns", () if name is None else (name,)))
-        self.arrays.append(Array(at, len(values), _print_of(values), index, fitted, columns, digests, names))
+        self.arrays.append(
+            Array(at, len(values), _fingerprint_of(values), index, fitted, columns, digests, names)
+        )
 
     def rows_apart(self, parts: list[Any]) -> tuple[str, str] | None:
         """Return the lines that made two parts of one data set of the same rows in other orders; None where there are none."""
@@ -85,15 +87,15 @@ class Tables:
             values = values.detach().numpy() if plain and values.dtype is not torch.bfloat16 else None
         if not _is_table(values):
             return None
-        print_ = _print_of(values)
+        fingerprint = _fingerprint_of(values)
         near = [
             each
             for each in self.arrays
             if each.index is not None
             and each.rows == len(values)
-            and abs(each.print_ - print_) <= _NEAR * abs(print_)
+            and abs(each.fingerprint - fingerprint) <= _NEAR * abs(fingerprint)
         ]
-        return near[-1] if near and print_ else None
+        return near[-1] if near and fingerprint else None
 
     def scaled_alone(self, trained: set[int], evaluated: set[int]) -> tuple[Array, Array] | None:
         """Return two arrays, each of which was scaled by its own statistics: rows that were trained on, and rows that were only evaluated."""
@@ -122,11 +124,16 @@ def _is_table(values: Any) -> bool:
     )
 
 
-def _print_of(values: np.ndarray[Any, Any]) -> float:
+def _fingerprint_of(values: np.ndarray[Any, Any]) -> float:
     """Return a sum by which values are known, also as other types of numbers and with one more axis."""
     flat = values.reshape(-1).astype(np.float32).astype(np.float64)
-    factors = _FACTORS if flat.size <= _FACTORS.size else np.resize(_FACTORS, flat.size)
-    return float(flat @ factors[: flat.size])
+    return float(flat @ np.resize(_factors(), flat.size))
+
+
+@cache
+def _factors() -> np.ndarray[Any, Any]:
+    """Return factors by a generator of their own, so that the script draws what it would draw without."""
+    return np.random.Generator(np.random.PCG64(7)).uniform(0.5, 1.5, _FACTORS)
 
 
 def _are_other_orders(one: Any, other: Any) -> bool:

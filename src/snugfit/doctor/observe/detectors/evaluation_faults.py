@@ -132,29 +132,22 @@ def _scaled_alone(log: Log) -> list[Finding]:
         scored = not event.grad and (event.loader in read - training if event.loader else True)
         others = [each for each in taught if each.columns == event.columns and each.rows != event.rows]
         if id(event) in held_out and not taught:
-            return [
-                Finding(
-                    "other_statistics",
-                    Certainty.LIKELY,
-                    f"The {event.rows} rows that are scored, and never trained on, have a mean of 0 and a deviation of 1 in each of {event.columns} columns "
-                    "by themselves: they were scaled by their own.",
-                    event.at,
-                    ("rows that are scaled by others' statistics are some hundredths off",),
-                    "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
-                )
-            ]
-        if scored and others and len(others) == len(taught):
-            return [
-                Finding(
-                    "other_statistics",
-                    Certainty.LIKELY,
-                    f"The {event.rows} rows that are scored have a mean of 0 and a deviation of 1 in each of {event.columns} columns, and so have the "
-                    f"{others[0].rows} that are trained on: each was scaled by its own.",
-                    event.at,
-                    ("rows that are scaled by others' statistics are some hundredths off",),
-                    "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
-                )
-            ]
+            beside, what = ", and never trained on,", " by themselves: they were scaled by their own."
+        elif scored and others and len(others) == len(taught):
+            beside = ""
+            what = f", and so have the {others[0].rows} that are trained on: each was scaled by its own."
+        else:
+            continue
+        return [
+            Finding(
+                "other_statistics",
+                Certainty.LIKELY,
+                f"The {event.rows} rows that are scored{beside} have a mean of 0 and a deviation of 1 in each of {event.columns} columns{what}",
+                event.at,
+                ("rows that are scaled by others' statistics are some hundredths off",),
+                "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
+            )
+        ]
     return []
 
 
