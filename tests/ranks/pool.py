@@ -7,7 +7,6 @@ import io
 import sys
 import tempfile
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,16 +28,11 @@ _IMPORTED = "imported"
 class Ranks:
     """`run(function, *args)` calls a function of a module on every rank, and gives what each returned.
 
-    Ranks that do not answer are ended, and begun anew for the next function. The first time that one is killed by a signal, the
-    function is run again on new ranks, with a warning: two threads of gloo may both free the name of an exchange that DTensor makes
-    ("double free or corruption", docs/architecture/ranks.md), which ended a rank once in dozens of runs of all these tests. Snugfit
-    makes no such exchange any more, so that only what a test gathers by DTensor itself can. What kills a rank each time fails still.
+    Ranks that do not answer are ended, and begun anew for the next function.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.killed: str | None = None
-        """What happened the first time that a rank was killed by a signal."""
         self._ends: list[Connection] = []
         self._processes: list[Any] = []
 
@@ -48,16 +42,6 @@ class Ranks:
         Raises:
             AssertionError: it failed on one of them, with its traceback, or did not return.
         """
-        try:
-            return self._answers(function, *args)
-        except _Killed as error:
-            if self.killed is not None:
-                raise
-            self.killed = f"{function.__name__} on {self.count} ranks: {error}"
-            warnings.warn(f"it is run again on new ranks, as this happened: {self.killed}", stacklevel=2)
-            return self._answers(function, *args)
-
-    def _answers(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         if not self._processes:
             self._begin()
         for end in self._ends:
@@ -73,14 +57,13 @@ class Ranks:
             if answers[-1] is None or not answers[-1][0]:
                 patience = PATIENCE  # the others may wait for it
         if any(answer is None or not answer[0] for answer in answers):
-            killed = any((process.exitcode or 0) < 0 for process in self._processes)
             self.end()
             messages = [
                 f"rank {rank}: {'did not return' if answer is None else answer[1]}"
                 for rank, answer in enumerate(answers)
                 if answer is None or not answer[0]
             ]
-            raise (_Killed if killed else AssertionError)("\n".join(messages))
+            raise AssertionError("\n".join(messages))
         return [answer[1] for answer in answers if answer is not None]
 
     def end(self) -> None:
@@ -99,10 +82,6 @@ class Ranks:
             process.start()
             self._ends.append(end)
             self._processes.append(process)
-
-
-class _Killed(AssertionError):
-    """A rank was killed by a signal, which none here sends."""
 
 
 def _has_imported(end: Connection) -> bool:
