@@ -132,9 +132,9 @@ def _scaled_alone(log: Log) -> list[Finding]:
         scored = not event.grad and (event.loader in read - training if event.loader else True)
         others = [each for each in taught if each.columns == event.columns and each.rows != event.rows]
         if id(event) in held_out and not taught:
-            beside, what = ", and never trained on,", " by themselves: they were scaled by their own."
+            clause, what = ", and never trained on,", " by themselves: they were scaled by their own."
         elif scored and others and len(others) == len(taught):
-            beside = ""
+            clause = ""
             what = f", and so have the {others[0].rows} that are trained on: each was scaled by its own."
         else:
             continue
@@ -142,7 +142,7 @@ def _scaled_alone(log: Log) -> list[Finding]:
             Finding(
                 "other_statistics",
                 Certainty.LIKELY,
-                f"The {event.rows} rows that are scored{beside} have a mean of 0 and a deviation of 1 in each of {event.columns} columns{what}",
+                f"The {event.rows} rows that are scored{clause} have a mean of 0 and a deviation of 1 in each of {event.columns} columns{what}",
                 event.at,
                 ("rows that are scaled by others' statistics are some hundredths off",),
                 "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
