@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from snugfit.data import sources, spooled_rows
@@ -239,6 +239,7 @@ def test_a_large_list_that_is_broken_is_said_by_its_line(
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "json"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@example(content=b"\xef")  # the beginning of a mark of UTF-8, and no more
 @given(content=st.binary(max_size=60) | st.text('",\n\ra;b[]{}1', max_size=40).map(str.encode))
 def test_no_bytes_are_read_otherwise(content: bytes, kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.{kind}"

@@ -7,7 +7,7 @@ import io
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 Lines = Callable[[int], Iterator[str]]
 """Yields lines with their ends, in any of the ways of ending them, from one on, counted from 0, of those that were read and the next one."""
@@ -48,7 +48,15 @@ class LinesInPlace:
 
 def open_text(path: Path) -> TextIO:
     """Open a text whose lines end with a line feed; nothing in it is converted."""
-    return path.open(encoding="utf-8-sig", errors=_ERRORS, newline="\n")
+    file = path.open("rb")
+    file.seek(_bytes_of_mark(file))  # utf-8-sig loses what a file of one or two bytes has of a mark
+    return io.TextIOWrapper(file, "utf-8", _ERRORS, newline="\n")
+
+
+def _bytes_of_mark(file: BinaryIO) -> int:
+    """Return how many bytes the mark of UTF-8 takes at the beginning of a file, which is read up to there."""
+    mark = file.read(len(codecs.BOM_UTF8))
+    return len(mark) if mark == codecs.BOM_UTF8 else 0
 
 
 def beginning_of(path: Path, space: str | None = None) -> str:
@@ -84,8 +92,7 @@ class FileLines:
     def __init__(self, path: Path, line: int = 0, byte: int = 0) -> None:
         if not line:
             with path.open("rb") as file:
-                mark = file.read(len(codecs.BOM_UTF8))
-            byte = len(mark) if mark == codecs.BOM_UTF8 else 0
+                byte = _bytes_of_mark(file)
         self._path, self._first = path, line
         self._starts = array("q", [byte])
 
