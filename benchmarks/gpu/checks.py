@@ -210,11 +210,15 @@ def last_lines(error: BaseException) -> str:
     return "".join(traceback.format_exception(error, limit=-6))[-3500:]
 
 
+OWN = ("snugfit", "tests", "benchmarks")
+
+
 def missing_module(error: BaseException | None) -> str | None:
-    """Return the module for whose absence an error was raised, None for any other error."""
+    """Return the library for whose absence an error was raised, None for any other error: what this tree lacks is a fault."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) or type(error) is ImportError:
-            return error.name or str(error)
+            missing = error.name or str(error)
+            return None if missing.partition(".")[0] in OWN else missing
         if type(error).__name__ == "MissingExtra":
             return str(error)
         error = error.__cause__ or error.__context__

@@ -214,12 +214,17 @@ def test_a_check_that_fails_dies_or_hangs_ends_no_other(tmp_path: Path) -> None:
         importlib.import_module("no_such_library")
         return {}
 
+    def moved(settings: Any) -> dict[str, Any]:
+        importlib.import_module("tests.laws.no_such_module")
+        return {}
+
     rows: dict[str, Any] = {}
     found = [
         a_check("fails", fails),
         a_check("dies", dies),
         a_check("hangs", hangs, seconds=3.0),
         a_check("lacks", lacks),
+        a_check("moved", moved),
         a_check("raises", lambda settings: 1 / 0),
         a_check("passes", lambda settings: {"three": float("nan")}),
     ]
@@ -230,6 +235,7 @@ def test_a_check_that_fails_dies_or_hangs_ends_no_other(tmp_path: Path) -> None:
         "dies": "died",
         "hangs": "over time",
         "lacks": "skipped",
+        "moved": "error",
         "raises": "error",
         "passes": "passed",
     }

@@ -56,7 +56,7 @@ def group(settings: Settings) -> Iterator[None]:
 
 def trained(settings: Settings, strategy: Any, precision: list[Any]) -> tuple[dict[str, Any], list[float]]:
     from snugfit import Step
-    from tests.laws.problems import whole
+    from snugfit.kit.sharded_tensors import whole
 
     shape, tokens = settings.size(("small", 128), ("toy", 16))
     step = Step(
